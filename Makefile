@@ -1,0 +1,52 @@
+# Headwater from a fresh clone: `make demo` shows it, `make test` checks it. Each first makes .venv if need be.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# Tests start and kill processes and wait for disks: more than two at a time measure the machine, not the code.
+PYTEST_WORKERS ?= -n auto --maxprocesses=2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench soak fmt clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## publish, subscribe, fail, retry and resume before your eyes
+	$(BIN)/headwater demo
+
+test: $(INSTALLED) ## lint, formatting, types and tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest $(PYTEST_WORKERS)
+
+bench: $(INSTALLED) ## measure throughput and latency on this machine
+	$(BIN)/headwater bench all
+
+soak: $(INSTALLED) ## the tests that run for long
+	$(BIN)/pytest tests -m soak --timeout=0
+
+fmt: $(INSTALLED) ## fix what ruff can fix, and format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## remove builds and caches (.venv and headwater-data stay)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# A .venv that works is kept and only brought up to date; a broken or too old one is made anew.
+$(INSTALLED): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		command -v $(PYTHON) >/dev/null || \
+			{ echo "Headwater needs Python 3.11 or newer, and there is no '$(PYTHON)'; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+			{ echo "Headwater needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); name another with: make PYTHON=python3.12" >&2; exit 1; }; \
+		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+			{ echo "'$(PYTHON)' cannot make a virtual environment (no ensurepip); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
+		echo "$(PYTHON) -m venv .venv"; \
+		$(PYTHON) -m venv --clear .venv; \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@

@@ -1,0 +1,78 @@
+"""Headwater: a publish/subscribe broker whose topics are also tables.
+
+    bus = headwater.open("var/data")
+    bus.publish("home/kitchen/temp", b"21.5")
+
+Everything a user needs is named here; everything else may change.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from headwater import seal
+from headwater.bus import Bus, restore
+from headwater.clock import ManualClock
+from headwater.config import Config, Retention
+from headwater.errors import (
+    Closed,
+    Conflict,
+    DiskFull,
+    Failed,
+    Gap,
+    HeadwaterError,
+    Malformed,
+    NewerFormat,
+    NotAllowed,
+    NotFound,
+    Owned,
+    QuotaExceeded,
+    ReadOnly,
+    Recalled,
+    TimedOut,
+    TooLarge,
+)
+from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bus",
+    "Closed",
+    "Config",
+    "Conflict",
+    "DeadLetter",
+    "DiskFull",
+    "Failed",
+    "Gap",
+    "HeadwaterError",
+    "Malformed",
+    "ManualClock",
+    "Message",
+    "NewerFormat",
+    "NotAllowed",
+    "NotFound",
+    "Outgoing",
+    "Owned",
+    "QuotaExceeded",
+    "ReadOnly",
+    "Recalled",
+    "Receipt",
+    "Retention",
+    "SubscriptionInfo",
+    "TimedOut",
+    "TooLarge",
+    "TopicInfo",
+    "open",
+    "restore",
+    "seal",
+]
+
+
+def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> Bus:
+    """A bus on a folder that this process then owns; ":memory:" for one without a disk.
+
+    With read_only=True it may be opened beside its owner, to look at topics, history and subscriptions.
+    """
+    return Bus(folder, config, **doors)

@@ -1,0 +1,524 @@
+"""The embedded bus: publish, subscribe, replay, inside your process, on a folder that it owns.
+
+Threads enter here. What they ask for is checked here, before anything changes; then `topics.roots` takes a publish to
+disk, and `delivery.dispatcher` brings it to subscribers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, cast
+
+from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, to_datetime
+from headwater.config import Config
+from headwater.delivery.consumer import Consumer
+from headwater.delivery.dead_letters import DeadLetters
+from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.live import Live, Policy
+from headwater.delivery.replay import After, Reading
+from headwater.delivery.rows import RowCommit
+from headwater.delivery.start import Start, check_start, floor_for
+from headwater.delivery.subscriber import Subscriber
+from headwater.delivery.subscription import Options
+from headwater.delivery.timers import Timers
+from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, ReadOnly, TimedOut
+from headwater.events import Event, Events
+from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.outgoing import Desk
+from headwater.requests import Replies, answer_headers
+from headwater.store import folder as folders
+from headwater.store.batch import Batch
+from headwater.store.compression import require
+from headwater.store.files import DiskFiles, Files, Lock
+from headwater.store.memory_files import MemoryFiles
+from headwater.store.recovery import Found
+from headwater.store.state import MemoryState, RocksState, State
+from headwater.store.streams import Streams
+from headwater.topics.name import check_filter, compile_filter, filter_covers_root
+from headwater.topics.root import Root
+from headwater.topics.roots import Publish, Roots
+from headwater.upkeep import Upkeep
+
+MEMORY = ":memory:"
+
+
+class Bus:
+    """A bus on a folder, or in memory."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        config: Config | None = None,
+        *,
+        read_only: bool = False,
+        files: Files | None = None,
+        state: State | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`files`, `state` and `clock` are the doors through which tests bring in faults."""
+        self.config = config or Config()
+        self.folder = os.fspath(folder)
+        self.is_read_only = read_only
+        self._closed = False
+        self._lock: Lock | None = None
+        require(self.config.compression)
+        in_memory = self.folder == MEMORY
+        self._files = files or (MemoryFiles() if in_memory else DiskFiles())
+        self._clock = SteadyClock(clock or SystemClock(), self._on_clock_step)
+        self._events = Events(self._clock, self.config.events_kept)
+        self._live: set[Live | Reading | Consumer] = set()
+        self._own()
+        try:
+            self._state = state or (MemoryState() if in_memory else self._open_state())
+            self._streams = Streams(self._files, self.folder, self.config, read_only=read_only)
+            self._roots = Roots(
+                self._streams, self._state, self.config, self._clock, self._on_durable, self._events.trouble
+            )
+            self._rows = RowCommit(self._state, self._events.trouble)
+            self._timers = Timers(self._clock, self._events.trouble)
+            if read_only:
+                self._roots.look()
+            else:
+                self._report(self._roots.recover())
+            self._dispatcher = Dispatcher(
+                self._roots,
+                self._state,
+                self._rows,
+                self._timers,
+                self.config,
+                self._clock,
+                self._reply,
+                self._events.add,
+                read_only,
+            )
+            self._desk = Desk(self.config, self._clock, self._state)
+            self._dead_letters = DeadLetters(self._dispatcher, self._state)
+            self._replies = Replies("embedded")
+            self._upkeep = Upkeep(
+                self._roots,
+                self._dispatcher,
+                self._desk,
+                self._state,
+                self._timers,
+                self.config,
+                self._clock,
+                self._events,
+            )
+            if not read_only:
+                self._upkeep.start()
+        except BaseException:
+            if self._lock is not None:
+                self._lock.release()
+            raise
+
+    # Opening and closing
+
+    def _own(self) -> None:
+        if self.is_read_only:
+            folders.check(self._files, self.folder)
+            return
+        self._files.make_folder(self.folder)
+        self._lock = self._files.lock(f"{self.folder}/owner.lock")
+        try:
+            folders.prepare(self._files, self.folder)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open_state(self) -> State:
+        return RocksState(f"{self.folder}/{folders.STATE}", read_only=self.is_read_only)
+
+    def _report(self, met: dict[str, Found]) -> None:
+        for root, found in met.items():
+            for hole in found.holes:
+                self._events.add("damage", f'messages {hole.first} to {hole.last} of "{root}" are lost: {hole.reason}')
+            if found.torn_bytes and not found.holes:
+                self._events.add(
+                    "torn", f'{found.torn_bytes} bytes at the end of "{root}" were never acknowledged: cut'
+                )
+
+    def _on_clock_step(self, step_us: int) -> None:
+        events = getattr(self, "_events", None)
+        if events is not None:
+            events.add(
+                "clock", f"the machine's clock was set by {step_us / SECOND_US:+.0f} s; it counts if it stays so"
+            )
+
+    def close(self) -> None:
+        """Finish what is under way, and let go of the folder."""
+        if self._closed:
+            return
+        self._closed = True
+        for reader in tuple(self._live):
+            if isinstance(reader, Consumer):
+                reader.subscriber.end()
+            elif isinstance(reader, Live):
+                reader.end("the bus is closed")
+            else:
+                reader.end()
+        self._timers.close()
+        try:
+            if not self.is_read_only:
+                self._roots.close()
+            self._dispatcher.close()
+            self._rows.close()
+            self._streams.close()
+        finally:
+            self._state.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    def __enter__(self) -> Bus:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self, writes: bool = False) -> None:
+        if self._closed:
+            raise Closed(f'the bus on "{self.folder}" is closed; open it again')
+        if writes and self.is_read_only:
+            raise ReadOnly(f'the bus on "{self.folder}" was opened to read only; open it without read_only=True')
+
+    # Publishing
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        ttl_s: float | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Receipt:
+        """Store a message; returns once it is on disk."""
+        self._check_open(writes=True)
+        item = self._desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        self._roots.commit.submit_and_wait(item)
+        return cast(Receipt, item.result())
+
+    def publish_many(
+        self,
+        messages: Iterable[tuple[str, bytes] | Outgoing],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipts:
+        """Store messages together: all or none of each root's, in one commit; receipts in the order of the call."""
+        self._check_open(writes=True)
+        item = self._desk.many(messages, producer, sequence)
+        if not item.topics:
+            return Receipts((), ())
+        self._roots.commit.submit_and_wait(item)
+        return cast(Receipts, item.result())
+
+    def publish_soon(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        ttl_s: float | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Future[Receipt]:
+        """Store a message without waiting: the future has its receipt once it is on disk."""
+        self._check_open(writes=True)
+        item = self._desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        return cast("Future[Receipt]", self._soon(item))
+
+    def publish_many_soon(
+        self,
+        messages: Iterable[tuple[str, bytes] | Outgoing],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Future[Receipts]:
+        """`publish_many` without waiting."""
+        self._check_open(writes=True)
+        item = self._desk.many(messages, producer, sequence)
+        if not item.topics:
+            done: Future[Receipts] = Future()
+            done.set_result(Receipts((), ()))
+            return done
+        return cast("Future[Receipts]", self._soon(item))
+
+    def _soon(self, item: Publish) -> Future[object]:
+        item.future = future = Future[object]()
+        self._roots.commit.submit(item)
+        return future
+
+    def _on_durable(self, root: Root, batches: Sequence[Batch]) -> None:
+        self._dispatcher.on_durable(root, batches)
+        self._upkeep.on_durable(root)
+
+    # Subscribing
+
+    def subscribe(
+        self,
+        filter: str,
+        *,
+        id: str | None = None,
+        start: Start = "latest",
+        order: str | None = None,
+        max_in_flight: int | None = None,
+        ack_timeout_s: float | None = None,
+        max_attempts: int | None = None,
+        expire_after_s: float | None = None,
+        on_gap: str | None = None,
+        retry_delay_s: float | None = None,
+        retry_delay_s_max: float | None = None,
+        when_full: Policy = "drop_oldest",
+    ) -> Any:
+        """With an id, a durable subscription (`Consumer`); without, a live one (`Live`).
+
+        A durable subscription is made at its first use, to begin at `start`, and goes on where it was at every later
+        one; options that are left out stay as they were.
+        """
+        self._check_open(writes=True)
+        check_filter(filter, self.config)
+        if id is None:
+            return self._subscribe_live(filter, when_full)
+        check_start(filter, start)
+        stated = {
+            "order": order,
+            "max_in_flight": max_in_flight,
+            "ack_timeout_s": ack_timeout_s,
+            "max_attempts": max_attempts,
+            "expire_after_s": expire_after_s,
+            "on_gap": on_gap,
+            "retry_delay_s": retry_delay_s,
+            "retry_delay_s_max": retry_delay_s_max,
+        }
+        given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+        return self._subscribe_durable(Options(id=id, filter=filter, **given), given, start)
+
+    def _subscribe_live(self, filter: str, when_full: Policy) -> Live:
+        live = Live(filter, when_full, self.config, self._clock, self._reply, self._leave)
+
+        def join() -> None:
+            live.greet(self._dispatcher.retained(filter))
+            self._dispatcher.listen(filter, live)
+
+        self._roots.commit.run(join)
+        self._live.add(live)
+        return live
+
+    def _subscribe_durable(self, options: Options, given: dict[str, object], start: Start) -> Consumer:
+        ticket = object()
+        subscriber = self._roots.commit.run(lambda: self._dispatcher.attach(options, given, start, ticket))
+        consumer = Consumer(subscriber, self._clock, ticket, self._seek, self._pause, self._leave)
+        self._live.add(consumer)
+        return consumer
+
+    def _leave(self, reader: Live | Reading | Consumer) -> None:
+        self._live.discard(reader)
+        if self._closed or (self.is_read_only and not isinstance(reader, Consumer)):
+            return
+        if isinstance(reader, Consumer):
+            consumer = reader
+            self._roots.commit.run(lambda: self._dispatcher.detach(consumer.subscriber, consumer.ticket))
+        else:
+            self._roots.commit.run(lambda: self._dispatcher.leave(reader))
+
+    def _seek(self, subscriber: Subscriber, to: Start) -> None:
+        self._check_open(writes=True)
+        filter = subscriber.options.filter
+        check_start(filter, to)
+        subscriber.seek(
+            {
+                root.stream.number: floor_for(root, filter, to) + 1
+                for root in self._roots.all()
+                if filter_covers_root(filter, root.name)
+            }
+        )
+
+    def _pause(self, subscriber: Subscriber, paused: bool) -> None:
+        self._check_open(writes=True)
+        self._dispatcher.pause(subscriber, paused)
+
+    def unsubscribe(self, id: str) -> None:
+        """Delete a durable subscription, its place and its dead letters."""
+        self._check_open(writes=True)
+        self._roots.commit.run(lambda: self._dispatcher.delete(id))
+
+    def subscriptions(self) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id."""
+        self._check_open()
+        found = []
+        for row in self._dispatcher.all_rows():
+            try:
+                found.append(self._dispatcher.info(row))
+            except NotFound:
+                continue  # deleted since
+        return found
+
+    def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
+        """Root, offset, state, attempts and errors of each message of a subscription that is not simply pending or
+        acked."""
+        self._check_open()
+        return self._dispatcher.use(id, lambda subscriber: subscriber.states())
+
+    # Reading
+
+    def replay(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
+        """History, from an offset or a moment on, up to now."""
+        return self._reading(filter, after, since, follows=False)
+
+    def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
+        """History and then everything new: no gap, no repeat, in order."""
+        return self._reading(filter, after, since, follows=True)
+
+    def _reading(self, filter: str, after: After, since: datetime | None, follows: bool) -> Reading:
+        self._check_open(writes=follows)
+        check_filter(filter, self.config)
+        origin = _Answers(self._reply)
+        reading = Reading(self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave)
+        if follows:
+            self._roots.commit.run(lambda: self._dispatcher.listen(filter, reading))
+            self._live.add(reading)
+        return reading
+
+    def topics(self, filter: str = "#") -> list[TopicInfo]:
+        """Topics that have messages or a retained value, by name."""
+        self._check_open()
+        check_filter(filter, self.config)
+        wanted = compile_filter(filter)
+        found = [
+            info for root in self._roots.all() if filter_covers_root(filter, root.name) for info in root.topics(wanted)
+        ]
+        return sorted(found, key=lambda info: info.topic)
+
+    def retained(self, filter: str) -> list[Message]:
+        """Retained messages, by topic."""
+        self._check_open()
+        check_filter(filter, self.config)
+        return self._dispatcher.retained(filter)
+
+    def events(self) -> list[Event]:
+        """What happened lately that somebody should know, oldest first."""
+        return self._events.all()
+
+    def refresh(self) -> None:
+        """See what the owner wrote meanwhile; for a bus that was opened to read."""
+        self._check_open()
+        if self.is_read_only:
+            if isinstance(self._state, RocksState):
+                self._state.refresh()
+            self._roots.look()
+
+    # Dead letters
+
+    def dead_letters(self, id: str) -> list[DeadLetter]:
+        """Messages that a subscription gave up on."""
+        self._check_open()
+        return self._dead_letters.all(id)
+
+    def dead_letter(self, id: str, offset: int) -> DeadLetter:
+        """One of them."""
+        self._check_open()
+        return self._dead_letters.get(id, offset)
+
+    def redrive(self, id: str, offsets: Collection[int] | None = None) -> int:
+        """Hand dead letters to their subscription again, in order; answers how many."""
+        self._check_open(writes=True)
+        return self._dead_letters.redrive(id, offsets)
+
+    def drop_dead_letters(self, id: str, offsets: Collection[int] | None = None) -> int:
+        """Forget dead letters; answers how many."""
+        self._check_open(writes=True)
+        return self._dead_letters.drop(id, offsets)
+
+    # Request and reply
+
+    def request(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    ) -> Message:
+        """Publish a request and wait for its answer."""
+        pairs, answer = self.request_soon(topic, payload, headers=headers)
+        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError:
+            raise TimedOut(
+                f'nobody answered on "{topic}" within {timeout_s} s; is its service running, and does it call reply()?'
+            ) from None
+        finally:
+            self._replies.forget(pairs)
+
+    def request_soon(
+        self, topic: str, payload: bytes, *, headers: Mapping[str, str] | Sequence[tuple[str, str]] = ()
+    ) -> tuple[tuple[tuple[str, str], ...], Future[Message]]:
+        """Publish a request; its headers, and a future of the answer."""
+        self._check_open(writes=True)
+        if not self._replies.is_listening:
+            self._roots.commit.run(lambda: self._dispatcher.listen(self._replies.topic, self._replies))
+            self._replies.is_listening = True
+        pairs, answer = self._replies.expect()
+        given = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
+        try:
+            self.publish(topic, payload, headers=(*given, *pairs))
+        except HeadwaterError:
+            self._replies.forget(pairs)
+            raise
+        return pairs, answer
+
+    def _reply(self, message: Message, payload: bytes) -> Receipt:
+        topic, headers = answer_headers(message)
+        return self.publish(topic, payload, headers=headers)
+
+    # Every day
+
+    def purge(self, filter: str) -> int:
+        """Remove the messages that a filter matches, their retained values and topics; answers how many topics."""
+        self._check_open(writes=True)
+        check_filter(filter, self.config)
+        return self._roots.commit.run(lambda: self._upkeep.purge(filter, self._rows))
+
+    def backup(self, target: str | os.PathLike[str]) -> None:
+        """A copy of the folder as of now, in a new folder, while the bus goes on."""
+        self._check_open(writes=True)
+        if self.folder == MEMORY:
+            raise Malformed("a bus in memory has no files to back up; open one on a folder")
+        path = os.fspath(target)
+        self._roots.commit.run(lambda: self._upkeep.backup(self._files, self.folder, path, self._rows))
+
+    @property
+    def now(self) -> datetime:
+        """The bus's time."""
+        return to_datetime(self._clock.now_us())
+
+
+class _Answers:
+    """Origin of messages read from history: they can be answered, and nothing else."""
+
+    def __init__(self, reply: Callable[[Message, bytes], Receipt]) -> None:
+        self.reply = reply
+
+    def __getattr__(self, verb: str) -> Any:
+        raise Malformed(f"cannot {verb} a message that was read from history; subscribe with an id for that")
+
+
+def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], files: Files | None = None) -> None:
+    """Make a data folder of a backup; the folder must not exist yet, or be empty."""
+    files = files or DiskFiles()
+    source, target = os.fspath(backup), os.fspath(folder)
+    folders.check(files, source)
+    if files.list(target):
+        raise Malformed(f'"{target}" is not empty; restore into a new folder')
+    folders.copy(files, source, target)

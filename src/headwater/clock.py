@@ -1,0 +1,137 @@
+"""The only door to time: what it is now, and how to wait.
+
+Wall time (`now_us`) stamps messages and is what users schedule by. It may jump. Everything that measures how long
+something took or may take (`monotonic_us`) uses the other clock, which never does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+SECOND_US = 1_000_000
+
+
+class Clock(Protocol):
+    """Tells time and waits."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970, UTC; may jump when somebody sets the machine's clock."""
+
+    def monotonic_us(self) -> int:
+        """Microseconds since some moment; never jumps."""
+
+    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+        """Wait on a condition that the caller holds; False if the time passed."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1000
+
+    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+        return condition.wait(None if timeout_us is None else max(0, timeout_us) / SECOND_US)
+
+
+class ManualClock:
+    """A clock that moves when it is told to: for your own tests of retries, timeouts and retention."""
+
+    def __init__(self, now_us: int = 1_700_000_000 * SECOND_US) -> None:
+        self._now_us = now_us
+        self._monotonic_us = 0
+        self._waiting: list[threading.Condition] = []
+        self._lock = threading.Lock()
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def monotonic_us(self) -> int:
+        return self._monotonic_us
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, on both clocks."""
+        self._now_us += round(seconds * SECOND_US)
+        self._monotonic_us += round(seconds * SECOND_US)
+        self._wake()
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward or back; no time passes."""
+        self._now_us += round(seconds * SECOND_US)
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        for condition in waiting:
+            with condition:
+                condition.notify_all()
+
+    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+        if timeout_us is not None and timeout_us <= 0:
+            return False
+        with self._lock:
+            self._waiting.append(condition)
+        try:
+            # A real limit too, so that a test whose clock nobody moves fails instead of hanging.
+            return condition.wait(10.0)
+        finally:
+            with self._lock:
+                self._waiting.remove(condition)
+
+
+class SteadyClock:
+    """Wall time that does not jump: a step of the machine's clock counts once it has lasted.
+
+    A clock that is set wrong for a moment must not expire messages, delete segments or release delayed messages by
+    the thousand. Steps up to `STEP_SMALL_US` are ordinary corrections and count at once; larger ones after
+    `STEP_SETTLE_US`.
+    """
+
+    STEP_SMALL_US = 60 * SECOND_US
+    STEP_SETTLE_US = 900 * SECOND_US
+
+    def __init__(self, clock: Clock, on_step: Callable[[int], None] | None = None) -> None:
+        self._clock = clock
+        self._on_step = on_step
+        self._offset_us = clock.now_us() - clock.monotonic_us()
+        self._stepped_us: int | None = None
+        """Since when, on the monotonic clock, the wall has been elsewhere."""
+
+    def now_us(self) -> int:
+        monotonic_us = self._clock.monotonic_us()
+        step_us = self._clock.now_us() - monotonic_us - self._offset_us
+        if -self.STEP_SMALL_US <= step_us <= self.STEP_SMALL_US:
+            self._offset_us += step_us
+            self._stepped_us = None
+        elif self._stepped_us is None:
+            self._stepped_us = monotonic_us
+            if self._on_step is not None:
+                self._on_step(step_us)
+        elif monotonic_us - self._stepped_us >= self.STEP_SETTLE_US:
+            self._offset_us += step_us
+            self._stepped_us = None
+        return monotonic_us + self._offset_us
+
+    def monotonic_us(self) -> int:
+        return self._clock.monotonic_us()
+
+    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+        return self._clock.wait(condition, timeout_us)
+
+
+def to_datetime(time_us: int) -> datetime:
+    """A moment as users see it: timezone-aware, UTC."""
+    return datetime.fromtimestamp(time_us / SECOND_US, UTC)
+
+
+def from_datetime(moment: datetime) -> int:
+    """Microseconds since 1970; a datetime without a zone is taken as local time, as Python does."""
+    return round(moment.timestamp() * SECOND_US)

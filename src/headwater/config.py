@@ -1,0 +1,165 @@
+"""Every setting of Headwater, its default, its unit, and what happens at the limit.
+
+A name ends in its unit. A limit that a client can reach names the error that it answers with.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from headwater.errors import Malformed
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long the stream of a root keeps its messages; zero means no limit."""
+
+    age_s: float = 0.0
+    """Segments whose newest message is older are deleted, once every durable subscription has acked them."""
+    bytes: int = 0
+    """The oldest segments are deleted above this size, once every durable subscription has acked them."""
+    hard_bytes: int = 0
+    """Above this size the oldest are deleted even if unacked; an event and a typed gap say so."""
+    hard_age_s: float = 0.0
+    """Beyond this age they are deleted even if unacked; an event and a typed gap say so."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of a bus."""
+
+    # Topics and filters
+    topic_bytes_max: int = 1024
+    """Longer topic names and filters: Malformed (422)."""
+    topic_levels_max: int = 32
+    """Topics and filters with more levels: Malformed (422)."""
+    root_bytes_max: int = 64
+    """A longer first level: Malformed (422); it names a folder on disk."""
+    roots_max: int = 4096
+    """A publish that would create one more root: QuotaExceeded (429)."""
+    topics_per_root_max: int = 1_000_000
+    """A publish that would create one more topic: QuotaExceeded (429)."""
+    match_cache_topics: int = 100_000
+    """Topics whose matches are remembered, per root; beyond it the cache starts anew."""
+    match_cache_changes: int = 64
+    """Wildcard subscribes that a remembered match is checked against before it is looked up again."""
+
+    # Messages
+    message_bytes_max: int = 8 * MIB
+    """A larger payload: TooLarge (413)."""
+    batch_bytes_max: int = 64 * MIB
+    """A larger `publish_many` to one root: TooLarge (413)."""
+    headers_max: int = 64
+    """More headers on a message: Malformed (422)."""
+    header_bytes_max: int = 32 * KIB
+    """Header names and values of a message together: TooLarge (413)."""
+    key_bytes_max: int = 1024
+    """A longer key: TooLarge (413)."""
+    compression: Literal["none", "zstd"] = "none"
+    """zstd needs the extra `headwater[zstd]`; batches that do not shrink are stored as they are."""
+    compression_bytes_min: int = 1024
+    """Smaller bodies are never compressed."""
+
+    # Producers
+    producer_window: int = 64
+    """Sequences per producer and root whose repeats are answered with the first receipt; older: Conflict (409)."""
+    producers_max: int = 10_000
+    """Producers remembered per root; the one unused for longest is forgotten first."""
+    producer_bytes_max: int = 256
+    """A longer producer name: Malformed (422)."""
+
+    # Streams
+    segment_bytes: int = 128 * MIB
+    """A segment rolls when the next batch would make it larger."""
+    preallocate_bytes: int = 16 * MIB
+    """The most that a segment is extended ahead; small streams are extended by their own size."""
+    journal_bytes: int = 32 * MIB
+    """When the journal is this large, the segments are synced and it starts again."""
+    group_bytes_max: int = 64 * MIB
+    """Bytes that may wait for one commit; a publisher waits its turn beyond it."""
+    group_messages_max: int = 100_000
+    """Messages that may wait for one commit; a publisher waits its turn beyond it."""
+    tail_bytes: int = 4 * MIB
+    """Newest batches of a root that stay in memory for its readers."""
+    read_bytes: int = 1 * MIB
+    """How much a reader asks of the disk at once."""
+    open_files_max: int = 256
+    """Segment files kept open; the one unused for longest is closed first."""
+    checkpoint_bytes: int = 32 * MIB
+    """Bytes appended, over all roots, until the state reflects them; what recovery reads at most."""
+    checkpoint_batches: int = 20_000
+    """Batches appended, over all roots, until the state reflects them."""
+    disk_free_bytes_min: int = 256 * MIB
+    """With less room, publishes get DiskFull (503); acks and recovery use the rest."""
+    retention: Retention = Retention()
+    """For roots without a rule of their own."""
+    retention_roots: dict[str, Retention] = {}
+    """Rules by root."""
+    retention_interval_s: float = 60.0
+    """How often age is looked at; bytes are looked at whenever a segment rolls."""
+
+    # Retained messages
+    retained_per_root_max: int = 1_000_000
+    """A publish that would retain one more topic: QuotaExceeded (429)."""
+
+    # Delayed messages
+    delayed_max: int = 1_000_000
+    """One more waiting message: QuotaExceeded (429)."""
+    delay_s_max: float = 366 * 86_400.0
+    """A longer delay: Malformed (422)."""
+
+    # Subscriptions
+    subscriptions_max: int = 100_000
+    """One more durable subscription: QuotaExceeded (429)."""
+    subscription_id_bytes_max: int = 256
+    """A longer id: Malformed (422)."""
+    max_in_flight_max: int = 100_000
+    """A larger window asked for: Malformed (422)."""
+    errors_kept: int = 10
+    """Errors stored per failed message, the newest of them."""
+    error_bytes_max: int = 1024
+    """Longer error texts are cut."""
+    retry_delay_s: float = 1.0
+    """Delay before the second attempt; it doubles with each one after."""
+    retry_delay_s_max: float = 300.0
+    """The longest delay between attempts."""
+    retry_jitter: float = 0.2
+    """Share of the delay that is drawn at random, so that failures do not come back in step."""
+    held_max: int = 10_000
+    """With order="key": messages read and held back behind failed keys; beyond it reading waits."""
+    dead_letters_max: int = 100_000
+    """Dead letters per subscription; beyond it the oldest is dropped, and an event says so."""
+    gather_bytes: int = 4 * MIB
+    """Messages decoded ahead of the consumers of one subscription."""
+
+    # Live subscriptions
+    live_messages_max: int = 10_000
+    """Messages buffered for a live subscription; beyond it, its policy decides."""
+    live_bytes_max: int = 64 * MIB
+    """Bytes buffered for a live subscription; beyond it, its policy decides."""
+
+    # Others
+    events_kept: int = 1000
+    """Newest events that `bus.events()` shows."""
+    request_timeout_s: float = 5.0
+    """How long `request` waits for a reply unless told."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+                raise Malformed(f"setting {name} is {value}; it cannot be negative")
+        if self.segment_bytes < 64 * KIB:
+            raise Malformed(f"setting segment_bytes is {self.segment_bytes}; use at least {64 * KIB}")
+        if self.batch_bytes_max > GIB:
+            raise Malformed(
+                f"setting batch_bytes_max is {self.batch_bytes_max}; offsets in a batch are 31 bits: use at most {GIB}"
+            )
+
+    def retention_of(self, root: str) -> Retention:
+        """The rule that applies to a root."""
+        return self.retention_roots.get(root, self.retention)

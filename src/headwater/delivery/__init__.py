@@ -1,0 +1,1 @@
+"""Delivery: subscriptions, their cursors and states, retries, dead letters, replay."""

@@ -1,0 +1,98 @@
+"""A consumer of a durable subscription: what `bus.subscribe(filter, id=…)` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from headwater.clock import SECOND_US, Clock
+from headwater.delivery.start import Start
+from headwater.delivery.subscriber import Subscriber
+from headwater.errors import Closed, Malformed
+from headwater.message import Message
+
+
+class Consumer:
+    """Takes messages of one durable subscription, and says what became of them."""
+
+    def __init__(
+        self,
+        subscriber: Subscriber,
+        clock: Clock,
+        ticket: object,
+        seek: Callable[[Subscriber, Start], None],
+        pause: Callable[[Subscriber, bool], None],
+        on_close: Callable[[Consumer], None],
+    ) -> None:
+        self.subscriber = subscriber
+        self.id = subscriber.options.id
+        self.filter = subscriber.options.filter
+        self.ticket = ticket
+        """Who this consumer is to the subscriber."""
+        self._clock = clock
+        self._seek = seek
+        self._pause = pause
+        self._on_close = on_close
+        self._closed = False
+
+    def next(self, timeout_s: float | None = None) -> Message | None:
+        """The next message, or None when the time has passed."""
+        found = self.batch(1, timeout_s)
+        return found[0] if found else None
+
+    def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        """Up to `max` messages that are there; waits for the first of them."""
+        if max < 1:
+            raise Malformed(f"a batch of {max} messages; ask for 1 or more")
+        subscriber = self.subscriber
+        until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
+        while True:
+            seen = subscriber.version
+            self._check_open()
+            found = subscriber.take(self.ticket, max)
+            if found:
+                return found
+            left_us = None if until_us is None else until_us - self._clock.monotonic_us()
+            if left_us is not None and left_us <= 0:
+                return []
+            subscriber.wait(seen, left_us)
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                message = self.next()
+            except Closed:
+                return
+            if message is not None:
+                yield message
+
+    def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
+        """Done with these: one commit for all of them."""
+        self.subscriber.ack(messages, wait)
+
+    def seek(self, to: Start) -> None:
+        """Go on from "earliest", "latest", an offset or a moment; what is in flight is taken back."""
+        self._seek(self.subscriber, to)
+
+    def pause(self) -> None:
+        """Hand out nothing, to any consumer of this subscription, until `resume`; remembered."""
+        self._pause(self.subscriber, True)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._pause(self.subscriber, False)
+
+    def close(self) -> None:
+        """Leave; what this consumer holds goes to the others, and the subscription stays."""
+        if not self._closed:
+            self._closed = True
+            self._on_close(self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f'this consumer of "{self.id}" is closed; subscribe again to go on')
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

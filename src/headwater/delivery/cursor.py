@@ -1,0 +1,78 @@
+"""A cursor: reads one stream onwards from a position, and finds the messages that a filter wants.
+
+Everything that reads does it through here: durable subscriptions, replay, follow, the counting of lag. What was
+purged or has outlived its ttl is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+
+from headwater.config import Config
+from headwater.store.batch import BadBatch, Batch
+from headwater.store.stream import Hole
+from headwater.topics.root import Purge, Root
+
+Wanted = Callable[[str], bool]
+
+
+class Cursor:
+    """A place in a stream, moving on."""
+
+    __slots__ = ("_bytes", "_read", "_wanted", "position", "root")
+
+    def __init__(self, root: Root, wanted: Wanted, position: int, config: Config) -> None:
+        self.root = root
+        self.position = position
+        """The next offset to look at."""
+        self._wanted = wanted
+        self._bytes = config.read_bytes
+        self._read: list[Batch | Hole] = []
+
+    def next(self, now_us: int, upto: int | None = None) -> tuple[Batch, Sequence[int]] | Hole | None:
+        """The next batch with wanted messages and their places, or a hole; None at the end, or past `upto`."""
+        while True:
+            if not self._read:
+                self._read = list(self.root.stream.read(self.position, self._bytes))[::-1]
+            if not self._read or (upto is not None and self.position > upto):
+                return None
+            found = self._read.pop()
+            if isinstance(found, Hole):
+                self.position = found.last + 1
+                return found
+            try:
+                places = places_in(found, self._wanted, self.position, self.root.purges, now_us)
+            except BadBatch as error:
+                self.position = found.last_offset + 1
+                return Hole(found.first_offset, found.last_offset, f"damaged: {error}")
+            self.position = found.last_offset + 1
+            if places:
+                return found, places
+
+
+def places_in(batch: Batch, wanted: Wanted, position: int, purges: Sequence[Purge], now_us: int) -> Sequence[int]:
+    """The places of the messages in a batch, from a position on, that are wanted and still there."""
+    body = batch.body
+    selected = body.select(wanted)
+    places: Sequence[int] = range(body.count) if selected is None else selected
+    first = batch.first_offset
+    if position > first:
+        places = [place for place in places if first + place >= position]
+    for purge in purges:
+        if purge.upto >= first:
+            gone = set(body.select(purge.wanted) or ()) if body.select(purge.wanted) is not None else None
+            places = [
+                place for place in places if first + place > purge.upto or (gone is not None and place not in gone)
+            ]
+    expiries = body.expiries
+    if expiries is not None:
+        places = [place for place in places if not 0 < expiries[place] <= now_us]
+    return places
+
+
+def keys_of(batch: Batch, places: Sequence[int]) -> list[bytes | str]:
+    """What order="key" goes by: a message's key, or its topic when it has none."""
+    body = batch.body
+    topics, keys = body.topics, body.keys or tuple(repeat(None, body.count))
+    return [topics[place] if keys[place] is None else keys[place] or b"" for place in places]

@@ -1,0 +1,89 @@
+"""Dead letters: messages that a subscription gave up on, to be looked at, dropped or redriven.
+
+Redriving hands a copy to that subscription again, and to no other, with headers that say where it comes from. Moving
+it is one atomic write, so that it is never in both places and never in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.rows import CopyRow, DeadRow
+from headwater.delivery.subscriber import Subscriber
+from headwater.errors import NotFound
+from headwater.message import DeadLetter
+from headwater.store import state as rows
+from headwater.store.state import Rows, State
+
+FROM = "headwater-dead-from"
+ATTEMPTS = "headwater-dead-attempts"
+ERROR = "headwater-dead-error"
+
+
+class DeadLetters:
+    """The dead letters of every subscription."""
+
+    def __init__(self, dispatcher: Dispatcher, state: State) -> None:
+        self._dispatcher = dispatcher
+        self._state = state
+
+    def all(self, id: str) -> list[DeadLetter]:
+        """Those of a subscription, by root and offset."""
+        return [row.letter(id, offset) for _, offset, row in self._rows(self._number(id), None)]
+
+    def get(self, id: str, offset: int) -> DeadLetter:
+        """One of them."""
+        found = [row.letter(id, offset) for _, offset, row in self._rows(self._number(id), {offset})]
+        if not found:
+            raise NotFound(f'subscription "{id}" has no dead letter {offset}; headwater dead list {id} shows them')
+        return found[0]
+
+    def redrive(self, id: str, offsets: Collection[int] | None) -> int:
+        """Hand them to their subscription again, in order; answers how many."""
+
+        def work(subscriber: Subscriber) -> int:
+            changed: Rows = {}
+            places: dict[int, list[int]] = {}
+            for stream, offset, row in self._rows(subscriber.number, offsets):
+                notes = ((FROM, id), (ATTEMPTS, str(row.attempts)), (ERROR, row.errors[-1] if row.errors else ""))
+                headers = tuple(pair for pair in row.headers if pair[0] not in (FROM, ATTEMPTS, ERROR)) + notes
+                copy = CopyRow(row.topic, row.payload, row.time_us, row.key, headers, False)
+                changed[rows.key_message(rows.DEAD, subscriber.number, stream, offset)] = None
+                changed[rows.key_message(rows.COPY, subscriber.number, stream, offset)] = rows.pack(copy)
+                places.setdefault(stream, []).append(offset)
+            count = sum(map(len, places.values()))
+            if count:
+                subscriber.add_copies(changed, places, count)
+            return count
+
+        return self._dispatcher.use(id, work)
+
+    def drop(self, id: str, offsets: Collection[int] | None) -> int:
+        """Forget them; answers how many."""
+
+        def work(subscriber: Subscriber) -> int:
+            changed: Rows = {
+                rows.key_message(rows.DEAD, subscriber.number, stream, offset): None
+                for stream, offset, _ in self._rows(subscriber.number, offsets)
+            }
+            if changed:
+                subscriber.drop_dead(changed)
+            return len(changed)
+
+        return self._dispatcher.use(id, work)
+
+    def _number(self, id: str) -> int:
+        row = self._dispatcher.row(id)
+        if row is None:
+            raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
+        return row.number
+
+    def _rows(self, number: int, offsets: Collection[int] | None) -> list[tuple[int, int, DeadRow]]:
+        return [
+            (rows.pair_in(key)[1], rows.offset_in(key), msgspec.msgpack.decode(value, type=DeadRow))
+            for key, value in self._state.scan(rows.key_u32(rows.DEAD, number))
+            if offsets is None or rows.offset_in(key) in offsets
+        ]

@@ -1,0 +1,59 @@
+"""Delayed messages: they wait in the stream `$delayed` and are appended to their topic, once, when they are due.
+
+What waits is a row in the state, ordered by due time, that reflects two streams: a batch in `$delayed` makes it, the
+batch that brings the message to its topic (which states the row as its producer and sequence) removes it. Both are
+re-applied after a crash, so that none is lost and none comes twice.
+"""
+
+from __future__ import annotations
+
+from headwater.message import Headers, Message
+from headwater.store import state as rows
+from headwater.store.state import State
+
+ROOT = "$delayed"
+DUE = "$due"
+TTL = "$ttl"
+RETAIN = "$retain"
+RELEASED_MAX = 1000
+"""Messages released in one go; the rest follows at once."""
+
+
+def wrap(topic: str, headers: Headers, due_us: int, ttl_s: float | None, retain: bool) -> tuple[str, Headers]:
+    """The topic and headers under which a message waits."""
+    notes = ((DUE, str(due_us)), (TTL, "" if ttl_s is None else repr(ttl_s)), (RETAIN, "1" if retain else ""))
+    return f"{ROOT}/{topic}", (*headers, *notes)
+
+
+def unwrap(message: Message) -> tuple[str, Headers, int, float | None, bool]:
+    """Topic, headers, due time, ttl and retain flag of a message that waits."""
+    (_, due), (_, ttl), (_, retain) = message.headers[-3:]
+    topic = message.topic.removeprefix(ROOT + "/")
+    return topic, message.headers[:-3], int(due), float(ttl) if ttl else None, bool(retain)
+
+
+def due_key(message: Message) -> bytes:
+    """The row of a message that waits."""
+    return rows.key_due(int(message.headers[-3][1]), message.offset)
+
+
+def earliest(state: State) -> int | None:
+    """When the next message is due."""
+    for key, _ in state.scan(rows.DELAYED):
+        return int.from_bytes(key[1:9], "big")
+    return None
+
+
+def due(state: State, now_us: int) -> list[int]:
+    """Offsets in `$delayed` of messages that are due, the earliest first; not all of them at once."""
+    found: list[int] = []
+    for key, _ in state.scan(rows.DELAYED):
+        if int.from_bytes(key[1:9], "big") > now_us or len(found) == RELEASED_MAX:
+            break
+        found.append(rows.offset_in(key))
+    return found
+
+
+def waiting(state: State) -> list[tuple[int, int]]:
+    """Due time and offset in `$delayed` of each message that waits."""
+    return [(int.from_bytes(key[1:9], "big"), rows.offset_in(key)) for key, _ in state.scan(rows.DELAYED)]

@@ -1,0 +1,333 @@
+"""The dispatcher: who is subscribed to what, and who is to be told.
+
+One for all subscriptions, with no thread of its own: appends call `on_durable` from the thread that commits, acks and
+takes come from the consumers' threads, and everything that has to happen later is in the one timer queue. A durable
+subscription without a consumer is rows in the state and nothing else.
+
+`on_durable` and everything that changes the tree of filters run in the committing role, so that a subscriber
+joins between two groups: no gap, no repeat.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from headwater.clock import Clock
+from headwater.config import Config
+from headwater.delivery import rows as stored
+from headwater.delivery.rows import CopyRow, RowCommit, SubscriptionRow
+from headwater.delivery.start import Start, floor_for
+from headwater.delivery.subscriber import Subscriber
+from headwater.delivery.subscription import Options
+from headwater.delivery.timers import Timers
+from headwater.errors import Conflict, NotFound, QuotaExceeded
+from headwater.message import Message, Receipt, SubscriptionInfo
+from headwater.store import state as rows
+from headwater.store.batch import Batch
+from headwater.store.state import Rows, State
+from headwater.topics.name import compile_filter, filter_covers_root
+from headwater.topics.root import Root, retained_message
+from headwater.topics.roots import Roots
+from headwater.topics.tree import Trees
+
+R = TypeVar("R")
+
+
+class Listener(Hashable, Protocol):
+    """Whoever hears of batches that match its filter."""
+
+    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+        """A batch is durable; `places` are those of its messages that match, None for all."""
+
+
+class Dispatcher:
+    """All subscriptions of a bus."""
+
+    def __init__(
+        self,
+        roots: Roots,
+        state: State,
+        commit: RowCommit,
+        timers: Timers,
+        config: Config,
+        clock: Clock,
+        reply: Callable[[Message, bytes], Receipt],
+        on_event: Callable[[str, str], None],
+        is_read_only: bool = False,
+    ) -> None:
+        self._is_read_only = is_read_only
+        self._roots = roots
+        self._state = state
+        self._commit = commit
+        self._timers = timers
+        self._config = config
+        self._clock = clock
+        self._reply = reply
+        self._on_event = on_event
+        self._trees: Trees[Listener] = Trees(config)
+        self._served: dict[str, Subscriber] = {}
+        self._lock = threading.RLock()
+        known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
+        self._count = len(known)
+        self._last_number = max((row.number for row in known), default=0)
+
+    # Telling: in the committing role.
+
+    def on_durable(self, root: Root, batches: Sequence[Batch]) -> None:
+        """Messages are on disk: tell those whose filters match."""
+        if self._trees.is_empty:
+            return
+        for batch in batches:
+            names = batch.body.names
+            if len(names) == 1:
+                for listener in self._trees.match(names[0]):
+                    listener.on_batch(root, batch, None)
+                continue
+            hits: dict[Listener, list[int]] = {}
+            for place, name in enumerate(names):
+                for listener in self._trees.match(name):
+                    hits.setdefault(listener, []).append(place)
+            for listener, matched in hits.items():
+                whole = len(matched) == len(names)
+                listener.on_batch(root, batch, None if whole else batch.body.places_of(matched))
+
+    def listen(self, filter: str, listener: Listener) -> None:
+        """Tell a listener from now on."""
+        self._trees.add(filter, listener)
+
+    def leave(self, listener: Listener) -> None:
+        """Tell it no more."""
+        self._trees.remove_all(listener)
+
+    def retained(self, filter: str) -> list[Message]:
+        """Retained messages that a new subscriber gets first."""
+        wanted, now_us = compile_filter(filter), self._clock.now_us()
+        return [
+            retained_message(row, topic)
+            for root in self._roots.all()
+            if filter_covers_root(filter, root.name)
+            for topic, row in root.retained.matching(wanted, now_us)
+        ]
+
+    # Durable subscriptions
+
+    def _decode(self, value: bytes) -> SubscriptionRow:
+        return msgspec.msgpack.decode(value, type=SubscriptionRow)
+
+    def _key(self, id: str) -> bytes:
+        return rows.SUBSCRIPTION + id.encode()
+
+    def row(self, id: str) -> SubscriptionRow | None:
+        """A subscription as it is stored."""
+        value = self._state.get(self._key(id))
+        return None if value is None else self._decode(value)
+
+    def attach(self, options: Options, given: dict[str, object], start: Start, consumer: object) -> Subscriber:
+        """Have a consumer served, the subscription made if there is none of this id; in the committing role.
+
+        `given` are the options that the caller stated; the others are as stored, or the defaults.
+        """
+        with self._lock:
+            row = self.row(options.id)
+            if row is None:
+                options.check(self._config)
+                row = self._create(options, start)
+            else:
+                row = self._reopen(row, options.filter, given)
+            subscriber = self._served.get(options.id)
+            if subscriber is None:
+                subscriber = self._served[options.id] = self._load(row)
+            subscriber.attach(consumer)
+            if subscriber.consumers == 1:
+                self._trees.add(options.filter, subscriber)
+            self._note_use(subscriber)
+            return subscriber
+
+    def _create(self, options: Options, start: Start) -> SubscriptionRow:
+        if self._count >= self._config.subscriptions_max:
+            raise QuotaExceeded(
+                f"there are {self._count} durable subscriptions, and subscriptions_max is "
+                f"{self._config.subscriptions_max}; delete some with unsubscribe, or raise the setting"
+            )
+        floors = {root: floor_for(root, options.filter, start) for root in self._covered(options.filter)}
+        number, now_us = self._last_number + 1, self._clock.now_us()
+        row = SubscriptionRow(number=number, options=options, created_us=now_us, used_us=now_us)
+        changed: Rows = {self._key(options.id): rows.pack(row)}
+        for root, floor in floors.items():
+            changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
+        if start == "latest":
+            changed.update(self._retained_copies(number, options.filter))
+        self._commit.write(changed)
+        self._last_number = number
+        self._count += 1
+        return row
+
+    def _covered(self, filter: str) -> list[Root]:
+        return [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
+
+    def _retained_copies(self, number: int, filter: str) -> Rows:
+        changed: Rows = {}
+        for message in self.retained(filter):
+            root = self._roots.get(message.root)
+            assert root is not None
+            copy = CopyRow(message.topic, message.payload, message.time_us, message.key, message.headers, True)
+            changed[rows.key_message(rows.COPY, number, root.stream.number, message.offset)] = rows.pack(copy)
+        return changed
+
+    def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
+        name = row.options.id
+        if row.options.filter != filter:
+            raise Conflict(
+                f'subscription "{name}" has the filter "{row.options.filter}", not "{filter}"; use that, another id, '
+                f'or unsubscribe("{name}") first'
+            )
+        options = msgspec.structs.replace(row.options, **given)
+        if options == row.options:
+            return row
+        options.check(self._config)
+        served = self._served.get(name)
+        if served is not None and served.consumers:
+            raise Conflict(
+                f'subscription "{name}" is in use with other options; close its consumers first, or leave them out'
+            )
+        self._forget(name)
+        row = msgspec.structs.replace(row, options=options)
+        self._commit.write({self._key(name): rows.pack(row)})
+        return row
+
+    def _load(self, row: SubscriptionRow) -> Subscriber:
+        return Subscriber(
+            row,
+            self._roots,
+            self._state,
+            self._commit,
+            self._timers,
+            self._config,
+            self._clock,
+            self._reply,
+            self._on_event,
+        )
+
+    def use(self, id: str, work: Callable[[Subscriber], R]) -> R:
+        """Look at or change a subscription, whether or not it has consumers; one without is loaded for this alone."""
+        with self._lock:
+            subscriber = self._served.get(id)
+            if subscriber is not None:
+                return work(subscriber)
+            row = self.row(id)
+            if row is None:
+                raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
+            subscriber = self._load(row)
+            try:
+                return work(subscriber)
+            finally:
+                self._let_go(subscriber)
+
+    def _let_go(self, subscriber: Subscriber) -> None:
+        """Keep how far its floors rose past what does not match; nothing is lost if a crash forgets it."""
+        risen = subscriber.risen_floors()
+        if risen and not self._is_read_only:
+            self._state.write(risen)
+        subscriber.end()
+
+    def detach(self, subscriber: Subscriber, consumer: object) -> None:
+        """A consumer leaves; with the last one, the subscription goes back to being rows. In the committing role."""
+        with self._lock:
+            subscriber.detach(consumer)
+            if subscriber.consumers == 0:
+                self._trees.remove_all(subscriber)
+                if self._served.get(subscriber.options.id) is subscriber:
+                    self._note_use(subscriber)
+                    self._forget(subscriber.options.id)
+
+    def _forget(self, id: str) -> None:
+        subscriber = self._served.pop(id, None)
+        if subscriber is not None:
+            self._let_go(subscriber)
+
+    def _note_use(self, subscriber: Subscriber) -> None:
+        if subscriber.options.expire_after_s is not None:
+            self._keep(subscriber, used_us=self._clock.now_us())
+
+    def _keep(self, subscriber: Subscriber, **changes: object) -> None:
+        subscriber.row = msgspec.structs.replace(subscriber.row, **changes)
+        self._commit.write({self._key(subscriber.options.id): rows.pack(subscriber.row)})
+
+    def pause(self, subscriber: Subscriber, paused: bool) -> None:
+        """Hand out nothing, or go on; remembered."""
+        subscriber.pause(paused)
+        self._keep(subscriber, paused=paused)
+
+    def delete(self, id: str) -> None:
+        """A subscription and everything about it is gone. In the committing role."""
+        with self._lock:
+            row = self.row(id)
+            if row is None:
+                raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
+            subscriber = self._served.pop(id, None)
+            if subscriber is not None:
+                self._trees.remove_all(subscriber)
+                subscriber.end()
+            changed = stored.every_row(self._state, row.number)
+            changed[self._key(id)] = None
+            self._commit.write(changed)
+            self._count -= 1
+
+    def expire(self) -> list[str]:
+        """Delete subscriptions that nobody used for as long as they were to be kept."""
+        now_us = self._clock.now_us()
+        abandoned = []
+        for row in self.all_rows():
+            after_s = row.options.expire_after_s
+            served = self._served.get(row.options.id)
+            in_use = served is not None and served.consumers > 0
+            if after_s is not None and not in_use and now_us - row.used_us > after_s * 1_000_000:
+                abandoned.append(row.options.id)
+        for name in abandoned:
+            self.delete(name)
+            self._on_event("expired", f'subscription "{name}" was unused for its expire_after_s and is gone')
+        return abandoned
+
+    # Looking
+
+    def all_rows(self) -> list[SubscriptionRow]:
+        """Every durable subscription, by id."""
+        return [self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION)]
+
+    def info(self, row: SubscriptionRow) -> SubscriptionInfo:
+        """A subscription as users see it."""
+
+        def look(subscriber: Subscriber) -> SubscriptionInfo:
+            lag, in_flight, retrying, dead = subscriber.counts()
+            return SubscriptionInfo(
+                row.options.id,
+                row.options.filter,
+                row.options.order,
+                lag,
+                in_flight,
+                retrying,
+                dead,
+                subscriber.consumers,
+                subscriber.row.paused,
+                subscriber.floors(),
+            )
+
+        return self.use(row.options.id, look)
+
+    def needed_from(self, root: Root) -> int:
+        """The first offset of a root that some durable subscription has not acked."""
+        needed = root.stream.durable + 1
+        for row in self.all_rows():
+            if filter_covers_root(row.options.filter, root.name):
+                needed = min(needed, 1 + self.use(row.options.id, lambda one: one.floor(root.stream.number)))
+        return needed
+
+    def close(self) -> None:
+        """Everybody who waits is told; floors that rose past what does not match are kept."""
+        with self._lock:
+            for name in list(self._served):
+                self._forget(name)

@@ -1,0 +1,267 @@
+"""The states of a message in a subscription, and the lane that it comes from.
+
+TRANSITIONS is the whole truth about states. A message's state is not stored: it follows from where its lane keeps it
+(`Lane.state`), so that a run of messages changes state with one bulk operation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection, Hashable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headwater.errors import Conflict
+
+LaneId = tuple[int, bool]
+"""Stream number, and whether these are its copies (retained at the start, redriven) instead of the stream itself."""
+
+Key = bytes | str
+"""What order="key" goes by: a message's key, or its topic when it has none."""
+
+
+class State(StrEnum):
+    """Of one message in one subscription."""
+
+    PENDING = "pending"
+    IN_FLIGHT = "in_flight"
+    RETRY = "retry"
+    ACKED = "acked"
+    DEAD = "dead"
+
+
+class Event(StrEnum):
+    """What happens to a message in a subscription."""
+
+    DELIVER = "deliver"
+    ACK = "ack"
+    NACK = "nack"
+    TIMEOUT = "timeout"
+    REJECT = "reject"
+    RECALL = "recall"
+    """Taken back, no attempt counted: an earlier one failed, its consumer is gone, or somebody moved the cursor."""
+    EXHAUST = "exhaust"
+    """A nack or timeout that was the last attempt allowed."""
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.PENDING, Event.DELIVER): State.IN_FLIGHT,
+    (State.RETRY, Event.DELIVER): State.IN_FLIGHT,
+    (State.IN_FLIGHT, Event.ACK): State.ACKED,
+    (State.IN_FLIGHT, Event.NACK): State.RETRY,
+    (State.IN_FLIGHT, Event.TIMEOUT): State.RETRY,
+    (State.IN_FLIGHT, Event.REJECT): State.DEAD,
+    (State.IN_FLIGHT, Event.EXHAUST): State.DEAD,
+    (State.IN_FLIGHT, Event.RECALL): State.PENDING,
+    # A seek takes back everything, whatever its state.
+    (State.PENDING, Event.RECALL): State.PENDING,
+    (State.RETRY, Event.RECALL): State.PENDING,
+    (State.ACKED, Event.RECALL): State.PENDING,
+    (State.DEAD, Event.RECALL): State.PENDING,
+}
+
+
+def step(state: State, event: Event) -> State:
+    """The state after an event; Conflict if it cannot happen in that state."""
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        raise Conflict(f'cannot {event} a message that is "{state}"')
+    return after
+
+
+class Moment(NamedTuple):
+    """Now, on both clocks."""
+
+    wall_us: int
+    monotonic_us: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What is stored and shown of a message that failed."""
+
+    attempts: int
+    retry_at_us: int
+    """Wall clock. What the machine times by is the monotonic moment, `Lane.due`."""
+    errors: tuple[str, ...] = ()
+
+
+class Changes(msgspec.Struct):
+    """What has to be stored because of a call."""
+
+    floors: dict[int, int] = {}
+    """Stream → its new acked floor."""
+    acked: list[tuple[int, int]] = []
+    """Stream, offset: acked or dead above the floor."""
+    unacked: list[tuple[int, int]] = []
+    """Rows of `acked` that the floor has passed, or that a seek forgot: delete."""
+    failures: dict[tuple[LaneId, int], Failure | None] = {}
+    """None: delete."""
+    dead: list[tuple[LaneId, int, Failure]] = []
+    copies_done: list[tuple[int, int]] = []
+    """Stream, offset: copies that are acked or dead: delete."""
+    lazy: bool = False
+    """Only the floor rose, past messages that do not match: storing it can wait for the next change, or be left out."""
+
+    def __bool__(self) -> bool:
+        return bool(self.floors or self.acked or self.unacked or self.failures or self.dead or self.copies_done)
+
+
+class Lease:
+    """One hand-out of messages to one consumer."""
+
+    __slots__ = ("consumer", "deadline_us", "lane", "number", "offsets", "subscription", "taken")
+
+    def __init__(self, consumer: Hashable, lane: LaneId, deadline_us: int, offsets: list[int], number: int) -> None:
+        self.subscription: Any = None
+        """For the dispatcher: whom this lease belongs to."""
+        self.consumer = consumer
+        self.lane = lane
+        self.deadline_us = deadline_us
+        """Monotonic; 0 is none."""
+        self.offsets = offsets
+        self.number = number
+        """Increases over the subscription; what `extend` makes of a lease is the same hand-out and keeps its number."""
+        self.taken: dict[int, str] | None = None
+        """Why messages of it were taken back, for those that were."""
+
+    def take(self, offset: int, why: str) -> None:
+        """Remember why a message was taken back."""
+        if self.taken is None:
+            self.taken = {}
+        self.taken[offset] = why
+
+    def extended(self, offset: int, deadline_us: int) -> Lease:
+        """The same hand-out of one of its messages, with a deadline of its own."""
+        if self.taken is None:
+            self.taken = {}
+        lease = Lease(self.consumer, self.lane, deadline_us, [offset], self.number)
+        lease.subscription = self.subscription
+        lease.taken = self.taken
+        return lease
+
+    def __repr__(self) -> str:
+        return f"Lease({self.number}, {self.consumer!r}, lane={self.lane}, offsets={self.offsets})"
+
+
+Place = tuple[int, bool, int, int]
+"""Where a message stands in its subscription: the number of its first hand-out, lane (copies first), offset."""
+
+
+class Lane:
+    """One ordered source of messages: a stream, or the copies that belong to it.
+
+    Invariants, between calls:
+    - `in_flight`, the waiting (`numbers` without `in_flight`), `acked` and `ahead` without `acked` are disjoint.
+    - `trail` is ascending: every offset between floor and position that is in flight, waiting or in `acked`.
+    - `due` and `failures` say more about messages that wait, are ahead, or (failures only) are in flight again.
+    """
+
+    __slots__ = (
+        "acked",
+        "ahead",
+        "due",
+        "failures",
+        "floor",
+        "id",
+        "in_flight",
+        "keys",
+        "numbers",
+        "position",
+        "trail",
+    )
+
+    def __init__(self, id: LaneId, floor: int) -> None:
+        self.id = id
+        self.floor = floor
+        """Everything up to here is acked or dead, or did not match."""
+        self.position = floor + 1
+        """What to read next."""
+        self.in_flight: dict[int, Lease] = {}
+        self.numbers: dict[int, int] = {}
+        """First hand-out of messages that wait, or once waited and are in flight again."""
+        self.keys: dict[int, Key] = {}
+        """With order="key": keys of messages that wait or are in flight."""
+        self.due: dict[int, int] = {}
+        """Monotonic moments of messages in RETRY."""
+        self.failures: dict[int, Failure] = {}
+        self.acked: set[int] = set()
+        """Acked or dead above the floor; each has a stored row."""
+        self.ahead: list[int] = []
+        """Ascending: loaded from stored rows, acked or in RETRY, and not read again yet."""
+        self.trail: deque[int] = deque()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is in flight or waits."""
+        return not self.in_flight and not self.numbers
+
+    def state(self, offset: int) -> State:
+        """Derived from where the message is kept; a dead one is done here, as an acked one is."""
+        if offset in self.in_flight:
+            return State.IN_FLIGHT
+        if offset in self.due:
+            return State.RETRY
+        if offset in self.acked:
+            return State.ACKED
+        if offset in self.numbers or (offset >= self.position and not self.id[1]):
+            return State.PENDING
+        return State.ACKED
+
+    def known(self) -> list[int]:
+        """Offsets that there is something to say about, ascending."""
+        return sorted(self.in_flight.keys() | self.numbers.keys() | self.acked.union(self.ahead))
+
+    def place(self, offset: int) -> Place:
+        """Of a message in flight or waiting."""
+        number = self.numbers.get(offset)
+        if number is None:
+            number = self.in_flight[offset].number
+        return (number, not self.id[1], self.id[0], offset)
+
+    def come_up(self, position: int) -> list[int]:
+        """What was loaded ahead of the reader and lies before its new position."""
+        count = bisect_left(self.ahead, position)
+        passed = self.ahead[:count]
+        del self.ahead[:count]
+        return passed
+
+    def leave_out(self, gone: set[int]) -> None:
+        """These offsets are known no more."""
+        self.ahead = [offset for offset in self.ahead if offset not in gone]
+        kept = [offset for offset in self.trail if offset not in gone]
+        self.trail.clear()
+        self.trail.extend(kept)
+
+    def settle(self, done: Collection[int], changes: Changes) -> None:
+        """Raise the floor after messages are acked or dead; remember those that stay above it."""
+        stream, copies = self.id
+        if copies:
+            changes.copies_done.extend((stream, offset) for offset in done)
+            return
+        trail = self.trail
+        if len(done) == len(trail):
+            trail.clear()
+        else:
+            self._pass(set(done), changes)
+        floor = trail[0] - 1 if trail else self.position - 1
+        if floor > self.floor:
+            self.floor = floor
+            changes.floors[stream] = floor
+
+    def _pass(self, done: set[int], changes: Changes) -> None:
+        trail, acked, stream = self.trail, self.acked, self.id[0]
+        while trail:
+            first = trail[0]
+            if first in done:
+                done.discard(first)
+            elif first in acked:
+                acked.discard(first)
+                changes.unacked.append((stream, first))
+            else:
+                break
+            trail.popleft()
+        acked |= done
+        changes.acked.extend((stream, offset) for offset in sorted(done))

@@ -1,0 +1,193 @@
+"""A live subscription: no id and no state; a bounded buffer that is gone with its `with` block.
+
+Promises: messages come in publish order; never more than the buffer's limits wait; what is dropped is counted; retained
+messages come first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from headwater.clock import SECOND_US, Clock
+from headwater.config import Config
+from headwater.errors import Closed, Malformed
+from headwater.message import Message, Receipt
+from headwater.store.batch import Batch
+from headwater.topics.root import Root
+
+Policy = Literal["drop_oldest", "disconnect"]
+
+
+class Live:
+    """What `bus.subscribe(filter)` without an id gives."""
+
+    def __init__(
+        self,
+        filter: str,
+        policy: Policy,
+        config: Config,
+        clock: Clock,
+        reply: Callable[[Message, bytes], Receipt],
+        on_close: Callable[[Live], None],
+    ) -> None:
+        if policy not in ("drop_oldest", "disconnect"):
+            raise Malformed(f'when_full is {policy!r}; use "drop_oldest" or "disconnect"')
+        self.filter = filter
+        self.dropped = 0
+        """Messages that were dropped because this reader was too slow."""
+        self._policy = policy
+        self._config = config
+        self._clock = clock
+        self._reply = reply
+        self._on_close = on_close
+        self._changed = threading.Condition()
+        self._batches: deque[tuple[Batch, Sequence[int] | None, int]] = deque()
+        self._ready: deque[Message] = deque()
+        self._messages = 0
+        self._bytes = 0
+        self._closed: str | None = None
+        self._wakers: list[Callable[[], None]] = []
+
+    # The thread that commits puts in.
+
+    def greet(self, retained: list[Message]) -> None:
+        """Retained messages come before all others."""
+        self._ready.extend(retained)
+
+    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+        """A batch with messages that match is durable."""
+        count = batch.header.count if places is None else len(places)
+        with self._changed:
+            if self._closed is not None:
+                return
+            self._batches.append((batch, places, count))
+            self._messages += count
+            self._bytes += len(batch.data)
+            if self._messages > self._config.live_messages_max or self._bytes > self._config.live_bytes_max:
+                self._overflow()
+            self._changed.notify()
+            wakers = tuple(self._wakers)
+        for wake in wakers:
+            wake()
+
+    def _overflow(self) -> None:
+        config = self._config
+        if self._policy == "disconnect":
+            self._batches.clear()
+            self._closed = (
+                f'the reader of "{self.filter}" was too slow: more than {config.live_messages_max} messages '
+                f"(live_messages_max) or {config.live_bytes_max} bytes (live_bytes_max) waited; read faster, or "
+                'subscribe with when_full="drop_oldest" or with an id'
+            )
+            return
+        while len(self._batches) > 1 and (
+            self._messages > config.live_messages_max or self._bytes > config.live_bytes_max
+        ):
+            batch, _, count = self._batches.popleft()
+            self._forget(batch, count)
+            self.dropped += count
+        batch, places, count = self._batches[0]
+        over = self._messages - config.live_messages_max
+        if over > 0:
+            kept = (range(batch.header.count) if places is None else places)[over:]
+            self._batches[0] = (batch, kept, count - over)
+            self._messages -= over
+            self.dropped += over
+
+    def _forget(self, batch: Batch, count: int) -> None:
+        self._messages -= count
+        self._bytes -= len(batch.data)
+
+    # The reader takes out.
+
+    def next(self, timeout_s: float | None = None) -> Message | None:
+        """The next message, or None when the time has passed."""
+        found = self.batch(1, timeout_s)
+        return found[0] if found else None
+
+    def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        """Up to `max` messages that are there; waits for the first of them."""
+        until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
+        with self._changed:
+            while not self._fill():
+                if self._closed is not None:
+                    raise Closed(self._closed)
+                left_us = None if until_us is None else until_us - self._clock.monotonic_us()
+                if left_us is not None and left_us <= 0:
+                    return []
+                self._clock.wait(self._changed, left_us)
+            return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
+
+    def _fill(self) -> bool:
+        """Make messages of the oldest batch if none are ready."""
+        while not self._ready and self._batches:
+            batch, places, count = self._batches.popleft()
+            self._forget(batch, count)
+            found = batch.body.messages(batch.first_offset, places, self)
+            expiries = batch.body.expiries
+            if expiries is not None:
+                now_us = self._clock.now_us()
+                found = [m for m in found if not 0 < expiries[m.offset - batch.first_offset] <= now_us]
+            self._ready.extend(found)
+        return bool(self._ready)
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                found = self.batch(1000)
+            except Closed:
+                if self._closed == CLOSED_BY_USER:
+                    return
+                raise
+            yield from found
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, from the committing thread, whenever something arrives."""
+        with self._changed:
+            self._wakers.append(wake)
+
+    def close(self) -> None:
+        """Leave; what is buffered is gone."""
+        self.end(CLOSED_BY_USER)
+        self._on_close(self)
+
+    def end(self, reason: str) -> None:
+        """Wake the reader for good."""
+        with self._changed:
+            if self._closed is None:
+                self._closed = reason
+            self._batches.clear()
+            self._ready.clear()
+            self._changed.notify_all()
+            wakers = tuple(self._wakers)
+        for wake in wakers:
+            wake()
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What a message of it can be asked.
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        """Nothing is kept about a live subscription, so there is nothing to note."""
+
+    def nack(self, message: Message, error: str, delay_s: float | None) -> None:
+        raise Malformed("a live subscription keeps nothing to hand out again; subscribe with an id for that")
+
+    def reject(self, message: Message, error: str) -> None:
+        raise Malformed("a live subscription has no dead letters; subscribe with an id for that")
+
+    def extend(self, message: Message, seconds: float) -> None:
+        raise Malformed("a live subscription has no ack timeout; subscribe with an id for that")
+
+    def reply(self, message: Message, payload: bytes) -> Receipt:
+        return self._reply(message, payload)
+
+
+CLOSED_BY_USER = "the subscription is closed; subscribe again to go on"

@@ -1,0 +1,61 @@
+"""What a user decides about a durable subscription."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Literal
+
+import msgspec
+
+from headwater.config import Config
+from headwater.errors import Malformed
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user decides about a durable subscription."""
+
+    id: str
+    filter: str
+    order: Literal["strict", "key", "none"] = "strict"
+    max_in_flight: int = 64
+    ack_timeout_s: float = 30.0
+    """0: never."""
+    max_attempts: int = 5
+    """0: no limit."""
+    expire_after_s: float | None = None
+    on_gap: Literal["raise", "skip"] = "raise"
+    retry_delay_s: float | None = None
+    """None: Config's."""
+    retry_delay_s_max: float | None = None
+    """None: Config's."""
+
+    def check(self, config: Config) -> None:
+        """Malformed (422) unless every option can be right."""
+        if not 1 <= len(self.id.encode()) <= config.subscription_id_bytes_max:
+            longest = config.subscription_id_bytes_max
+            raise Malformed(f"subscription id {self.id[:40]!r} has {len(self.id.encode())} bytes; use 1 to {longest}")
+        if self.order not in ("strict", "key", "none"):
+            raise Malformed(f'order is {self.order!r}; use "strict", "key" (in order within each key) or "none"')
+        if self.on_gap not in ("raise", "skip"):
+            raise Malformed(f'on_gap is {self.on_gap!r}; use "raise" (the consumer gets Gap) or "skip"')
+        if not 1 <= self.max_in_flight <= config.max_in_flight_max:
+            raise Malformed(f"max_in_flight is {self.max_in_flight}; use 1 to {config.max_in_flight_max}")
+        if self.max_attempts < 0:
+            raise Malformed(f"max_attempts is {self.max_attempts}; use 1 or more, or 0 for no limit")
+        if not (isfinite(self.ack_timeout_s) and self.ack_timeout_s >= 0):
+            raise Malformed(f"ack_timeout_s is {self.ack_timeout_s}; use seconds above 0, or 0 to wait for ever")
+        if self.expire_after_s is not None and not (isfinite(self.expire_after_s) and self.expire_after_s > 0):
+            raise Malformed(
+                f"expire_after_s is {self.expire_after_s}; use seconds above 0, or None to keep it for ever"
+            )
+        first_s, max_s = self.retry_delays_s(config)
+        if not (isfinite(first_s) and isfinite(max_s) and 0 <= first_s <= max_s):
+            raise Malformed(
+                f"retry_delay_s is {first_s}, retry_delay_s_max {max_s}; use 0 or more, the first not above the other"
+            )
+
+    def retry_delays_s(self, config: Config) -> tuple[float, float]:
+        """The first and the longest delay between attempts."""
+        first_s = config.retry_delay_s if self.retry_delay_s is None else self.retry_delay_s
+        max_s = config.retry_delay_s_max if self.retry_delay_s_max is None else self.retry_delay_s_max
+        return first_s, max_s

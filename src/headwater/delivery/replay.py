@@ -1,0 +1,202 @@
+"""Replay and follow: reading history, and reading on.
+
+Promises: in order within each root; `follow` crosses from history to live with no gap and no repeat, since it reads
+the stream all the time and is merely told when there is more; several roots are merged by the time at which their
+batches were appended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from headwater.clock import SECOND_US, Clock, from_datetime
+from headwater.config import Config
+from headwater.delivery.cursor import Cursor
+from headwater.errors import Gap, Malformed
+from headwater.message import Message
+from headwater.store.batch import Batch
+from headwater.store.stream import Hole
+from headwater.topics.name import compile_filter, filter_covers_root, root_of_filter
+from headwater.topics.root import Root
+from headwater.topics.roots import Roots
+
+After = int | Mapping[str, int] | None
+
+
+def check_after(filter: str, after: After, since: datetime | None) -> None:
+    """Malformed unless it says where to begin."""
+    if after is not None and since is not None:
+        raise Malformed("state where to begin as after=offset or as since=datetime, not both")
+    if since is not None and not isinstance(since, datetime):
+        raise Malformed(f"since is {since!r}; use a datetime")
+    if isinstance(after, int):
+        if root_of_filter(filter) is None:
+            raise Malformed(
+                f'"{filter}" reaches over several roots, and offsets count within one; '
+                "use after={root: offset}, or since=datetime"
+            )
+        if isinstance(after, bool) or after < 0:
+            raise Malformed(f"after is {after}; offsets count from 1, and 0 is before the first")
+    elif after is not None and not isinstance(after, Mapping):
+        raise Malformed(f"after is {after!r}; use an offset, or a dict of them by root")
+
+
+class Reading:
+    """Messages one after another; iterate it, or ask with `next` and `batch`."""
+
+    def __init__(
+        self,
+        roots: Roots,
+        filter: str,
+        after: After,
+        since: datetime | None,
+        follows: bool,
+        config: Config,
+        clock: Clock,
+        origin: Any,
+        on_close: Callable[[Reading], None],
+    ) -> None:
+        check_after(filter, after, since)
+        self.filter = filter
+        self._roots = roots
+        self._wanted = compile_filter(filter)
+        self._after = after
+        self._since = since
+        self._follows = follows
+        self._config = config
+        self._clock = clock
+        self._origin = origin
+        self._on_close = on_close
+        self._cursors: dict[str, Cursor] = {}
+        self._next: dict[str, tuple[Batch, Sequence[int]]] = {}
+        self._ends: dict[str, int] = {}
+        self._ready: deque[Message] = deque()
+        self._signal = threading.Condition()
+        self._version = 0
+        self._closed = False
+        self._wakers: list[Callable[[], None]] = []
+        self._open()
+        self._ends = {root: cursor.root.stream.durable for root, cursor in self._cursors.items()}
+
+    def _open(self) -> None:
+        """A cursor for each root that the filter may match; one that appears later is read from its first message."""
+        if len(self._cursors) == self._roots.count:
+            return
+        for root in self._roots.all():
+            if root.name not in self._cursors and filter_covers_root(self.filter, root.name):
+                self._cursors[root.name] = Cursor(root, self._wanted, self._position(root), self._config)
+
+    def _position(self, root: Root) -> int:
+        if self._ends and root.name not in self._ends:
+            return 1
+        if self._since is not None:
+            return root.stream.offset_at(from_datetime(self._since))
+        if isinstance(self._after, int):
+            return self._after + 1
+        if self._after is not None and root.name in self._after:
+            return self._after[root.name] + 1
+        return root.stream.first_offset
+
+    # Reading
+
+    def _fill(self) -> bool:
+        """Make messages of the oldest batch that was not read yet."""
+        if self._follows:
+            self._open()
+        while not self._ready:
+            self._look()
+            if not self._next:
+                return False
+            name = min(self._next, key=lambda root: self._next[root][0].header.time_us)
+            batch, places = self._next.pop(name)
+            if not self._follows:
+                last = self._ends[name] - batch.first_offset
+                places = places if batch.last_offset <= self._ends[name] else [p for p in places if p <= last]
+            whole = len(places) == batch.header.count
+            self._ready.extend(batch.body.messages(batch.first_offset, None if whole else places, self._origin))
+        return True
+
+    def _look(self) -> None:
+        """Have the next batch of every root at hand."""
+        now_us = self._clock.now_us()
+        for name, cursor in self._cursors.items():
+            if name in self._next:
+                continue
+            found = cursor.next(now_us, None if self._follows else self._ends.get(name, 0))
+            if isinstance(found, Hole):
+                raise Gap(name, found.first, found.last, found.reason)
+            if found is not None:
+                self._next[name] = found
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        ready = self._ready
+        if not ready and not self._await(None):
+            raise StopIteration
+        return ready.popleft()
+
+    def next(self, timeout_s: float | None = None) -> Message | None:
+        """The next message; None at the end of history, or when the time has passed."""
+        found = self.batch(1, timeout_s)
+        return found[0] if found else None
+
+    def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
+        """Up to `max` messages; empty at the end of history, or when the time has passed."""
+        if not self._ready and not self._await(timeout_s):
+            return []
+        return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
+
+    def _await(self, timeout_s: float | None) -> bool:
+        until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
+        while True:
+            seen = self._version
+            if self._closed:
+                return False
+            if self._fill():
+                return True
+            left_us = None if until_us is None else until_us - self._clock.monotonic_us()
+            if not self._follows or (left_us is not None and left_us <= 0):
+                return False
+            with self._signal:
+                if self._version == seen:
+                    self._clock.wait(self._signal, left_us)
+
+    # Being told
+
+    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+        """There is more; from the thread that commits."""
+        with self._signal:
+            self._version += 1
+            self._signal.notify_all()
+        for wake in self._wakers:
+            wake()
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, from the committing thread, whenever there is more."""
+        self._wakers.append(wake)
+
+    def end(self) -> None:
+        """Wake the reader for good."""
+        self._closed = True
+        with self._signal:
+            self._version += 1
+            self._signal.notify_all()
+        for wake in self._wakers:
+            wake()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.end()
+        self._on_close(self)
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

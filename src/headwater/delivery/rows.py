@@ -1,0 +1,212 @@
+"""Stored rows of subscriptions, and the group commit that makes them durable.
+
+`Subscription` knows states; here they become keys and values. Acks of a moment, of all subscriptions, go into one
+write and one sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from headwater.delivery.subscription import Changes, Failure, LaneId, Options
+from headwater.errors import Failed, ReadOnly
+from headwater.message import DeadLetter, Headers, Message
+from headwater.store import state as rows
+from headwater.store.commit import GroupCommit, Item
+from headwater.store.state import Rows, State
+
+COPIES = 0x8000_0000
+"""Set in the stream's number where a row is about a copy and not about the stream's own message."""
+
+
+class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable subscription as it is stored."""
+
+    number: int
+    options: Options
+    created_us: int
+    used_us: int
+    """When a consumer last came or went."""
+    paused: bool = False
+
+
+class CopyRow(msgspec.Struct, frozen=True, array_like=True):
+    """A copy of a message that waits for one subscription alone."""
+
+    topic: str
+    payload: bytes
+    time_us: int
+    key: bytes | None
+    headers: Headers
+    retained: bool
+
+    def message(self, offset: int) -> Message:
+        return Message(self.topic, offset, self.payload, self.time_us, self.key, self.headers, self.retained)
+
+
+class DeadRow(msgspec.Struct, frozen=True, array_like=True):
+    """A dead letter as it is stored."""
+
+    topic: str
+    payload: bytes
+    time_us: int
+    key: bytes | None
+    headers: Headers
+    attempts: int
+    errors: tuple[str, ...]
+    dead_at_us: int
+
+    def letter(self, subscription: str, offset: int) -> DeadLetter:
+        return DeadLetter(
+            subscription,
+            self.topic,
+            offset,
+            self.payload,
+            self.time_us,
+            self.key,
+            self.headers,
+            self.attempts,
+            self.errors,
+            self.dead_at_us,
+        )
+
+
+class RowsItem(Item):
+    """Rows on their way to disk."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, changed: Rows) -> None:
+        super().__init__(len(changed))
+        self.rows = changed
+
+
+class RowCommit:
+    """Writes rows in groups; what was committed in order stays in order."""
+
+    ROWS_MAX = 1_000_000
+    """Rows that may wait for one commit; whoever acks beyond it waits its turn."""
+
+    def __init__(self, state: State, on_trouble: Callable[[str], None]) -> None:
+        self._state = state
+        self._on_trouble = on_trouble
+        self._failed: str | None = None
+        self._group = GroupCommit[RowsItem]("state", self._commit, self.ROWS_MAX, self.ROWS_MAX)
+
+    def enqueue(self, changed: Rows) -> RowsItem:
+        """Take rows in; their order is that of these calls."""
+        if self._failed is not None:
+            raise ReadOnly(f"nothing can be noted any more: {self._failed}; close the bus and open it again")
+        item = RowsItem(changed)
+        self._group.enqueue(item)
+        return item
+
+    def drive(self, item: RowsItem) -> None:
+        """Return when these rows are durable."""
+        self._group.drive(item)
+
+    def kick(self) -> None:
+        """Have them written soon."""
+        self._group.kick()
+
+    def write(self, changed: Rows) -> None:
+        """Write rows, durably."""
+        if changed:
+            self.drive(self.enqueue(changed))
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do something while no rows are being written."""
+        self._group.run(work)
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._group.close()
+
+    def _commit(self, items: list[RowsItem]) -> None:
+        if self._failed is not None:
+            raise ReadOnly(f"nothing can be noted any more: {self._failed}; close the bus and open it again")
+        changed: Rows = {}
+        for item in items:
+            changed.update(item.rows)
+        try:
+            self._state.write(changed)
+            self._state.sync()
+        except Exception as error:
+            # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
+            self._failed = f"the state store failed ({error})"
+            self._on_trouble(self._failed)
+            raise Failed(f"it is not on disk: {self._failed}") from error
+        for item in items:
+            item.finish()
+
+
+def lane_number(lane: LaneId) -> int:
+    """How a lane is written in a key."""
+    stream, copies = lane
+    return stream | COPIES if copies else stream
+
+
+def lane_of(number: int) -> LaneId:
+    """The lane that a key is about."""
+    return number & ~COPIES, bool(number & COPIES)
+
+
+def rows_of(number: int, changes: Changes) -> Rows:
+    """What a call of the state machine changed; dead letters apart, which need their messages."""
+    changed: Rows = {}
+    for stream, offset in changes.unacked:
+        changed[rows.key_message(rows.ACKED, number, stream, offset)] = None
+    for stream, offset in changes.acked:
+        changed[rows.key_message(rows.ACKED, number, stream, offset)] = b""
+    for (lane, offset), failure in changes.failures.items():
+        value = None if failure is None else rows.pack(failure)
+        changed[rows.key_message(rows.FAILURE, number, lane_number(lane), offset)] = value
+    for stream, offset in changes.copies_done:
+        changed[rows.key_message(rows.COPY, number, stream, offset)] = None
+    for stream, floor in changes.floors.items():
+        changed[rows.key_pair(rows.FLOOR, number, stream)] = floor.to_bytes(8, "big")
+    return changed
+
+
+def floors_of(state: State, number: int) -> dict[int, int]:
+    """The acked floor of each stream that a subscription has a place in."""
+    return {
+        rows.pair_in(key)[1]: int.from_bytes(value[:8], "big")
+        for key, value in state.scan(rows.key_u32(rows.FLOOR, number))
+    }
+
+
+def acked_of(state: State, number: int) -> dict[int, list[int]]:
+    """Per stream, what is acked above the floor."""
+    found: dict[int, list[int]] = {}
+    for key, _ in state.scan(rows.key_u32(rows.ACKED, number)):
+        found.setdefault(rows.pair_in(key)[1], []).append(rows.offset_in(key))
+    return found
+
+
+def failures_of(state: State, number: int) -> dict[LaneId, dict[int, Failure]]:
+    """Per lane, messages that failed."""
+    found: dict[LaneId, dict[int, Failure]] = {}
+    for key, value in state.scan(rows.key_u32(rows.FAILURE, number)):
+        lane = lane_of(rows.pair_in(key)[1])
+        found.setdefault(lane, {})[rows.offset_in(key)] = msgspec.msgpack.decode(value, type=Failure)
+    return found
+
+
+def copies_of(state: State, number: int) -> dict[int, dict[int, CopyRow]]:
+    """Per stream, copies that wait for a subscription."""
+    found: dict[int, dict[int, CopyRow]] = {}
+    for key, value in state.scan(rows.key_u32(rows.COPY, number)):
+        found.setdefault(rows.pair_in(key)[1], {})[rows.offset_in(key)] = msgspec.msgpack.decode(value, type=CopyRow)
+    return found
+
+
+def every_row(state: State, number: int) -> Rows:
+    """Rows that delete everything about a subscription but its definition."""
+    gone: Rows = {}
+    for kind in (rows.FLOOR, rows.ACKED, rows.FAILURE, rows.COPY, rows.DEAD):
+        for key, _ in state.scan(rows.key_u32(kind, number)):
+            gone[key] = None
+    return gone

@@ -1,0 +1,594 @@
+"""The subscriber: serves one durable subscription to its consumers.
+
+It joins the state machine (which message may go where) with the streams (what the messages are) and the stored rows
+(what must not be forgotten). Consumers take from it in their own threads; nothing here has a thread. Promises: rows
+of one subscription are stored in the order in which its state changed; a consumer that waits is woken by what it
+waits for and by nothing else.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from headwater.clock import SECOND_US, Clock
+from headwater.config import Config
+from headwater.delivery import rows as stored
+from headwater.delivery.cursor import Cursor, keys_of, places_in
+from headwater.delivery.rows import CopyRow, DeadRow, RowCommit, RowsItem, SubscriptionRow
+from headwater.delivery.subscription import Changes, LaneId, Lease, Moment, State, Subscription
+from headwater.delivery.timers import Timers
+from headwater.errors import Closed, Gap, Malformed
+from headwater.message import Message, Receipt
+from headwater.store import state as rows
+from headwater.store.batch import Batch
+from headwater.store.state import Rows
+from headwater.store.state import State as StateStore
+from headwater.store.stream import Hole
+from headwater.topics.name import compile_filter, filter_covers_root
+from headwater.topics.root import Root
+from headwater.topics.roots import Roots
+
+
+class Held:
+    """Where messages of one hand-out came from: what `message.ack()` and its sisters speak to."""
+
+    __slots__ = ("lease", "subscriber")
+
+    def __init__(self, subscriber: Subscriber, lease: Lease) -> None:
+        self.subscriber = subscriber
+        self.lease = lease
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        self.subscriber.ack(messages, wait)
+
+    def nack(self, message: Message, error: str, delay_s: float | None) -> None:
+        self.subscriber.nack(message, error, delay_s)
+
+    def reject(self, message: Message, error: str) -> None:
+        self.subscriber.reject(message, error)
+
+    def extend(self, message: Message, seconds: float) -> None:
+        self.subscriber.extend(message, seconds)
+
+    def reply(self, message: Message, payload: bytes) -> Receipt:
+        return self.subscriber.reply(message, payload)
+
+
+class _Ahead:
+    """A batch that was read and is being handed out piece by piece."""
+
+    __slots__ = ("batch", "cursor", "places")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.batch: Batch | None = None
+        self.places: Sequence[int] = ()
+
+
+class Subscriber:
+    """One durable subscription, being served."""
+
+    def __init__(
+        self,
+        row: SubscriptionRow,
+        roots: Roots,
+        state: StateStore,
+        commit: RowCommit,
+        timers: Timers,
+        config: Config,
+        clock: Clock,
+        reply: Callable[[Message, bytes], Receipt],
+        on_event: Callable[[str, str], None],
+    ) -> None:
+        self.row = row
+        self.number = row.number
+        self.options = row.options
+        self.wanted = compile_filter(row.options.filter)
+        self.waiting = 0
+        self.version = 0
+        """Rises whenever there may be something new to take."""
+        self._roots = roots
+        self._state = state
+        self._commit = commit
+        self._timers = timers
+        self._config = config
+        self._clock = clock
+        self.reply = reply
+        self._on_event = on_event
+        self._lock = threading.RLock()
+        self._signal = threading.Condition()
+        self._wakers: dict[Any, Callable[[], None]] = {}
+        self._machine = Subscription(row.options, config)
+        self._machine.paused = row.paused
+        self._ahead: dict[int, _Ahead] = {}
+        self._by_number: dict[int, Root] = {}
+        self._leases: list[tuple[int, int, Lease]] = []
+        self._lag: dict[int, tuple[int, int]] = {}
+        self._gap: Gap | None = None
+        self._closed = False
+        self._turn = 0
+        self._dead = sum(1 for _ in state.scan(rows.key_u32(rows.DEAD, row.number)))
+        self._load()
+
+    def _load(self) -> None:
+        now = self._moment()
+        floors = stored.floors_of(self._state, self.number)
+        acked = stored.acked_of(self._state, self.number)
+        failures = stored.failures_of(self._state, self.number)
+        for stream, floor in floors.items():
+            self._machine.load_lane(
+                (stream, False), floor, acked.get(stream, ()), failures.get((stream, False), {}), now
+            )
+        for stream, copies in stored.copies_of(self._state, self.number).items():
+            lane = (stream, True)
+            self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, pending=sorted(copies))
+        self._open_lanes()
+
+    def _open_lanes(self) -> None:
+        """Roots that the filter may match; one that appeared after the subscription is read from its first message."""
+        if len(self._by_number) == self._roots.count:
+            return
+        for root in self._roots.all():
+            number = root.stream.number
+            if number in self._by_number:
+                continue
+            self._by_number[number] = root
+            if filter_covers_root(self.options.filter, root.name):
+                if (number, False) not in self._machine.lanes:
+                    self._machine.open_lane(number, 0)
+                self._ahead[number] = self._fresh_ahead(root)
+
+    def _fresh_ahead(self, root: Root) -> _Ahead:
+        return _Ahead(Cursor(root, self.wanted, self._machine.position(root.stream.number), self._config))
+
+    def _moment(self) -> Moment:
+        return Moment(self._clock.now_us(), self._clock.monotonic_us())
+
+    # Consumers come and go
+
+    @property
+    def consumers(self) -> int:
+        return len(self._machine.consumers)
+
+    def attach(self, consumer: object) -> None:
+        """One more consumer; with strict order it may have to stand by."""
+        with self._lock:
+            self._machine.attach(consumer)
+            self._arm()
+
+    def detach(self, consumer: object) -> None:
+        """A consumer leaves; what it holds goes to the others, and no attempt is counted."""
+        with self._lock:
+            if consumer in self._machine.consumers:
+                self._machine.detach(consumer)
+        self.wake()
+
+    def end(self) -> None:
+        """The subscription is gone or the bus closes: whoever waits is told."""
+        with self._lock:
+            self._closed = True
+            self._timers.set(self, None, self._ring)
+        self.wake()
+
+    # Waking
+
+    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+        """Something that matches is durable: whoever waits should look."""
+        self.wake()
+
+    def wake(self) -> None:
+        """Let consumers look again; called from any thread, costs next to nothing when nobody waits."""
+        self.version += 1
+        if self.waiting:
+            with self._signal:
+                self._signal.notify_all()
+        if self._wakers:
+            for wake in tuple(self._wakers.values()):
+                wake()
+
+    def wait(self, seen: int, timeout_us: int | None) -> bool:
+        """Wait until something has changed since `seen`; False when the time has passed."""
+        with self._signal:
+            self.waiting += 1
+            try:
+                return self.version != seen or self._clock.wait(self._signal, timeout_us)
+            finally:
+                self.waiting -= 1
+
+    def set_waker(self, consumer: object, wake: Callable[[], None] | None) -> None:
+        """Call this, from any thread, when there may be something to take."""
+        if wake is None:
+            self._wakers.pop(consumer, None)
+        else:
+            self._wakers[consumer] = wake
+
+    # Handing out
+
+    def take(self, consumer: object, limit: int) -> list[Message]:
+        """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
+        with self._lock:
+            if self._closed:
+                raise Closed(f'subscription "{self.options.id}" is closed; subscribe again to go on')
+            self._open_lanes()
+            now = self._moment()
+            found = self._take_again(consumer, limit, now)
+            if len(found) < limit and self._gap is None:
+                self._take_fresh(consumer, limit, now, found)
+            if not found and self._gap is not None:
+                gap, self._gap = self._gap, None
+                raise gap
+            self._arm()
+            return found
+
+    def _take_again(self, consumer: object, limit: int, now: Moment) -> list[Message]:
+        """What was handed out before, or is a copy."""
+        found: list[Message] = []
+        again = self._machine.redeliverable(consumer, limit, now)
+        for lane, run in groupby(again, key=lambda place: place[0]):
+            offsets = [offset for _, offset in run]
+            there = self._fetch(lane, offsets, now)
+            lease = self._machine.hand_out_again(consumer, lane, offsets, now)
+            held = self._hold(lease)
+            for offset in offsets:
+                message = there.get(offset)
+                if message is not None:
+                    attempt = self._machine.attempt(lane, offset)
+                    found.append(msgspec.structs.replace(message, attempt=attempt, origin=held))
+            if gone := [offset for offset in offsets if offset not in there]:
+                self._store(self._machine.ack(lease, gone))
+        return found
+
+    def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Message]) -> None:
+        """Go round the roots, so that a busy one does not starve the others."""
+        streams = list(self._ahead)
+        for step in range(len(streams)):
+            stream = streams[(self._turn + step) % len(streams)]
+            while self._gap is None:
+                room = min(limit - len(found), self._machine.room(consumer))
+                if room <= 0:
+                    self._turn = (self._turn + step) % len(streams)
+                    return
+                if not self._read_ahead(stream, now):
+                    break
+                found += self._hand_out(consumer, stream, room, now)
+        self._turn += 1
+
+    def _read_ahead(self, stream: int, now: Moment) -> bool:
+        """Have a batch with something in it that was not handed out yet."""
+        ahead = self._ahead[stream]
+        if ahead.places:
+            return True
+        found = ahead.cursor.next(now.wall_us)
+        if found is None or isinstance(found, Hole):
+            position = ahead.cursor.position
+            if position > self._machine.position(stream):
+                self._machine.skip_to(stream, position)
+            if isinstance(found, Hole):
+                self._meet(stream, found)
+                return self._read_ahead(stream, now) if self._gap is None else False
+            return False
+        ahead.batch, ahead.places = found
+        return True
+
+    def _meet(self, stream: int, hole: Hole) -> None:
+        """Messages are gone: say so, once, unless the subscription chose not to hear of it."""
+        root = self._by_number[stream].name
+        self._on_event(
+            "gap",
+            f'subscription "{self.options.id}" lost messages {hole.first} to {hole.last} of "{root}": {hole.reason}',
+        )
+        if self.options.on_gap == "raise":
+            self._gap = Gap(root, hole.first, hole.last, hole.reason)
+
+    def _hand_out(self, consumer: object, stream: int, room: int, now: Moment) -> list[Message]:
+        ahead = self._ahead[stream]
+        batch = ahead.batch
+        assert batch is not None
+        places, ahead.places = ahead.places[:room], ahead.places[room:]
+        first = batch.first_offset
+        offsets = [first + place for place in places]
+        position = first + ahead.places[0] if ahead.places else batch.last_offset + 1
+        self._count_down(stream, len(offsets), offsets[-1])
+        wanted = self._machine.wanted(stream, offsets)
+        if wanted is not offsets and len(wanted) != len(offsets):
+            places = [offset - first for offset in wanted]
+        keys = keys_of(batch, places) if self.options.order == "key" else None
+        lease = self._machine.hand_out(consumer, stream, wanted, position, now, keys)
+        if not lease.offsets:
+            return []
+        if len(lease.offsets) != len(places):
+            places = [offset - first for offset in lease.offsets]
+        return batch.body.messages(first, places, self._hold(lease))
+
+    def _hold(self, lease: Lease) -> Held:
+        if lease.deadline_us:
+            if len(self._leases) > 64 + 2 * self.options.max_in_flight:
+                self._leases = [entry for entry in self._leases if self._machine.is_open(entry[2])]
+                heapq.heapify(self._leases)
+            heapq.heappush(self._leases, (lease.deadline_us, id(lease), lease))
+        return Held(self, lease)
+
+    def _fetch(self, lane: LaneId, offsets: list[int], now: Moment) -> dict[int, Message]:
+        """Messages by their offsets; those that are gone are missing in the answer."""
+        stream, copies = lane
+        if copies:
+            found = {}
+            for offset in offsets:
+                row = self._state.get(rows.key_message(rows.COPY, self.number, stream, offset))
+                if row is not None:
+                    found[offset] = msgspec.msgpack.decode(row, type=CopyRow).message(offset)
+            return found
+        root = self._by_number[stream]
+        found = {}
+        for offset in offsets:
+            if offset in found:
+                continue
+            for batch in root.stream.read(offset, 1)[:1]:
+                if isinstance(batch, Hole):
+                    self._meet(stream, batch)
+                    continue
+                there = set(places_in(batch, self.wanted, offset, root.purges, now.wall_us))
+                places = [o - batch.first_offset for o in offsets if o - batch.first_offset in there]
+                found.update((m.offset, m) for m in batch.body.messages(batch.first_offset, places))
+        return found
+
+    # What consumers say
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        """Done with these: one commit for all of them."""
+        changed: Rows = {}
+        with self._lock:
+            for held, offsets in self._by_lease(messages):
+                changes = self._machine.ack(held.lease, offsets)
+                changed.update(stored.rows_of(self.number, changes))
+            item = self._commit.enqueue(changed) if changed else None
+            more = self._machine.retrying or self._machine.held or self.consumers > 1 or self.waiting
+        if more:
+            self.wake()
+        self._finish(item, wait)
+
+    def _by_lease(self, messages: Sequence[Message]) -> list[tuple[Held, list[int]]]:
+        if not messages:
+            return []
+        first = messages[0].origin
+        if all(message.origin is first for message in messages):
+            return [(self._mine(first), [message.offset for message in messages])]
+        grouped: dict[int, tuple[Held, list[int]]] = {}
+        for message in messages:
+            held = self._mine(message.origin)
+            grouped.setdefault(id(held), (held, []))[1].append(message.offset)
+        return list(grouped.values())
+
+    def _mine(self, origin: object) -> Held:
+        if isinstance(origin, Held) and origin.subscriber is self:
+            return origin
+        raise Malformed(f'this message did not come from subscription "{self.options.id}"; ack it where it came from')
+
+    def nack(self, message: Message, error: str, delay_s: float | None) -> None:
+        """It failed this time."""
+        if delay_s is not None and not 0 <= delay_s <= self._config.delay_s_max:
+            raise Malformed(f"delay_s is {delay_s}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
+        self._fail(lambda held, now: self._machine.nack(held.lease, message.offset, error, delay_s, now), message)
+
+    def reject(self, message: Message, error: str) -> None:
+        """It will never succeed."""
+        self._fail(lambda held, now: self._machine.reject(held.lease, message.offset, error, now), message)
+
+    def _fail(self, apply: Callable[[Held, Moment], Changes], message: Message) -> None:
+        with self._lock:
+            item = self._store(apply(self._mine(message.origin), self._moment()))
+            self._arm()
+        self.wake()
+        self._finish(item, wait=True)
+
+    def extend(self, message: Message, seconds: float) -> None:
+        """More time for this message."""
+        if not 0 < seconds <= self._config.delay_s_max:
+            raise Malformed(f"extend by {seconds} seconds is out of range; use up to {self._config.delay_s_max}")
+        with self._lock:
+            deadline_us = self._clock.monotonic_us() + round(seconds * SECOND_US)
+            self._hold(self._machine.extend(self._mine(message.origin).lease, message.offset, deadline_us))
+            self._arm()
+
+    def _finish(self, item: RowsItem | None, wait: bool) -> None:
+        if item is None:
+            return
+        if wait:
+            self._commit.drive(item)
+        else:
+            self._commit.kick()
+
+    def _store(self, changes: Changes) -> RowsItem | None:
+        """Enqueue what changed; under the lock, so that rows are stored in the order of the changes."""
+        if not changes or changes.lazy:
+            return None
+        dead = self._dead_rows(changes)
+        changed = stored.rows_of(self.number, changes)
+        changed.update(dead)
+        return self._commit.enqueue(changed)
+
+    def _dead_rows(self, changes: Changes) -> Rows:
+        """Copies of the messages that the subscription gives up on."""
+        changed: Rows = {}
+        now = self._moment()
+        for lane, offset, failure in changes.dead:
+            message = self._fetch(lane, [offset], now).get(offset)
+            if message is None:
+                continue
+            row = DeadRow(
+                message.topic,
+                message.payload,
+                message.time_us,
+                message.key,
+                message.headers,
+                failure.attempts,
+                failure.errors,
+                now.wall_us,
+            )
+            changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
+            self._dead += 1
+            self._on_event(
+                "dead",
+                f'subscription "{self.options.id}" gave up on message {offset} of "{message.topic}" '
+                f"after {failure.attempts} attempts",
+            )
+        if self._dead > self._config.dead_letters_max:
+            self._drop_oldest_dead(changed)
+        return changed
+
+    def _drop_oldest_dead(self, changed: Rows) -> None:
+        for key, _ in self._state.scan(rows.key_u32(rows.DEAD, self.number)):
+            if self._dead <= self._config.dead_letters_max:
+                return
+            if key not in changed:
+                changed[key] = None
+                self._dead -= 1
+                self._on_event(
+                    "dead-dropped", f'subscription "{self.options.id}" has too many dead letters; the oldest is gone'
+                )
+
+    # Time
+
+    def _arm(self) -> None:
+        """Be called at the next moment at which something has to happen."""
+        while self._leases and not self._machine.is_open(self._leases[0][2]):
+            heapq.heappop(self._leases)
+        due_us = self._machine.next_due_us() if self._machine.consumers else None
+        if self._leases and (due_us is None or self._leases[0][0] < due_us):
+            due_us = self._leases[0][0]
+        self._timers.set(self, due_us, self._ring)
+
+    def _ring(self) -> None:
+        with self._lock:
+            now = self._moment()
+            while self._leases and self._leases[0][0] <= now.monotonic_us:
+                self._store(self._machine.expire(heapq.heappop(self._leases)[2], now))
+            due_us = self._machine.next_due_us()
+            if due_us is None or due_us > now.monotonic_us:
+                self._arm()
+        self._commit.kick()
+        self.wake()
+
+    # Changes from outside
+
+    def pause(self, paused: bool) -> None:
+        """Hand out nothing until resumed."""
+        with self._lock:
+            self._machine.paused = paused
+            self.row = msgspec.structs.replace(self.row, paused=paused)
+        self.wake()
+
+    def seek(self, positions: dict[int, int]) -> None:
+        """Go on from other places; what is in flight is taken back."""
+        with self._lock:
+            self._open_lanes()
+            changed: Rows = {}
+            for stream, position in positions.items():
+                if stream not in self._ahead:
+                    continue
+                changes = self._machine.seek(stream, position)
+                changed.update(stored.rows_of(self.number, changes))
+                changed[rows.key_pair(rows.FLOOR, self.number, stream)] = (position - 1).to_bytes(8, "big")
+                self._ahead[stream] = self._fresh_ahead(self._by_number[stream])
+                self._lag.pop(stream, None)
+            self._gap = None
+            item = self._commit.enqueue(changed)
+        self.wake()
+        self._finish(item, wait=True)
+
+    def add_copies(self, changed: Rows, places: dict[int, list[int]], removed_dead: int = 0) -> None:
+        """Hand these copies out too; their rows are stored first."""
+        with self._lock:
+            self._dead -= removed_dead
+            item = self._commit.enqueue(changed)
+            for stream, offsets in places.items():
+                self._machine.add_copies(stream, offsets)
+        self._finish(item, wait=True)
+        self.wake()
+
+    def drop_dead(self, changed: Rows) -> None:
+        """Dead letters that nobody wants any more."""
+        with self._lock:
+            self._dead -= len(changed)
+            item = self._commit.enqueue(changed)
+        self._finish(item, wait=True)
+
+    # Looking
+
+    def floor(self, stream: int) -> int:
+        """Up to where this subscription needs nothing of a stream any more."""
+        with self._lock:
+            self._open_lanes()
+            if stream not in self._ahead:
+                return 1 << 63
+            if not self._ahead[stream].places:
+                self._read_ahead(stream, self._moment())
+            return self._machine.floor(stream)
+
+    def risen_floors(self) -> Rows:
+        """Rows of floors that rose past messages that do not match since they were stored."""
+        with self._lock:
+            before = stored.floors_of(self._state, self.number)
+            return {
+                rows.key_pair(rows.FLOOR, self.number, stream): self._machine.floor(stream).to_bytes(8, "big")
+                for stream in self._ahead
+                if self._machine.floor(stream) > before.get(stream, 0)
+            }
+
+    def floors(self) -> dict[str, int]:
+        """Per root, the acked floor."""
+        with self._lock:
+            self._open_lanes()
+            return {self._by_number[stream].name: self._machine.floor(stream) for stream in self._ahead}
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Lag, in flight, retrying, dead."""
+        with self._lock:
+            self._open_lanes()
+            known = sum(state is not State.ACKED for _, _, state, _ in self._machine.states())
+            pending = sum(self._pending(stream) for stream in self._ahead)
+            return known + pending, self._machine.in_flight, self._machine.retrying, self._dead
+
+    def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
+        """Root, offset, state, attempts and errors of each message that there is something to say about."""
+        with self._lock:
+            return [
+                (
+                    self._by_number[lane[0]].name,
+                    offset,
+                    state.value,
+                    failure.attempts if failure else 0,
+                    failure.errors if failure else (),
+                )
+                for lane, offset, state, failure in self._machine.states()
+            ]
+
+    def _pending(self, stream: int) -> int:
+        """Matching messages that were not handed out yet; each batch is looked at once."""
+        root = self._by_number[stream]
+        position = self._machine.position(stream)
+        upto, count = self._lag.get(stream, (position - 1, 0))
+        if upto < position - 1:
+            upto, count = position - 1, 0
+        cursor = Cursor(root, self.wanted, upto + 1, self._config)
+        now_us = self._clock.now_us()
+        while (found := cursor.next(now_us)) is not None:
+            if not isinstance(found, Hole):
+                count += len(found[1])
+        self._lag[stream] = (cursor.position - 1, count)
+        return count
+
+    def _count_down(self, stream: int, handed: int, last: int) -> None:
+        known = self._lag.get(stream)
+        if known is not None:
+            upto, count = known
+            if last > upto or count < handed:
+                del self._lag[stream]
+            else:
+                self._lag[stream] = (upto, count - handed)

@@ -1,0 +1,355 @@
+"""A durable subscription: which message may go to which consumer, and what became of it. No I/O, no locks, no clock.
+
+Invariants:
+- Everything up to a lane's floor is acked or dead; what is known above it is in flight, waits, or has a row in `acked`.
+- At most `max_in_flight` messages are in flight. Nothing fresh is taken in while `held_max` messages (or a window, if
+  that is more) wait or are acked above a floor. So memory is bounded by both together.
+- strict, and key within each key: a message goes out only after everything before it went out to the same consumer and
+  nothing before it failed.
+- What a call changes is in the `Changes` that it returns. A subscription loaded from the rows so stored differs only in
+  that nothing is in flight.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from headwater.clock import SECOND_US
+from headwater.config import Config
+from headwater.delivery.lane import (
+    TRANSITIONS,
+    Changes,
+    Event,
+    Failure,
+    Key,
+    Lane,
+    LaneId,
+    Lease,
+    Moment,
+    State,
+    step,
+)
+from headwater.delivery.ledger import Ledger
+from headwater.delivery.options import Options
+from headwater.delivery.retry import delay_s as backoff_s
+from headwater.errors import Conflict, Malformed
+
+__all__ = [
+    "TRANSITIONS",
+    "Changes",
+    "Event",
+    "Failure",
+    "Key",
+    "LaneId",
+    "Lease",
+    "Moment",
+    "Options",
+    "State",
+    "Subscription",
+    "step",
+]
+
+
+class Subscription:
+    """The state machine of one durable subscription."""
+
+    __slots__ = ("_consumers", "_jitter", "_ledger", "config", "options", "paused")
+
+    def __init__(self, options: Options, config: Config, jitter: Callable[[], float] = random.random) -> None:
+        self.options = options
+        self.config = config
+        self.paused = False
+        """Nothing is handed out while True."""
+        self._jitter = jitter
+        self._ledger = Ledger(options.order)
+        self._consumers: list[Hashable] = []
+
+    # What it is at
+
+    @property
+    def lanes(self) -> tuple[LaneId, ...]:
+        """Stream lanes that are open, and copies lanes that have something in them."""
+        return tuple(self._ledger.lanes)
+
+    @property
+    def consumers(self) -> tuple[Hashable, ...]:
+        """In the order in which they were attached; with order="strict" the first is active, the others stand by."""
+        return tuple(self._consumers)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that consumers hold."""
+        return self._ledger.in_flight
+
+    @property
+    def retrying(self) -> int:
+        """Messages that failed and wait for their next attempt."""
+        return self._ledger.retrying
+
+    @property
+    def held(self) -> int:
+        """Messages that are known and pending: held back behind others, recalled, or copies."""
+        return self._ledger.held
+
+    def position(self, stream: int) -> int:
+        """The next offset to read from a stream."""
+        return self._ledger.lane((stream, False)).position
+
+    def floor(self, stream: int) -> int:
+        """Everything of a stream up to this offset is done."""
+        return self._ledger.lane((stream, False)).floor
+
+    def attempt(self, lane: LaneId, offset: int) -> int:
+        """Which attempt a message is at: 1 for one that never failed."""
+        found = self._ledger.lanes.get(lane)
+        failure = found.failures.get(offset) if found else None
+        return failure.attempts + 1 if failure else 1
+
+    def states(self) -> list[tuple[LaneId, int, State, Failure | None]]:
+        """Every message that there is something to say about."""
+        return [
+            (lane.id, offset, lane.state(offset), lane.failures.get(offset))
+            for lane in self._ledger.lanes.values()
+            for offset in lane.known()
+        ]
+
+    def is_open(self, lease: Lease) -> bool:
+        """Whether anything is still in flight under a lease."""
+        lane = self._ledger.lanes.get(lease.lane)
+        return lane is not None and any(lane.in_flight.get(offset) is lease for offset in lease.offsets)
+
+    def next_due_us(self) -> int | None:
+        """Monotonic moment at which the next retry becomes due; None while nobody could be handed it."""
+        return self._ledger.waiting.next_due_us() if self._consumers and not self.paused else None
+
+    # Lanes
+
+    def open_lane(self, stream: int, floor: int) -> None:
+        """A stream whose messages after `floor` are pending."""
+        self._ledger.open((stream, False), floor)
+
+    def load_lane(
+        self,
+        lane: LaneId,
+        floor: int,
+        acked: Iterable[int],
+        failures: Mapping[int, Failure],
+        now: Moment,
+        pending: Iterable[int] = (),
+        keys: Sequence[Key] | None = None,
+    ) -> None:
+        """A lane from its stored rows; `pending`, and with order="key" their `keys`, are for copies alone."""
+        loaded = self._ledger.open(lane, floor)
+        copies = list(pending)
+        failed = failures.keys() & set(copies) if lane[1] else {offset for offset in failures if offset > floor}
+        loaded.failures.update((offset, failures[offset]) for offset in failed)
+        loaded.due.update((offset, self._due_us(failures[offset], now)) for offset in failed)
+        self._ledger.retrying += len(failed)
+        if lane[1]:
+            self._ledger.add_copies(loaded, copies, keys)
+            return
+        loaded.acked.update(offset for offset in acked if offset > floor and offset not in failed)
+        loaded.ahead = sorted(loaded.acked | failed)
+        self._ledger.acked += len(loaded.acked)
+
+    def add_copies(self, stream: int, offsets: Iterable[int], keys: Sequence[Key] | None = None) -> None:
+        """Copies to hand out, after those already there; one that is still there is not added again."""
+        lane = self._ledger.lanes.get((stream, True)) or self._ledger.open((stream, True), 0)
+        self._ledger.add_copies(lane, list(offsets), keys)
+
+    def skip_to(self, stream: int, position: int) -> Changes:
+        """The reader found nothing that matches before `position`."""
+        lane, changes = self._ledger.lane((stream, False)), Changes()
+        if position > lane.position:
+            nobody = self._lease(None, lane.id, Moment(0, 0))
+            self._ledger.advance(lane, (), (), position, nobody, 0)
+            self._ledger.settle(lane, (), changes)
+            changes.lazy = bool(changes.floors) and not changes.unacked
+        return changes
+
+    def seek(self, stream: int, position: int) -> Changes:
+        """Start again at a position: all that was known of the stream is forgotten, and taken back."""
+        lane = self._ledger.lanes.get((stream, False)) or self._ledger.open((stream, False), position - 1)
+        changes = Changes()
+        why = f"the subscription was moved to offset {position}"
+        self._ledger.forget(lane, [*lane.trail, *lane.ahead], changes, why)
+        lane.floor = changes.floors[stream] = position - 1
+        lane.position = position
+        return changes
+
+    def drop(self, stream: int, upto: int) -> Changes:
+        """Messages up to an offset are gone: they are forgotten as if they were done."""
+        lane, changes = self._ledger.lanes.get((stream, False)), Changes()
+        if lane is not None and upto > lane.floor:
+            gone = [offset for offset in (*lane.trail, *lane.ahead) if offset <= upto]
+            self._ledger.forget(lane, gone, changes, None)
+            lane.position = max(lane.position, upto + 1)
+            self._ledger.settle(lane, (), changes)
+        return changes
+
+    # Consumers
+
+    def attach(self, consumer: Hashable) -> None:
+        """A consumer is ready to take messages."""
+        if consumer not in self._consumers:
+            self._consumers.append(consumer)
+
+    def detach(self, consumer: Hashable) -> bool:
+        """A consumer is gone: what it holds is taken back. True if there is now something for another to take."""
+        if consumer not in self._consumers:
+            return False
+        next_is_active = self.options.order == "strict" and self._consumers[0] == consumer and len(self._consumers) > 1
+        self._consumers.remove(consumer)
+        held = [
+            (lane, offset)
+            for lane in self._ledger.lanes.values()
+            for offset, lease in lane.in_flight.items()
+            if lease.consumer == consumer
+        ]
+        self._ledger.recall(held, "its consumer was detached")
+        return bool(held) or next_is_active
+
+    def _serves(self, consumer: Hashable) -> bool:
+        if self.options.order == "strict":
+            return bool(self._consumers) and self._consumers[0] == consumer
+        return consumer in self._consumers
+
+    # Handing out
+
+    def redeliverable(self, consumer: Hashable, limit: int, now: Moment) -> list[tuple[LaneId, int]]:
+        """Known messages that may go to this consumer now, in the order in which they must. Changes no state."""
+        limit = min(limit, self.options.max_in_flight - self._ledger.in_flight)
+        if self.paused or not self._serves(consumer):
+            limit = 0
+        return self._ledger.waiting.offer(consumer, limit, now.monotonic_us)
+
+    def room(self, consumer: Hashable) -> int:
+        """How many fresh messages may go to this consumer now."""
+        ledger, options = self._ledger, self.options
+        if self.paused or not self._serves(consumer):
+            return 0
+        if options.order == "strict" and ledger.waiting.chains:
+            return 0
+        behind_max = max(self.config.held_max, options.max_in_flight)
+        behind = ledger.held + ledger.retrying + ledger.acked
+        return max(0, min(options.max_in_flight - ledger.in_flight, behind_max - behind))
+
+    def wanted(self, stream: int, offsets: list[int]) -> list[int]:
+        """Those of freshly read messages that are not acked already; the same list if nothing is known of them."""
+        lane = self._ledger.lane((stream, False))
+        return [offset for offset in offsets if offset not in lane.acked] if lane.ahead else offsets
+
+    def hand_out(
+        self,
+        consumer: Hashable,
+        stream: int,
+        offsets: Sequence[int],
+        next_position: int,
+        now: Moment,
+        keys: Sequence[Key] | None = None,
+    ) -> Lease:
+        """Fresh messages of a stream: those that may go now are in the lease, the others are held for later."""
+        ledger, lane = self._ledger, self._ledger.lane((stream, False))
+        if offsets and not lane.position <= offsets[0] <= offsets[-1] < next_position:
+            span = f"{offsets[0]} to {offsets[-1]}"
+            raise Conflict(f"messages {span} do not lie between {lane.position} and {next_position - 1}")
+        room = self.room(consumer)
+        lease = self._lease(consumer, lane.id, now)
+        if len(offsets) > room or lane.ahead or ledger.waiting.keyed:
+            ledger.advance(lane, offsets, keys or (), next_position, lease, room)
+        else:
+            ledger.deliver(lane, offsets, next_position, lease)
+        return lease
+
+    def hand_out_again(self, consumer: Hashable, lane: LaneId, offsets: Sequence[int], now: Moment) -> Lease:
+        """Messages of one lane that `redeliverable` gave, in its order."""
+        if not self._serves(consumer):
+            raise Conflict(f"consumer {consumer!r} takes no messages now; attach it, or hand them to the active one")
+        lease = self._lease(consumer, lane, now)
+        self._ledger.deliver_again(self._ledger.lane(lane), offsets, lease)
+        return lease
+
+    def _lease(self, consumer: Hashable, lane: LaneId, now: Moment) -> Lease:
+        self._ledger.number += 1
+        timeout_s = self.options.ack_timeout_s
+        deadline_us = now.monotonic_us + round(timeout_s * SECOND_US) if timeout_s else 0
+        return Lease(consumer, lane, deadline_us, [], self._ledger.number)
+
+    # What became of it
+
+    def ack(self, lease: Lease, offsets: Sequence[int]) -> Changes:
+        """Messages are done: all of them, or none and Recalled (409)."""
+        ledger, changes = self._ledger, Changes()
+        lane = ledger.lane_of(lease)
+        if offsets != lease.offsets or set(map(lane.in_flight.get, offsets)) != {lease}:
+            offsets = ledger.held_by(lease, lane, offsets)
+        if offsets:
+            ledger.finish(lane, offsets, Event.ACK, changes)
+        return changes
+
+    def nack(self, lease: Lease, offset: int, error: str, delay_s: float | None, now: Moment) -> Changes:
+        """A message failed: it is tried again after `delay_s`, or a growing delay."""
+        if delay_s is not None and not delay_s >= 0:
+            raise Malformed(f"delay_s is {delay_s}; use seconds from 0, or None for a growing delay")
+        lane, changes = self._ledger.holding(lease, offset), Changes()
+        self._fail(lane, offset, Event.NACK, error, delay_s, now, changes)
+        return changes
+
+    def reject(self, lease: Lease, offset: int, error: str, now: Moment) -> Changes:
+        """A message will never succeed: it is dead."""
+        lane, changes = self._ledger.holding(lease, offset), Changes()
+        self._fail(lane, offset, Event.REJECT, error, None, now, changes)
+        return changes
+
+    def extend(self, lease: Lease, offset: int, deadline_us: int) -> Lease:
+        """A message gets a lease of its own with a new deadline; the old lease still acks it."""
+        lane = self._ledger.holding(lease, offset)
+        extended = lane.in_flight[offset] = lane.in_flight[offset].extended(offset, deadline_us)
+        return extended
+
+    def expire(self, lease: Lease, now: Moment) -> Changes:
+        """No ack came in time: what is in flight under exactly this lease failed, or is recalled behind what did."""
+        lane, changes = self._ledger.lane_of(lease), Changes()
+        error = f"no ack within {self.options.ack_timeout_s:g} s"
+        for offset in lease.offsets:
+            # The first of each chain fails, which recalls the others of it before the loop gets to them.
+            if lane.in_flight.get(offset) is lease:
+                self._fail(lane, offset, Event.TIMEOUT, error, None, now, changes)
+        return changes
+
+    def _fail(
+        self, lane: Lane, offset: int, event: Event, error: str, delay_s: float | None, now: Moment, changes: Changes
+    ) -> None:
+        """A message in flight failed: it waits for its next attempt, or is dead."""
+        attempts = self.attempt(lane.id, offset)
+        if event is not Event.REJECT:
+            self._ledger.recall(self._ledger.after(lane, offset), f"message {offset} before it failed ({event})")
+            if 0 < self.options.max_attempts <= attempts:
+                event = Event.EXHAUST
+        after = step(State.IN_FLIGHT, event)
+        lane.in_flight[offset].take(offset, f"it failed ({event}) and is now {after}")
+        delay_us = self._delay_us(attempts, delay_s) if after is State.RETRY else 0
+        failure = Failure(attempts, now.wall_us + delay_us, self._errors(lane, offset, error))
+        if after is State.RETRY:
+            self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
+        else:
+            changes.dead.append((lane.id, offset, failure))
+            self._ledger.finish(lane, (offset,), event, changes)
+
+    def _delay_us(self, attempts: int, delay_s: float | None) -> int:
+        first_s, max_s = self.options.retry_delays_s(self.config)
+        if delay_s is None:
+            delay_s = backoff_s(attempts, first_s, max_s, self.config.retry_jitter, self._jitter)
+        return round(min(delay_s, max_s) * SECOND_US)
+
+    def _due_us(self, failure: Failure, now: Moment) -> int:
+        """When a stored failure is due on this run's clock; however the wall clock jumped, within the longest delay."""
+        max_us = round(self.options.retry_delays_s(self.config)[1] * SECOND_US)
+        return now.monotonic_us + min(max(failure.retry_at_us - now.wall_us, 0), max_us)
+
+    def _errors(self, lane: Lane, offset: int, error: str) -> tuple[str, ...]:
+        before = lane.failures.get(offset)
+        cut = error.encode(errors="replace")[: self.config.error_bytes_max].decode(errors="ignore")
+        errors = (*(before.errors if before else ()), cut)
+        return errors[max(0, len(errors) - self.config.errors_kept) :]

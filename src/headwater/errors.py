@@ -1,0 +1,134 @@
+"""Every error that Headwater raises, as one tree.
+
+HeadwaterError
+├── Malformed      422  a name, filter, option or file that cannot be right
+│   └── NewerFormat     the folder was written by a newer Headwater
+├── NotAllowed     403  no rule grants it
+├── NotFound       404  no such subscription, dead letter, folder
+├── Conflict       409  it contradicts what is there
+│   ├── Recalled        the message was taken back from this consumer
+│   └── Owned           another process owns the folder
+├── Gap            410  messages that a reader was to get are gone
+├── TooLarge       413  a message or batch over its limit
+├── QuotaExceeded  429  one more than a limit allows
+├── Failed         500  storage failed; what was asked did not happen
+├── Closed         503  the bus or subscription is closed
+├── DiskFull       503  too little room left to accept messages
+├── ReadOnly       503  opened to read, or turned read-only by a failed sync
+└── TimedOut       504  no answer within the time given
+
+Each has a numeric `code`, a sentence that says what to do, and `retryable`: whether the same call may succeed later.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HeadwaterError(Exception):
+    """Base of everything that Headwater raises on purpose."""
+
+    code: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.code}): {self.args[0] if self.args else ''}"
+
+
+class Malformed(HeadwaterError):
+    """A name, filter, option or file that cannot be right."""
+
+    code = 422
+
+
+class NewerFormat(Malformed):
+    """The folder was written by a newer Headwater."""
+
+
+class NotAllowed(HeadwaterError):
+    """No rule grants it."""
+
+    code = 403
+
+
+class NotFound(HeadwaterError):
+    """No such subscription, dead letter or folder."""
+
+    code = 404
+
+
+class Conflict(HeadwaterError):
+    """It contradicts what is already there."""
+
+    code = 409
+
+
+class Recalled(Conflict):
+    """The message was taken back from this consumer and will be, or was, handed out again."""
+
+
+class Owned(Conflict):
+    """Another process owns the folder."""
+
+    retryable = True
+
+
+class Gap(HeadwaterError):
+    """Messages that a reader was to get are gone; the next read goes on after them."""
+
+    code = 410
+
+    def __init__(self, root: str, first: int, last: int, reason: str) -> None:
+        super().__init__(
+            f'messages {first} to {last} of "{root}" are gone ({reason}); read on to continue after them, '
+            'or subscribe with on_gap="skip" to pass over such gaps'
+        )
+        self.root = root
+        self.first = first
+        self.last = last
+        self.reason = reason
+
+
+class TooLarge(HeadwaterError):
+    """A message or batch over its limit."""
+
+    code = 413
+
+
+class QuotaExceeded(HeadwaterError):
+    """One more than a limit allows."""
+
+    code = 429
+    retryable = True
+
+
+class Failed(HeadwaterError):
+    """Storage failed; what was asked did not happen."""
+
+    code = 500
+
+
+class Closed(HeadwaterError):
+    """The bus or the subscription is closed."""
+
+    code = 503
+
+
+class DiskFull(HeadwaterError):
+    """Too little room is left to accept messages."""
+
+    code = 503
+    retryable = True
+
+
+class ReadOnly(HeadwaterError):
+    """Opened to read, or turned read-only by a failed sync."""
+
+    code = 503
+
+
+class TimedOut(HeadwaterError):
+    """No answer within the time given."""
+
+    code = 504
+    retryable = True

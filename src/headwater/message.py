@@ -1,0 +1,194 @@
+"""What is published and what arrives: frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, overload
+
+import msgspec
+
+from headwater.clock import to_datetime
+from headwater.errors import Conflict
+
+Headers = tuple[tuple[str, str], ...]
+"""Names and values in order; a name may occur more than once. `dict(headers)` keeps the last."""
+
+REPLY_TO = "reply-to"
+"""Header of a request: the topic on which its sender waits for the answer."""
+
+
+class Origin(Protocol):
+    """Where a message came from, and so what can be said about it."""
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None: ...
+    def nack(self, message: Message, error: str, delay_s: float | None) -> None: ...
+    def reject(self, message: Message, error: str) -> None: ...
+    def extend(self, message: Message, seconds: float) -> None: ...
+    def reply(self, message: Message, payload: bytes) -> Receipt: ...
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, eq=False, repr_omit_defaults=True):
+    """A message as a subscriber, a replay or a follower sees it."""
+
+    topic: str
+    offset: int
+    payload: bytes
+    time_us: int
+    key: bytes | None = None
+    headers: Headers = ()
+    retained: bool = False
+    attempt: int = 1
+    origin: Any = None
+    """An `Origin`, or None for a message that nobody waits to hear about."""
+
+    @property
+    def root(self) -> str:
+        """The topic's first level, which names the stream that the offset counts in."""
+        return self.topic.partition("/")[0]
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was published, UTC."""
+        return to_datetime(self.time_us)
+
+    def ack(self, wait: bool = True) -> None:
+        """Done with it: never handed out again. On disk when this returns, unless wait=False."""
+        self._origin("ack").ack((self,), wait)
+
+    def nack(self, error: str = "", delay_s: float | None = None) -> None:
+        """It failed this time: hand it out again, after `delay_s` or a growing delay."""
+        self._origin("nack").nack(self, error, delay_s)
+
+    def reject(self, error: str = "") -> None:
+        """It will never succeed: move it to the dead letters now."""
+        self._origin("reject").reject(self, error)
+
+    def extend(self, seconds: float) -> None:
+        """Give this consumer so many more seconds, from now, before the ack times out."""
+        self._origin("extend").extend(self, seconds)
+
+    def reply(self, payload: bytes) -> Receipt:
+        """Answer a request."""
+        if not dict(self.headers).get(REPLY_TO):
+            raise Conflict(f'message {self.offset} of "{self.topic}" is no request: it has no {REPLY_TO} header')
+        return self._origin("reply").reply(self, payload)
+
+    def _origin(self, verb: str) -> Origin:
+        if self.origin is None:
+            raise Conflict(f"cannot {verb} a message that was read from history; subscribe with an id for that")
+        origin: Origin = self.origin
+        return origin
+
+
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """A message to publish, for `publish_many` where a (topic, payload) pair says too little."""
+
+    topic: str
+    payload: bytes
+    retain: bool = False
+    key: bytes | None = None
+    headers: Mapping[str, str] | Headers = ()
+    ttl_s: float | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What a publisher gets back once its message is on disk."""
+
+    topic: str
+    offset: int
+    """Its id within the topic's root; 0 for a delayed message, which gets its offset when it is due."""
+    time_us: int
+    duplicate: bool = False
+    """An idempotent producer's repeat: this is the receipt of the first time."""
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was appended, UTC."""
+        return to_datetime(self.time_us)
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of one `publish_many`, in its order; made when they are looked at."""
+
+    __slots__ = ("_runs", "_topics")
+
+    def __init__(self, topics: Sequence[str], runs: Sequence[tuple[Sequence[int], int, int, bool]]) -> None:
+        """Each run: the positions of its messages in the call, their first offset, append time, whether a repeat."""
+        self._topics = topics
+        self._runs = runs
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if len(self._runs) == 1 and isinstance(index, int):
+            at = range(len(self._topics))[index]
+            _, first, time_us, duplicate = self._runs[0]
+            return Receipt(self._topics[at], first + at, time_us, duplicate)
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[Receipt]:
+        placed: list[Receipt | None] = [None] * len(self._topics)
+        for positions, first, time_us, duplicate in self._runs:
+            for offset, at in enumerate(positions, first):
+                placed[at] = Receipt(self._topics[at], offset, time_us, duplicate)
+        return (receipt for receipt in placed if receipt is not None)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    """A topic as `bus.topics()` lists it."""
+
+    topic: str
+    messages: int
+    last_offset: int
+    retained: bool
+
+
+class SubscriptionInfo(msgspec.Struct, frozen=True):
+    """A durable subscription as `bus.subscriptions()` lists it."""
+
+    id: str
+    filter: str
+    order: str
+    lag: int
+    """Matching messages that are not acked yet, in flight and failed ones included."""
+    in_flight: int
+    retrying: int
+    dead: int
+    consumers: int
+    paused: bool
+    floors: dict[str, int]
+    """Per root: every message up to this offset is done."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that a subscription gave up on: a copy of it, with what was tried."""
+
+    subscription: str
+    topic: str
+    offset: int
+    payload: bytes
+    time_us: int
+    key: bytes | None
+    headers: Headers
+    attempts: int
+    errors: tuple[str, ...]
+    dead_at_us: int
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was published, UTC."""
+        return to_datetime(self.time_us)
+
+    @property
+    def dead_at(self) -> datetime:
+        """When the subscription gave up on it, UTC."""
+        return to_datetime(self.dead_at_us)

@@ -1,0 +1,299 @@
+"""The desk where publishes are checked: what is wrong with one is said here, before anything changes.
+
+It makes `Publish` items out of what callers bring. Encoding happens here too, in the caller's thread, for calls that
+bring many messages; single ones are encoded together by the thread that commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import itemgetter
+
+from headwater.clock import SECOND_US, Clock, from_datetime
+from headwater.config import Config
+from headwater.delivery import delays
+from headwater.errors import Malformed, QuotaExceeded, TooLarge
+from headwater.message import Headers, Outgoing
+from headwater.store import state as rows
+from headwater.store.state import State
+from headwater.topics.name import check_topic
+from headwater.topics.roots import Part, Publish, parts_by_root
+
+CHECKED_TOPICS_MAX = 100_000
+MESSAGE_WEIGHT = 100
+"""What a message weighs besides its payload, when a group is kept within its limit."""
+
+GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class Desk:
+    """Checks and prepares publishes; from any thread."""
+
+    def __init__(self, config: Config, clock: Clock, state: State) -> None:
+        self._config = config
+        self._clock = clock
+        self._state = state
+        self._checked: dict[str, str] = {}
+
+    def one(
+        self,
+        topic: str,
+        payload: bytes,
+        retain: bool,
+        key: bytes | None,
+        headers: GivenHeaders,
+        ttl_s: float | None,
+        producer: str | None,
+        sequence: int | None,
+        deliver_at: datetime | None,
+    ) -> Publish:
+        """One message."""
+        root = self._checked.get(topic) or self._check_topic(topic)
+        if type(payload) is not bytes:
+            payload = self._bytes("payload", payload)
+        if len(payload) > self._config.message_bytes_max:
+            raise self._too_large(len(payload))
+        key = self._key(key) if key is not None else None
+        pairs = self._headers(headers) if headers else ()
+        number = self._sequence(producer, sequence)
+        if deliver_at is not None:
+            return self._delayed(topic, payload, retain, key, pairs, ttl_s, deliver_at, producer)
+        expiries = (self._expiry(ttl_s),) if ttl_s is not None else None
+        part = Part(
+            root,
+            (topic,),
+            (payload,),
+            (0,),
+            (retain,) if retain else None,
+            (key,) if key is not None else None,
+            (pairs,) if pairs else None,
+            expiries,
+        )
+        return Publish((topic,), [part], len(payload) + MESSAGE_WEIGHT, producer, number, is_one=True)
+
+    def many(
+        self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
+    ) -> Publish:
+        """Messages that go together."""
+        number = self._sequence(producer, sequence)
+        given = messages if isinstance(messages, list | tuple) else list(messages)
+        if not given:
+            return Publish((), [], 0, producer, number, is_one=False)
+        if Outgoing in set(map(type, given)):
+            return self._many_rich([_as_outgoing(message) for message in given], producer, number)
+        topics, payloads = self._split(given)
+        weight = self._check_payloads(payloads)
+        roots = self._roots_of(topics)
+        now_us = self._clock.now_us()
+        if isinstance(roots, str):
+            parts = [Part(roots, topics, payloads, range(len(topics)))]
+        else:
+            parts = []
+            for root, places in parts_by_root(roots).items():
+                pick = itemgetter(*places) if len(places) > 1 else lambda column, at=places[0]: (column[at],)
+                parts.append(Part(root, pick(topics), pick(payloads), places))
+        for part in parts:
+            part.encode(now_us)
+            self._check_body(part)
+        return Publish(topics, parts, weight, producer, number, is_one=False)
+
+    def _split(self, given: Sequence[tuple[str, bytes] | Outgoing]) -> tuple[Sequence[str], Sequence[bytes]]:
+        try:
+            topics, payloads = zip(*given, strict=True)
+        except (TypeError, ValueError):
+            raise Malformed(
+                "publish_many takes (topic, payload) pairs, or headwater.Outgoing values for those with more to say"
+            ) from None
+        return topics, payloads
+
+    def _roots_of(self, topics: Sequence[str]) -> str | list[str]:
+        """The root of all, or of each."""
+        checked = self._checked
+        names = set(topics)
+        roots = {checked.get(name) for name in names}
+        if None in roots:
+            roots = {self._check_topic(name) for name in names}
+        if len(roots) == 1:
+            only = roots.pop()
+            assert only is not None
+            return only
+        return [topic.partition("/")[0] for topic in topics]
+
+    def _check_payloads(self, payloads: Sequence[bytes]) -> int:
+        for payload in payloads if set(map(type, payloads)) != {bytes} else ():
+            if type(payload) is not bytes:
+                self._bytes("payload", payload)
+                raise Malformed("publish_many takes payloads of type bytes; convert others with bytes(...)")
+        lengths = list(map(len, payloads))
+        if max(lengths) > self._config.message_bytes_max:
+            raise self._too_large(max(lengths))
+        return sum(lengths) + MESSAGE_WEIGHT * len(lengths)
+
+    def _many_rich(self, given: list[Outgoing], producer: str | None, number: int) -> Publish:
+        topics = [message.topic for message in given]
+        payloads = [
+            message.payload if type(message.payload) is bytes else self._bytes("payload", message.payload)
+            for message in given
+        ]
+        weight = self._check_payloads(payloads)
+        for topic in set(topics):
+            self._check_topic(topic)
+        keys = [None if message.key is None else self._key(message.key) for message in given]
+        headers = [self._headers(message.headers) if message.headers else () for message in given]
+        expiries = [0 if message.ttl_s is None else self._expiry(message.ttl_s) for message in given]
+        now_us = self._clock.now_us()
+        parts = []
+        for root, places in parts_by_root(topic.partition("/")[0] for topic in topics).items():
+            part = Part(
+                root,
+                [topics[place] for place in places],
+                [payloads[place] for place in places],
+                places,
+                [given[place].retain for place in places],
+                [keys[place] for place in places],
+                [headers[place] for place in places],
+                [expiries[place] for place in places],
+            )
+            part.encode(now_us)
+            self._check_body(part)
+            parts.append(part)
+        return Publish(topics, parts, weight, producer, number, is_one=False)
+
+    def _delayed(
+        self,
+        topic: str,
+        payload: bytes,
+        retain: bool,
+        key: bytes | None,
+        headers: Headers,
+        ttl_s: float | None,
+        deliver_at: datetime,
+        producer: str | None,
+    ) -> Publish:
+        if producer is not None:
+            raise Malformed("a delayed message cannot have a producer's sequence; its order is that of being due")
+        if not isinstance(deliver_at, datetime):
+            raise Malformed(f"deliver_at is {deliver_at!r}; use a datetime")
+        due_us, now_us = from_datetime(deliver_at), self._clock.now_us()
+        if due_us - now_us > self._config.delay_s_max * SECOND_US:
+            raise Malformed(f"deliver_at is {deliver_at}, more than {self._config.delay_s_max} s ahead (delay_s_max)")
+        if ttl_s is not None:
+            self._expiry(ttl_s)
+        if self.delayed_count() >= self._config.delayed_max:
+            raise QuotaExceeded(
+                f"{self._config.delayed_max} delayed messages wait already (delayed_max); wait for some"
+            )
+        waiting, notes = delays.wrap(topic, headers, max(0, due_us), ttl_s, retain)
+        part = Part(delays.ROOT, (waiting,), (payload,), (0,), None, (key,), (notes,), None)
+        item = Publish((topic,), [part], len(payload) + MESSAGE_WEIGHT, None, 0, is_one=True)
+        item.is_delayed = True
+        return item
+
+    def delayed_count(self) -> int:
+        """How many delayed messages wait."""
+        return sum(1 for _ in self._state.scan(rows.DELAYED))
+
+    def released(
+        self,
+        topic: str,
+        payload: bytes,
+        key: bytes | None,
+        headers: Headers,
+        ttl_s: float | None,
+        retain: bool,
+        due_us: int,
+        offset: int,
+    ) -> Publish:
+        """A delayed message that is due, on its way to its topic."""
+        part = Part(
+            topic.partition("/")[0],
+            (topic,),
+            (payload,),
+            (0,),
+            (retain,),
+            (key,),
+            (headers,),
+            None if ttl_s is None else (self._expiry(ttl_s),),
+        )
+        return Publish((topic,), [part], len(payload), f"{delays.ROOT}/{due_us}", offset, is_one=True)
+
+    # Checks
+
+    def _check_topic(self, topic: str) -> str:
+        root = check_topic(topic, self._config)
+        if root == delays.ROOT:
+            raise Malformed(f'"{delays.ROOT}" is where delayed messages wait; publish with deliver_at=datetime instead')
+        if len(self._checked) >= CHECKED_TOPICS_MAX:
+            self._checked.clear()
+        self._checked[topic] = root
+        return root
+
+    def _bytes(self, what: str, value: object) -> bytes:
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        hint = "; encode text with .encode()" if isinstance(value, str) else ""
+        raise Malformed(f"the {what} is of type {type(value).__name__}; it has to be bytes{hint}")
+
+    def _too_large(self, length: int) -> TooLarge:
+        return TooLarge(
+            f"a payload of {length} bytes is over message_bytes_max ({self._config.message_bytes_max}); "
+            "split it, store it elsewhere and publish its address, or raise the setting"
+        )
+
+    def _check_body(self, part: Part) -> None:
+        assert part.body is not None
+        if len(part.body) > self._config.batch_bytes_max:
+            raise TooLarge(
+                f'{len(part.body)} bytes for root "{part.root}" are over batch_bytes_max '
+                f"({self._config.batch_bytes_max}); publish them in several calls"
+            )
+
+    def _key(self, key: object) -> bytes:
+        checked = key if type(key) is bytes else self._bytes("key", key)
+        if len(checked) > self._config.key_bytes_max:
+            raise TooLarge(f"a key of {len(checked)} bytes is over key_bytes_max ({self._config.key_bytes_max})")
+        return checked
+
+    def _headers(self, headers: object) -> Headers:
+        given = headers.items() if isinstance(headers, Mapping) else headers
+        try:
+            pairs = tuple((name, value) for name, value in given)  # type: ignore[attr-defined]  # checked by trying
+            size = sum(len(name.encode()) + len(value.encode()) for name, value in pairs)
+        except (TypeError, ValueError, AttributeError):
+            raise Malformed("headers are a dict of str to str, or (name, value) pairs of str, in UTF-8") from None
+        if len(pairs) > self._config.headers_max:
+            raise Malformed(f"{len(pairs)} headers are more than headers_max ({self._config.headers_max})")
+        if size > self._config.header_bytes_max:
+            raise TooLarge(f"headers of {size} bytes are over header_bytes_max ({self._config.header_bytes_max})")
+        return pairs
+
+    def _expiry(self, ttl_s: object) -> int:
+        if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or not 0 < ttl_s < 1e10:
+            raise Malformed(f"ttl_s is {ttl_s!r}; use seconds above 0, or None for a message that does not expire")
+        return self._clock.now_us() + round(ttl_s * SECOND_US)
+
+    def _sequence(self, producer: str | None, sequence: int | None) -> int:
+        if producer is None:
+            if sequence is not None:
+                raise Malformed("a sequence needs a producer: publish(…, producer=name, sequence=n)")
+            return 0
+        if type(sequence) is not int or not 0 <= sequence < 1 << 63:
+            raise Malformed(
+                f"sequence is {sequence!r}; a producer states a whole number from 0 on that grows with each publish"
+            )
+        if type(producer) is not str or not producer or producer.startswith("$"):
+            raise Malformed(f'producer is {producer!r}; use a name that does not start with "$"')
+        if len(producer.encode()) > self._config.producer_bytes_max:
+            raise Malformed(f"a producer's name of {len(producer)} characters is over producer_bytes_max")
+        return sequence
+
+
+def _as_outgoing(message: tuple[str, bytes] | Outgoing) -> Outgoing:
+    if isinstance(message, Outgoing):
+        return message
+    try:
+        topic, payload = message
+    except (TypeError, ValueError):
+        raise Malformed("publish_many takes (topic, payload) pairs or headwater.Outgoing values") from None
+    return Outgoing(topic, payload)

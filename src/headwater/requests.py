@@ -1,0 +1,53 @@
+"""Request and reply: an answer comes back on a reply topic, found by its correlation id."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from headwater.message import REPLY_TO, Headers, Message
+from headwater.store.batch import Batch
+from headwater.topics.root import Root
+
+REPLY_ROOT = "$reply"
+CORRELATION = "correlation-id"
+
+
+class Replies:
+    """Listens on the bus's reply topic for those who wait for an answer."""
+
+    def __init__(self, name: str) -> None:
+        self.topic = f"{REPLY_ROOT}/{name}"
+        self._waiting: dict[str, Future[Message]] = {}
+        self._lock = threading.Lock()
+        self.is_listening = False
+
+    def expect(self) -> tuple[Headers, Future[Message]]:
+        """Headers of a request, and what its answer will complete."""
+        correlation = secrets.token_hex(8)
+        answer: Future[Message] = Future()
+        with self._lock:
+            self._waiting[correlation] = answer
+        return ((REPLY_TO, self.topic), (CORRELATION, correlation)), answer
+
+    def forget(self, headers: Headers) -> None:
+        """Nobody waits for this answer any more."""
+        with self._lock:
+            self._waiting.pop(dict(headers)[CORRELATION], None)
+
+    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+        """Answers have arrived; from the thread that commits."""
+        for message in batch.body.messages(batch.first_offset, places):
+            with self._lock:
+                answer = self._waiting.pop(dict(message.headers).get(CORRELATION, ""), None)
+            if answer is not None and answer.set_running_or_notify_cancel():
+                answer.set_result(message)
+
+
+def answer_headers(message: Message) -> tuple[str, Headers]:
+    """Where the answer to a request goes, and the headers that it carries."""
+    asked = dict(message.headers)
+    correlation = asked.get(CORRELATION)
+    return asked[REPLY_TO], ((CORRELATION, correlation),) if correlation else ()

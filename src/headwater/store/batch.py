@@ -1,0 +1,238 @@
+"""The batch: a header that the broker writes, and a body that is laid out as Arrow lays out columns.
+
+    0               4               8               12              16
+    ├───────────────┼───────────────┼───────────────┼───────────────┤
+ 0  │ magic "HWB1"  │ header crc    │ header bytes  │ body bytes    │
+    ├───────────────┴───────────────┼───────────────┴───────────────┤
+16  │ first offset (u64)            │ append time, µs (i64)         │
+    ├───────────────────────────────┼───────────────────────────────┤
+32  │ durable watermark (u64)       │ sequence (u64)                │
+    ├───────────────┬───────────────┼───────┬───────┬───────┬───────┤
+48  │ count         │ body crc      │ flags │ root  │ prod. │ 0     │
+    ├───────────────┴───────────────┴───────┴───────┴───────┴───────┤
+64  │ root (UTF-8), producer (UTF-8), zeros to a multiple of 8       │
+    └───────────────────────────────────────────────────────────────┘
+
+The header's CRC covers it from byte 8 on, the body's CRC included. Promises: decoding bytes that were not written by
+this module raises `BadBatch` and nothing else; a decoded batch is equal to what was encoded, to the byte.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+
+import google_crc32c
+import msgspec
+
+from headwater.store.body import RETAIN, Body, columns_of
+from headwater.store.compression import compress, decompress
+
+if sys.byteorder != "little":
+    raise ImportError("Headwater's files are little-endian, and so far it runs on little-endian machines only")
+
+MAGIC = b"HWB1"
+ALIGN = 8
+HEADER = struct.Struct("<4sIIIQqQQIIHHHH")
+COVERED_FROM = 8
+ZSTD = 1
+PRODUCER = 2
+NAMES_BYTES_MAX = 2 * 65_535
+HEADER_BYTES_MAX = HEADER.size + NAMES_BYTES_MAX + ALIGN
+
+
+class BadBatch(Exception):
+    """These bytes are no batch, or a damaged one."""
+
+
+class Header(msgspec.Struct, frozen=True, gc=False):
+    """What the broker says about a batch."""
+
+    root: str
+    first_offset: int
+    count: int
+    time_us: int
+    durable: int
+    producer: str | None
+    sequence: int
+    flags: int
+    header_bytes: int
+    body_bytes: int
+    body_crc: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.first_offset + self.count - 1
+
+    @property
+    def bytes(self) -> int:
+        """How much room the batch takes, up to the start of the next."""
+        return aligned(self.header_bytes + self.body_bytes)
+
+
+class Batch:
+    """A whole batch whose checksums were right; its columns are decoded when they are first asked for."""
+
+    __slots__ = ("_body", "data", "first_offset", "header", "last_offset")
+
+    def __init__(self, header: Header, data: bytes) -> None:
+        self.header = header
+        self.data = data
+        self.first_offset = header.first_offset
+        self.last_offset = header.first_offset + header.count - 1
+        self._body: Body | None = None
+
+    @property
+    def has_retained(self) -> bool:
+        """Whether any message in it has the retain flag; told without decoding the columns."""
+        return bool(columns_of(self.data) & RETAIN)
+
+    @property
+    def body(self) -> Body:
+        if self._body is None:
+            self._body = open_columns(self.header, self.data)
+        return self._body
+
+
+def aligned(length: int) -> int:
+    """The next multiple of 8."""
+    return (length + ALIGN - 1) & ~(ALIGN - 1)
+
+
+def checksum(body: bytes) -> int:
+    """The CRC32C that a publisher puts on a body."""
+    return int(google_crc32c.value(body))
+
+
+def seal_header(
+    root: bytes,
+    first_offset: int,
+    count: int,
+    time_us: int,
+    durable: int,
+    body_bytes: int,
+    body_crc: int,
+    producer: bytes | None = None,
+    sequence: int = 0,
+    flags: int = 0,
+) -> bytes:
+    """The header's bytes, its CRC in place."""
+    names = root
+    producer_bytes = 0
+    if producer is not None:
+        names += producer
+        producer_bytes = len(producer)
+        flags |= PRODUCER
+    header_bytes = aligned(HEADER.size + len(names))
+    packed = HEADER.pack(
+        MAGIC,
+        0,
+        header_bytes,
+        body_bytes,
+        first_offset,
+        time_us,
+        durable,
+        sequence,
+        count,
+        body_crc,
+        flags,
+        len(root),
+        producer_bytes,
+        0,
+    )
+    covered = (packed[COVERED_FROM:] + names).ljust(header_bytes - COVERED_FROM, b"\0")
+    return MAGIC + checksum(covered).to_bytes(4, "little") + covered
+
+
+def stored_body(body: bytes, compression: str, bytes_min: int) -> tuple[bytes, int]:
+    """The body as it goes to disk, and the flags that say how."""
+    if compression == "zstd" and len(body) >= bytes_min:
+        small = compress(body)
+        if len(small) < len(body):
+            return small, ZSTD
+    return body, 0
+
+
+def read_header(data: bytes, at: int = 0) -> Header | None:
+    """The header at a place; None if more bytes are needed; `BadBatch` if it cannot be one."""
+    if len(data) - at < HEADER.size:
+        if data[at : at + 4] != MAGIC[: len(data) - at]:
+            raise BadBatch("no batch starts here")
+        return None
+    (
+        magic,
+        crc,
+        header_bytes,
+        body_bytes,
+        first_offset,
+        time_us,
+        durable,
+        sequence,
+        count,
+        body_crc,
+        flags,
+        root_bytes,
+        producer_bytes,
+        _,
+    ) = HEADER.unpack_from(data, at)
+    if magic != MAGIC:
+        raise BadBatch("no batch starts here")
+    if header_bytes != aligned(HEADER.size + root_bytes + producer_bytes):
+        raise BadBatch("the header's length contradicts its names")
+    if len(data) - at < header_bytes:
+        return None
+    if checksum(data[at + COVERED_FROM : at + header_bytes]) != crc:
+        raise BadBatch("the header's checksum is wrong")
+    names = at + HEADER.size
+    root = data[names : names + root_bytes]
+    producer = data[names + root_bytes : names + root_bytes + producer_bytes] if flags & PRODUCER else None
+    try:
+        return Header(
+            root.decode(),
+            first_offset,
+            count,
+            time_us,
+            durable,
+            producer.decode() if producer is not None else None,
+            sequence,
+            flags,
+            header_bytes,
+            body_bytes,
+            body_crc,
+        )
+    except UnicodeDecodeError as error:
+        raise BadBatch("a name in the header is not UTF-8") from error
+
+
+def read_batch(data: bytes, at: int = 0) -> Batch | None:
+    """The batch at a place; None if more bytes are needed; `BadBatch` if it cannot be one."""
+    header = read_header(data, at)
+    if header is None:
+        return None
+    start = at + header.header_bytes
+    if len(data) - start < header.body_bytes:
+        return None
+    return Batch(header, open_body(header, data[start : start + header.body_bytes]))
+
+
+def open_body(header: Header, stored: bytes) -> bytes:
+    """The body as its publisher made it, checked against the header."""
+    if header.flags & ZSTD:
+        try:
+            stored = decompress(stored)
+        except ValueError as error:
+            raise BadBatch(f"the body does not decompress: {error}") from error
+    if checksum(stored) != header.body_crc:
+        raise BadBatch("the body's checksum is wrong")
+    return stored
+
+
+def open_columns(header: Header, data: bytes) -> Body:
+    """Decode a body's columns, and check that each lies within it."""
+    try:
+        body = Body(data)
+    except (ValueError, struct.error) as error:
+        raise BadBatch(f"the body's columns are wrong: {error}") from error
+    if body.count != header.count:
+        raise BadBatch("header and body disagree about the number of messages")
+    return body

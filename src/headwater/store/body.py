@@ -1,0 +1,272 @@
+"""The body of a batch: columns as Arrow lays them out, each starting at a multiple of 8 bytes.
+
+    0               4               8               12              16
+    ├───────────────┼───────────────┼───────────────┼───────────────┤
+ 0  │ messages n    │ topics t      │ columns       │ 0             │
+    ├───────────────┴───────────────┴───────────────┴───────────────┤
+    │ topic names     int32[t+1] offsets, then UTF-8 bytes          │
+    │ topic index     int32[n]                                      │
+    │ times           int64[n], µs, when the publisher sent it      │
+    │ expiries        int64[n], µs, 0 = never     if columns & 8    │
+    │ retain          uint8[n]                    if columns & 4    │
+    │ keys            validity bits, int32[n+1], bytes  columns & 1 │
+    │ headers         int32[n+1] into pairs, then names and values, │
+    │                 each int32[p+1], bytes      if columns & 2    │
+    │ payloads        int32[n+1] offsets, then bytes                │
+    └───────────────────────────────────────────────────────────────┘
+
+A body is made once, by the publishing side, and never rewritten. Work on it is per column, not per message.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, compress, pairwise, repeat
+from typing import Any
+
+from headwater.message import Headers, Message
+
+KEYS = 1
+HEADERS = 2
+RETAIN = 4
+EXPIRIES = 8
+COLUMNS_KNOWN = KEYS | HEADERS | RETAIN | EXPIRIES
+FIXED = struct.Struct("<IIII")
+ZEROS = bytes(8)
+NAMES_CACHED_MAX = 64
+
+_names_cache: dict[bytes, tuple[str, ...]] = {}
+"""Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
+
+
+def encode_body(
+    topics: Sequence[str],
+    payloads: Sequence[bytes],
+    time_us: int,
+    *,
+    expiries: Sequence[int] | None = None,
+    retain: Sequence[bool] | None = None,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers] | None = None,
+) -> bytes:
+    """The bytes of messages that were published together."""
+    count = len(topics)
+    names = dict.fromkeys(topics)
+    pieces: list[bytes] = [b"", *_binary([name.encode() for name in names])]
+    if len(names) == 1:
+        index = bytes(4 * count)
+    else:
+        places = dict(zip(names, range(len(names)), strict=True))
+        index = array("i", list(map(places.__getitem__, topics))).tobytes()
+    pieces += (index, ZEROS[: -len(index) & 7], array("q", (time_us,)).tobytes() * count)
+    columns = 0
+    if expiries is not None and any(expiries):
+        columns |= EXPIRIES
+        pieces.append(array("q", expiries).tobytes())
+    if retain is not None and any(retain):
+        columns |= RETAIN
+        pieces += (bytes(retain), ZEROS[: -count & 7])
+    if keys is not None and any(key is not None for key in keys):
+        columns |= KEYS
+        pieces += _validity(keys)
+        pieces += _binary([key or b"" for key in keys])
+    if headers is not None and any(headers):
+        columns |= HEADERS
+        pieces += _int32(accumulate(map(len, headers), initial=0), count + 1)
+        pieces += _binary([name.encode() for pairs in headers for name, _ in pairs])
+        pieces += _binary([value.encode() for pairs in headers for _, value in pairs])
+    pieces += _binary(payloads)
+    pieces[0] = FIXED.pack(count, len(names), columns, 0)
+    return b"".join(pieces)
+
+
+def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:
+    """int32 offsets, then the bytes; both padded."""
+    lengths = list(map(len, values))
+    total = sum(lengths)
+    return (*_int32(accumulate(lengths, initial=0), len(values) + 1), *values, ZEROS[: -total & 7])
+
+
+def _int32(numbers: Iterable[int], count: int) -> tuple[bytes, bytes]:
+    return array("i", list(numbers)).tobytes(), ZEROS[: -4 * count & 7]
+
+
+def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:
+    bits = sum(1 << place for place, key in enumerate(keys) if key is not None)
+    length = (len(keys) + 7) // 8
+    return bits.to_bytes(length, "little"), ZEROS[: -length & 7]
+
+
+def columns_of(data: bytes) -> int:
+    """Which optional columns a body has."""
+    return int.from_bytes(data[8:12], "little")
+
+
+class _Reader:
+    """Walks the columns of a body, checking that each lies within it."""
+
+    __slots__ = ("at", "data", "view")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.view = memoryview(data)
+        self.at = FIXED.size
+
+    def numbers(self, kind: str, count: int, width: int) -> memoryview[int]:
+        end = self.at + count * width
+        if end > len(self.data):
+            raise ValueError("a column ends outside the body")
+        column: memoryview[int] = self.view[self.at : end].cast(kind)  # type: ignore[call-overload]  # kind is "i", "q" or "B"
+        self.at = (end + 7) & ~7
+        return column
+
+    def binary(self, count: int) -> tuple[list[int], int]:
+        """Offsets and where their bytes start."""
+        offsets = self.numbers("i", count + 1, 4).tolist()
+        start = self.at
+        if offsets[0] != 0 or offsets[-1] < 0 or start + offsets[-1] > len(self.data):
+            raise ValueError("a column's values end outside the body")
+        if count > 1 and any(map(int.__gt__, offsets, offsets[1:])):
+            raise ValueError("a column's offsets decrease")
+        self.at = (start + offsets[-1] + 7) & ~7
+        return offsets, start
+
+
+class Body:
+    """A decoded body. Columns are views on its bytes; messages are made when they are asked for."""
+
+    __slots__ = (
+        "_headers",
+        "_index",
+        "_keys",
+        "_payloads",
+        "_times",
+        "columns",
+        "count",
+        "data",
+        "expiries",
+        "names",
+        "retain",
+    )
+
+    def __init__(self, data: bytes) -> None:
+        count, topics, columns, _ = FIXED.unpack_from(data)
+        if not 0 < topics <= count or count * 8 > len(data) or columns & ~COLUMNS_KNOWN:
+            raise ValueError("its counts are impossible")
+        self.data = data
+        self.count: int = count
+        self.columns: int = columns
+        reader = _Reader(data)
+        self.names: tuple[str, ...] = _names(reader, topics)
+        self._index = reader.numbers("i", count, 4)
+        if topics > 1 and not 0 <= min(self._index) <= max(self._index) < topics:
+            raise ValueError("a topic's index is outside the dictionary")
+        self._times = reader.numbers("q", count, 8)
+        self.expiries = reader.numbers("q", count, 8) if columns & EXPIRIES else None
+        self.retain = reader.numbers("B", count, 1) if columns & RETAIN else None
+        self._keys = _read_keys(reader, count) if columns & KEYS else None
+        self._headers = _read_headers(reader, count) if columns & HEADERS else None
+        self._payloads = reader.binary(count)
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """The topic of each message."""
+        if len(self.names) == 1:
+            return self.names * self.count
+        return list(map(self.names.__getitem__, self._index))
+
+    @property
+    def keys(self) -> Sequence[bytes | None] | None:
+        """The key of each message; None if none has one."""
+        return self._keys
+
+    def payload(self, place: int) -> bytes:
+        """One message's payload."""
+        offsets, start = self._payloads
+        return self.data[start + offsets[place] : start + offsets[place + 1]]
+
+    def select(self, wanted: Callable[[str], bool]) -> list[int] | None:
+        """The places of the messages whose topics are wanted; None if all are."""
+        chosen = [place for place, name in enumerate(self.names) if wanted(name)]
+        if len(chosen) == len(self.names):
+            return None
+        return self.places_of(chosen)
+
+    def places_of(self, names: Sequence[int]) -> list[int]:
+        """The places of the messages whose topics have these numbers in the dictionary."""
+        if not names:
+            return []
+        here = bytearray(len(self.names))
+        for number in names:
+            here[number] = 1
+        return list(compress(range(self.count), map(here.__getitem__, self._index)))
+
+    def messages(
+        self,
+        first_offset: int,
+        places: Sequence[int] | None = None,
+        origin: Any = None,
+        retained: bool = False,
+    ) -> list[Message]:
+        """Messages at the given places, or all of them."""
+        offsets, start = self._payloads
+        if places is None:
+            data = self.data[start : start + offsets[-1]]
+            payloads = [data[a:b] for a, b in pairwise(offsets)]
+            topics: Iterable[str] = repeat(self.names[0]) if len(self.names) == 1 else self.topics
+            numbers: Iterable[int] = range(first_offset, first_offset + self.count)
+            times: Iterable[int] = self._times
+            keys: Iterable[bytes | None] = self._keys or repeat(None)
+            headers: Iterable[Headers] = self._headers or repeat(())
+        else:
+            data = self.data
+            payloads = [data[start + offsets[place] : start + offsets[place + 1]] for place in places]
+            names, index = self.names, self._index
+            topics = [names[index[place]] for place in places]
+            numbers = [first_offset + place for place in places]
+            times = [self._times[place] for place in places]
+            keys = [self._keys[place] for place in places] if self._keys else repeat(None)
+            headers = [self._headers[place] for place in places] if self._headers else repeat(())
+        return list(
+            map(Message, topics, numbers, payloads, times, keys, headers, repeat(retained), repeat(1), repeat(origin))
+        )
+
+
+def _names(reader: _Reader, count: int) -> tuple[str, ...]:
+    offsets, start = reader.binary(count)
+    raw = reader.data[FIXED.size : start + offsets[-1]]
+    known = _names_cache.get(raw)
+    if known is not None:
+        return known
+    names = tuple(reader.data[start + a : start + b].decode() for a, b in pairwise(offsets))
+    if len(_names_cache) >= NAMES_CACHED_MAX:
+        _names_cache.clear()
+    _names_cache[raw] = names
+    return names
+
+
+def _read_keys(reader: _Reader, count: int) -> list[bytes | None]:
+    bits = int.from_bytes(reader.numbers("B", (count + 7) // 8, 1), "little")
+    offsets, start = reader.binary(count)
+    return [
+        reader.data[start + offsets[place] : start + offsets[place + 1]] if bits >> place & 1 else None
+        for place in range(count)
+    ]
+
+
+def _read_headers(reader: _Reader, count: int) -> list[Headers]:
+    pairs = reader.numbers("i", count + 1, 4).tolist()
+    if pairs[0] != 0 or any(map(int.__gt__, pairs, pairs[1:])) or pairs[-1] > len(reader.data):
+        raise ValueError("the headers' places decrease")
+    names = _strings(reader, pairs[-1])
+    values = _strings(reader, pairs[-1])
+    every = list(zip(names, values, strict=True))
+    return [tuple(every[a:b]) for a, b in pairwise(pairs)]
+
+
+def _strings(reader: _Reader, count: int) -> list[str]:
+    offsets, start = reader.binary(count)
+    data = reader.data
+    return [data[start + a : start + b].decode() for a, b in pairwise(offsets)]

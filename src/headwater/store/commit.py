@@ -1,0 +1,236 @@
+"""Group commit: what arrives while one group is being committed becomes the next group.
+
+One thread at a time commits, and that thread is the owner of everything a commit touches. A caller that waits and
+finds nobody committing does it itself, since a thread hop costs as much as a sync; when others wait by then, or
+nobody does, the commit thread goes on. Promises: groups are committed in the order of `submit`; each item is finished
+exactly once; an error of one commit finishes its group with that error and later groups go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from headwater.errors import Closed, Conflict, Failed, HeadwaterError
+
+
+class Item:
+    """Something to be committed, and a way to hear when it is."""
+
+    __slots__ = ("_done", "error", "future", "weight")
+
+    def __init__(self, weight: int = 1) -> None:
+        self.weight = weight
+        self.error: BaseException | None = None
+        self.future: Future[object] | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def result(self) -> object:
+        """What the waiting caller or the future gets."""
+        return None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nobody has finished it yet."""
+        return self._done.locked()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Called by the committing thread, once."""
+        self.error = error
+        self._done.release()
+        future = self.future
+        if future is not None and future.set_running_or_notify_cancel():
+            if error is None:
+                future.set_result(self.result())
+            else:
+                future.set_exception(error)
+
+    def wait(self) -> None:
+        """Block until it is committed; raises what went wrong."""
+        self._done.acquire()
+        self._done.release()
+        if self.error is not None:
+            raise self.error
+
+
+class Call(Item):
+    """Something to be done while no group is being committed."""
+
+    __slots__ = ("answer", "work")
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work = work
+        self.answer: object = None
+
+    def run(self) -> None:
+        """Do it, in the committing thread."""
+        try:
+            self.answer = self.work()
+        except Exception as error:
+            self.finish(error)
+        else:
+            self.finish()
+
+
+T = TypeVar("T", bound=Item)
+R = TypeVar("R")
+
+
+class GroupCommit(Generic[T]):
+    """Gathers items and commits them in groups, one group at a time."""
+
+    def __init__(self, name: str, commit: Callable[[list[T]], None], weight_max: int, items_max: int) -> None:
+        """`commit` finishes the items that it is given; those that it leaves unfinished when it raises get the
+        error."""
+        self._name = name
+        self._commit = commit
+        self._weight_max = weight_max
+        self._items_max = items_max
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._work = threading.Condition(self._lock)
+        self._idle = threading.Condition(self._lock)
+        self._pending: list[T | Call] = []
+        self._weight = 0
+        self._busy = False
+        self._handed_over = False
+        self._closed = False
+        self._owner = 0
+        """The thread that commits at the moment."""
+        self._thread: threading.Thread | None = None
+
+    def submit_and_wait(self, item: T | Call) -> None:
+        """Commit an item; returns when it is durable, raises what went wrong."""
+        self.enqueue(item)
+        self.drive(item)
+
+    def submit(self, item: T | Call) -> None:
+        """Have an item committed soon; its future, or a later wait, tells when."""
+        self.enqueue(item)
+        self.kick()
+
+    def enqueue(self, item: T | Call) -> None:
+        """Give an item its place in the order; somebody has to `drive` or `kick` for it to move."""
+        with self._lock:
+            self._add(item)
+
+    def drive(self, item: T | Call) -> None:
+        """Wait for an item that was enqueued, committing it here if nobody else is at it."""
+        if self._owner == threading.get_ident():
+            raise Conflict(
+                "this would wait for itself: it was called by a callback in the thread that commits; "
+                "use publish_soon there, or hand the work to a thread of yours"
+            )
+        with self._lock:
+            lead = not self._busy and item.is_waiting
+            if lead:
+                self._busy = True
+        if lead:
+            self._commit_pending()
+            self._hand_over()
+        item.wait()
+
+    def kick(self) -> None:
+        """Have what was enqueued committed, without waiting for it."""
+        with self._lock:
+            if not self._busy and self._pending:
+                self._busy = True
+                self._wake_thread()
+
+    def run(self, work: Callable[[], R]) -> R:
+        """Do something in the committing role: after a group, before the next; answers what it answers."""
+        if self._owner == threading.get_ident():
+            return work()
+        call = Call(work)
+        self.submit_and_wait(call)
+        return call.answer  # type: ignore[return-value]  # what `work` answered
+
+    def close(self) -> None:
+        """Commit what is pending, and accept nothing more."""
+        with self._lock:
+            self._closed = True
+            while self._busy:
+                self._idle.wait()
+            self._work.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _add(self, item: T | Call) -> None:
+        while self._owner != threading.get_ident() and (
+            self._weight >= self._weight_max or len(self._pending) >= self._items_max
+        ):
+            if self._closed:
+                break
+            self._room.wait()
+        if self._closed:
+            raise Closed(f"the {self._name} is closed; open it again to go on")
+        self._pending.append(item)
+        self._weight += item.weight
+
+    def _commit_pending(self) -> None:
+        with self._lock:
+            group = self._pending
+            self._pending = []
+            if self._weight >= self._weight_max or len(group) >= self._items_max:
+                self._room.notify_all()
+            self._weight = 0
+        self._owner = threading.get_ident()
+        try:
+            items = [item for item in group if not isinstance(item, Call)]
+            if items:
+                self._commit(items)
+            for call in group:
+                if isinstance(call, Call):
+                    call.run()
+        except BaseException as error:
+            for item in group:
+                if item.is_waiting:
+                    item.finish(_typed(error))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._owner = 0
+
+    def _hand_over(self) -> None:
+        """This thread is done; if somebody waits, the commit thread goes on."""
+        with self._lock:
+            if self._pending:
+                self._wake_thread()
+            else:
+                self._busy = False
+                self._idle.notify_all()
+
+    def _wake_thread(self) -> None:
+        self._handed_over = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"headwater-{self._name}", daemon=True)
+            self._thread.start()
+        else:
+            self._work.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._handed_over:
+                    if self._closed:
+                        return
+                    self._work.wait()
+            while True:
+                self._commit_pending()
+                with self._lock:
+                    if not self._pending:
+                        self._handed_over = False
+                        self._busy = False
+                        self._idle.notify_all()
+                        break
+
+
+def _typed(error: BaseException) -> BaseException:
+    if isinstance(error, HeadwaterError) or not isinstance(error, Exception):
+        return error
+    return Failed(f"storage failed: {error}")

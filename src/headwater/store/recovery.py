@@ -1,0 +1,274 @@
+"""Recovery of a stream: what is whole is kept, what was never acknowledged is cut, what was and went bad is set apart.
+
+A bad batch is torn only if nothing says that it was durable. **Evidence** is the highest offset known to have been:
+the watermark in a later batch's header, the offset that the state reflects, an acked floor, the `watermarks` file.
+Reading starts at the last checkpoint, so that its cost does not grow with what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from headwater.store.batch import Batch, Header, open_body, seal_header
+from headwater.store.files import Files
+from headwater.store.segment import FilePool, Index, Segment, header_at, load_index, whole_batches
+from headwater.store.stream import DiskStream, Hole, open_segments
+
+Journaled = Mapping[int, tuple[Header, bytes]]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """Up to where the state reflects a stream: its last applied offset, and the place where the next batch starts."""
+
+    applied: int = 0
+    base: int = 0
+    position: int = 0
+
+
+class Found(msgspec.Struct):
+    """What recovery met in one stream."""
+
+    holes: list[Hole] = []
+    torn_bytes: int = 0
+    from_journal: int = 0
+    batches: int = 0
+
+
+class Recovery:
+    """Brings one stream back to a state in which it can be read and appended to."""
+
+    def __init__(
+        self,
+        files: Files,
+        pool: FilePool,
+        stream: DiskStream,
+        checkpoint: Checkpoint,
+        evidence: int,
+        journaled: Journaled,
+        quarantine: str,
+        apply: Callable[[Batch], None],
+    ) -> None:
+        self._files = files
+        self._pool = pool
+        self._stream = stream
+        self._checkpoint = checkpoint
+        self._evidence = max(evidence, checkpoint.applied)
+        self._journaled = dict(journaled)
+        self._quarantine = quarantine
+        self._apply = apply
+        self.found = Found()
+
+    def run(self) -> Found:
+        """Recover the stream; every batch after the checkpoint is handed to `apply`, in order."""
+        stream = self._stream
+        stream.segments = open_segments(self._files, stream.folder)
+        stream.end = self._checkpoint.applied
+        first = self._starting_place()
+        for place in range(first, len(stream.segments)):
+            segment = stream.segments[place]
+            start = self._checkpoint.position if segment.base == self._checkpoint.base else 0
+            if place + 1 < len(stream.segments):
+                self._walk_closed(segment, start, stream.segments[place + 1].base)
+            else:
+                self._cut(segment, self._walk_last(segment, start))
+        self._append_from_journal()
+        self._pass_over_missing()
+        stream.durable = stream.end
+        stream.holes = sorted((*stream.holes, *self.found.holes), key=lambda hole: hole.first)
+        return self.found
+
+    def _starting_place(self) -> int:
+        """The segment where the checkpoint stands; its index up to there is in its file."""
+        segments = self._stream.segments
+        checkpoint = self._checkpoint
+        for place, segment in enumerate(segments):
+            if segment.base != checkpoint.base or checkpoint.position > segment.end:
+                continue
+            index = load_index(self._files, segment)
+            index.cut(checkpoint.position)
+            complete = checkpoint.position == 0 or (len(index) and self._ends_at(segment, index.positions[-1]))
+            if complete:
+                segment.index = index
+                if len(index):
+                    self._stream.time_us = index.times[-1]
+                return place
+            break
+        return self._first_after_checkpoint()
+
+    def _first_after_checkpoint(self) -> int:
+        """Without a usable place: from the segment that holds the first offset that is not applied."""
+        self._checkpoint = Checkpoint(self._checkpoint.applied)
+        bases = [segment.base for segment in self._stream.segments]
+        later = [place for place, base in enumerate(bases) if base > self._checkpoint.applied + 1]
+        first = (later[0] - 1 if later else len(bases) - 1) if bases else 0
+        first = max(0, first)
+        if bases:
+            self._stream.end = bases[first] - 1
+        return first
+
+    def _ends_at(self, segment: Segment, position: int) -> bool:
+        """Whether the last batch of the index ends where the checkpoint says."""
+        header = header_at(self._pool.get(segment.log_path), position)
+        return header is not None and position + header.bytes == self._checkpoint.position
+
+    def _walk_closed(self, segment: Segment, start: int, next_base: int) -> None:
+        """A segment that was synced when the next was made: what is missing in it was acknowledged."""
+        stream = self._stream
+        position = self._begin(segment, start)
+        for place, header, stored in self._whole(segment, start):
+            if not stream.end < header.first_offset <= header.last_offset < next_base:
+                continue
+            if header.first_offset > stream.end + 1:
+                self._set_apart(segment, position, place - position, header.first_offset - 1)
+            self._accept(segment, place, Batch(header, open_body(header, stored)))
+            position = place + header.bytes
+        if stream.end < next_base - 1:
+            self._set_apart(segment, position, segment.end - position, next_base - 1)
+
+    def _walk_last(self, segment: Segment, start: int) -> int:
+        """The segment that was being written; answers where its last good batch ends."""
+        stream = self._stream
+        position = self._begin(segment, start)
+        for place, header, stored in self._whole(segment, start):
+            if header.first_offset <= stream.end:
+                continue
+            if header.first_offset > stream.end + 1:
+                self._evidence = max(self._evidence, self._later_evidence(segment, place))
+                if stream.end + 1 in self._journaled:
+                    self._gather(segment, place)
+                    break
+                if self._evidence <= stream.end:
+                    break
+                self._set_apart(segment, position, place - position, header.first_offset - 1)
+            self._accept(segment, place, Batch(header, open_body(header, stored)))
+            position = place + header.bytes
+        return position
+
+    def _begin(self, segment: Segment, start: int) -> int:
+        if start == 0:
+            segment.index = Index()
+            if segment.base > self._stream.end + 1:
+                self._set_apart(segment, 0, 0, segment.base - 1)
+        return start
+
+    def _whole(self, segment: Segment, start: int) -> Iterator[tuple[int, Header, bytes]]:
+        return whole_batches(self._pool.get(segment.log_path), start, self._stream.root)
+
+    def _later_evidence(self, segment: Segment, position: int) -> int:
+        """The highest watermark that a whole batch from here on states."""
+        return max(header.durable for _, header, _ in self._whole(segment, position))
+
+    def _gather(self, segment: Segment, position: int) -> None:
+        """The journal has what is missing here: what follows in the file is appended again behind it."""
+        for _, header, stored in self._whole(segment, position):
+            self._journaled.setdefault(header.first_offset, (header, stored))
+
+    def _accept(self, segment: Segment, place: int, batch: Batch) -> None:
+        index = segment.index
+        assert index is not None
+        index.add(batch.first_offset, place, batch.header.time_us)
+        self._take(batch)
+
+    def _take(self, batch: Batch) -> None:
+        stream = self._stream
+        stream.end = batch.last_offset
+        stream.time_us = max(stream.time_us, batch.header.time_us)
+        self._evidence = max(self._evidence, batch.header.durable)
+        self.found.batches += 1
+        if batch.first_offset > self._checkpoint.applied:
+            self._apply(batch)
+
+    def _set_apart(self, segment: Segment, position: int, length: int, last: int) -> None:
+        """Acknowledged messages went bad: keep the bytes, remember the gap, go on after it."""
+        stream = self._stream
+        first = stream.end + 1
+        if length:
+            self._keep(segment, position, self._pool.get(segment.log_path).pread(length, position), last)
+        if last >= first:
+            self.found.holes.append(Hole(first, last, f"damaged in {segment.log_path} at byte {position}"))
+            stream.end = last
+
+    def _append_from_journal(self) -> None:
+        """Append what was synced in the journal and did not reach the segment."""
+        stream = self._stream
+        later = sorted(offset for offset in self._journaled if offset > stream.end)
+        for offset in later:
+            header, stored = self._journaled[offset]
+            if offset <= stream.end:
+                continue
+            if offset > stream.end + 1:
+                stated = max(self._journaled[other][0].durable for other in later)
+                if max(self._evidence, stated) <= stream.end:
+                    return
+                self._note_hole(offset - 1, "damaged in the journal")
+            batch = Batch(header, open_body(header, stored))
+            self._write(batch, stored)
+            self._take(batch)
+            self.found.from_journal += 1
+
+    def _note_hole(self, last: int, reason: str) -> None:
+        """Go on after messages that are gone, in a segment of their own, since a segment's offsets follow each
+        other."""
+        stream = self._stream
+        self.found.holes.append(Hole(stream.end + 1, last, reason))
+        stream.end = last
+        if stream.segments and stream.segments[-1].end:
+            stream.roll()
+            return
+        if stream.segments:
+            empty = stream.segments.pop()
+            self._pool.forget(empty.log_path)
+            self._files.remove(empty.index_path)
+            self._files.remove(empty.log_path)
+        stream.start_segment(last + 1)
+
+    def _write(self, batch: Batch, stored: bytes) -> None:
+        """Put a journaled batch where it belongs, as it was."""
+        stream = self._stream
+        segment = stream.segments[-1] if stream.segments else stream.start_segment(batch.first_offset)
+        header = batch.header
+        data = seal_header(
+            stream.root_bytes,
+            header.first_offset,
+            header.count,
+            header.time_us,
+            header.durable,
+            header.body_bytes,
+            header.body_crc,
+            header.producer.encode() if header.producer is not None else None,
+            header.sequence,
+            header.flags,
+        )
+        padding = bytes(-(len(data) + len(stored)) & 7)
+        self._pool.get(segment.log_path).pwritev([data, stored, padding], segment.end)
+        self._pool.written(segment.log_path)
+        index = stream.index_of(segment)
+        index.add(header.first_offset, segment.end, header.time_us)
+        segment.end += header.bytes
+        segment.allocated = max(segment.allocated, segment.end)
+
+    def _cut(self, segment: Segment, position: int) -> None:
+        """Remove what follows the last good batch: zeros, or a torn write, or acknowledged messages gone bad."""
+        file = self._pool.get(segment.log_path)
+        rest = file.pread(segment.end - position, position).rstrip(b"\0")
+        if rest:
+            self.found.torn_bytes += len(rest)
+            if self._evidence > self._stream.end:
+                self._keep(segment, position, rest, self._evidence)
+            file.truncate(position)
+            self._pool.written(segment.log_path)
+            segment.allocated = position
+        segment.end = position
+
+    def _keep(self, segment: Segment, position: int, data: bytes, last: int) -> None:
+        self._files.make_folder(self._quarantine)
+        first = self._stream.end + 1
+        name = f"{self._stream.number}-{first}-{last}-at-{segment.base}-{position}"
+        self._files.write(f"{self._quarantine}/{name}", data)
+
+    def _pass_over_missing(self) -> None:
+        """Offsets that were acknowledged are not used twice."""
+        if self._evidence > self._stream.end:
+            self._note_hole(self._evidence, "acknowledged, and missing at the end of the stream")

@@ -1,0 +1,221 @@
+"""The state store: what consumers change, and what is remembered about streams between checkpoints.
+
+Promises: `write` is atomic; what was written before a `sync` that returned survives a crash; `scan` comes in the
+order of keys. Nothing above this module knows that it is RocksDB.
+"""
+
+from __future__ import annotations
+
+import bisect
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Protocol, cast
+
+import msgspec
+
+from headwater.errors import Malformed
+
+# What the first byte of a key says.
+STREAM = b"S"
+TOPIC = b"T"
+RETAINED = b"R"
+PRODUCER = b"P"
+DELAYED = b"Y"
+SUBSCRIPTION = b"U"
+FLOOR = b"C"
+ACKED = b"A"
+FAILURE = b"F"
+COPY = b"Q"
+DEAD = b"L"
+PURGE = b"X"
+GAP = b"G"
+
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_U32_U32 = struct.Struct(">II")
+_U32_U64 = struct.Struct(">IQ")
+_U32_U32_U64 = struct.Struct(">IIQ")
+
+Rows = dict[bytes, bytes | None]
+"""Rows to write together; None deletes."""
+
+pack = msgspec.msgpack.encode
+
+
+class State(Protocol):
+    """An ordered key-value store with atomic batches."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose keys have the prefix, from `start` on (inclusive), in order."""
+
+    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """All of these rows or none; not durable until `sync`."""
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+
+    def snapshot(self, path: str) -> None:
+        """A copy of the store, as of now, in a new folder."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+def key_u32(kind: bytes, number: int) -> bytes:
+    """`kind` number."""
+    return kind + _U32.pack(number)
+
+
+def key_name(kind: bytes, number: int, name: str) -> bytes:
+    """`kind` number name."""
+    return kind + _U32.pack(number) + name.encode()
+
+
+def key_pair(kind: bytes, first: int, second: int) -> bytes:
+    """`kind` number number, as of a subscription and a stream."""
+    return kind + _U32_U32.pack(first, second)
+
+
+def key_offset(kind: bytes, number: int, offset: int) -> bytes:
+    """`kind` number offset."""
+    return kind + _U32_U64.pack(number, offset)
+
+
+def key_message(kind: bytes, subscription: int, stream: int, offset: int) -> bytes:
+    """`kind` subscription stream offset."""
+    return kind + _U32_U32_U64.pack(subscription, stream, offset)
+
+
+def key_due(due_us: int, offset: int) -> bytes:
+    """A delayed message, ordered by when it is due."""
+    return DELAYED + _U64.pack(due_us) + _U64.pack(offset)
+
+
+def name_in(key: bytes) -> str:
+    """The name in a key that `key_name` made."""
+    return key[5:].decode()
+
+
+def pair_in(key: bytes) -> tuple[int, int]:
+    """The numbers in a key that `key_pair` or `key_message` made."""
+    first, second = _U32_U32.unpack_from(key, 1)
+    return first, second
+
+
+def offset_in(key: bytes) -> int:
+    """The offset at the end of a key."""
+    (offset,) = _U64.unpack_from(key, len(key) - 8)
+    return int(offset)
+
+
+def successor(prefix: bytes) -> bytes | None:
+    """The smallest key that is larger than every key with this prefix."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
+
+
+class RocksState:
+    """The state in RocksDB."""
+
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
+        from rocksdict import AccessType, Options, Rdict, WriteBatch, WriteOptions
+
+        self._WriteBatch = WriteBatch
+        self._write_options = WriteOptions()
+        options = Options(raw_mode=True)
+        options.create_if_missing(not read_only)
+        options.set_max_log_file_size(1 << 20)
+        options.set_keep_log_file_num(2)
+        options.set_recycle_log_file_num(2)
+        self._private: str | None = None
+        if read_only:
+            # Beside a running owner only a secondary reads what is in the owner's write-ahead log.
+            self._private = tempfile.mkdtemp(prefix="headwater-reader-")
+            self._db = Rdict(path, options, access_type=AccessType.secondary(self._private))
+            self._db.try_catch_up_with_primary()
+        else:
+            self._db = Rdict(path, options)
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._db.get(key)
+        return value
+
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        rows = cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=prefix if start is None else start))
+        for key, value in rows:
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        batch = self._WriteBatch(raw_mode=True)
+        for key, value in rows.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        self._db.write(batch, self._write_options)
+
+    def sync(self) -> None:
+        # Not WriteOptions.sync: that call keeps the interpreter's lock while the disk works, this one does not.
+        self._db.flush_wal(True)
+
+    def snapshot(self, path: str) -> None:
+        from rocksdict import Checkpoint
+
+        Checkpoint(self._db).create_checkpoint(path)
+
+    def refresh(self) -> None:
+        """See what the owner wrote meanwhile, if this is a reader beside it."""
+        if self._private is not None:
+            self._db.try_catch_up_with_primary()
+
+    def close(self) -> None:
+        self._db.close()
+        if self._private is not None:
+            shutil.rmtree(self._private, ignore_errors=True)
+
+
+class MemoryState:
+    """The state in memory, for `headwater.open(":memory:")`."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._values.get(key)
+
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        low = bisect.bisect_left(self._keys, prefix if start is None else start)
+        last = successor(prefix)
+        high = len(self._keys) if last is None else bisect.bisect_left(self._keys, last)
+        for key in self._keys[low:high]:
+            value = self._values.get(key)
+            if value is not None:
+                yield key, value
+
+    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        for key, value in rows.items():
+            if value is None:
+                if self._values.pop(key, None) is not None:
+                    del self._keys[bisect.bisect_left(self._keys, key)]
+            else:
+                if key not in self._values:
+                    bisect.insort(self._keys, key)
+                self._values[key] = value
+
+    def sync(self) -> None:
+        """Memory is as durable as it gets."""
+
+    def snapshot(self, path: str) -> None:
+        raise Malformed(f"a state in memory has no files to put into {path}")
+
+    def close(self) -> None:
+        self._values.clear()
+        self._keys.clear()

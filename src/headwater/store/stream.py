@@ -1,0 +1,459 @@
+"""The stream of one root: an append-only log of batches in segment files.
+
+Promises: offsets are dense and strictly increasing; readers see a batch once it is durable and never before; a batch
+whose checksum is wrong is answered as a `Hole` that names its offsets, and what follows stays readable; a failed sync
+makes the stream read-only until it is opened again.
+
+One thread appends (the one that commits); any thread reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from headwater.config import Config
+from headwater.errors import Failed, ReadOnly
+from headwater.store.batch import BadBatch, Batch, Header, read_batch, seal_header, stored_body
+from headwater.store.files import Files
+from headwater.store.segment import FilePool, Index, Segment, bases, header_at, load_index, store_index, whole_batches
+
+ZEROS = bytes(8)
+INDEXES_LOADED_MAX = 32
+PREALLOCATE_BYTES_MIN = 64 * 1024
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """Offsets that a reader asked for and that are gone."""
+
+    first: int
+    last: int
+    reason: str
+
+
+class Write:
+    """A batch to append: its body and who produced it; then, where it was placed."""
+
+    __slots__ = ("batch", "body", "count", "crc", "producer", "sequence")
+
+    def __init__(self, body: bytes, crc: int, count: int, producer: bytes | None = None, sequence: int = 0) -> None:
+        self.body = body
+        self.crc = crc
+        self.count = count
+        self.producer = producer
+        self.sequence = sequence
+        self.batch: Batch | None = None
+
+
+class Stream(Protocol):
+    """What the rest of Headwater knows about a stream; a store across the network fits behind it too."""
+
+    number: int
+    root: str
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset that is kept."""
+
+    @property
+    def durable(self) -> int:
+        """The newest offset that readers may see; 0 if there is none."""
+
+    def read(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
+        """Batches from the one that holds an offset on; empty if it is not there yet."""
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset appended at or after a time; one past the end if there is none."""
+
+    def trim(self, upto: int) -> int:
+        """Delete whole segments that end at or before an offset; answers the new first offset."""
+
+
+class DiskStream:
+    """A stream in segment files."""
+
+    def __init__(self, files: Files, pool: FilePool, config: Config, folder: str, number: int, root: str) -> None:
+        self.number = number
+        self.root = root
+        self.folder = folder
+        self.root_bytes = root.encode()
+        self._files = files
+        self._pool = pool
+        self._config = config
+        self.segments: list[Segment] = []
+        self.holes: list[Hole] = []
+        """Known gaps, ascending."""
+        self.end = 0
+        """The newest offset written, durable or not."""
+        self.durable = 0
+        self.time_us = 0
+        self.failed: str | None = None
+        """Why nothing is appended any more."""
+        self._tail: list[Batch] = []
+        self.tail_bytes = 0
+        self._loaded: list[Segment] = []
+        self._lock = threading.Lock()
+
+    # Appending: by the thread that commits.
+
+    @property
+    def first_offset(self) -> int:
+        return self.segments[0].base if self.segments else self.end + 1
+
+    @property
+    def size(self) -> int:
+        """Room its segments take, zeros ahead not counted."""
+        return sum(segment.end for segment in self.segments)
+
+    def place(self, writes: Sequence[Write], now_us: int) -> list[bytes]:
+        """Give each batch its offsets, time and header; answers the bytes to write, in order."""
+        if self.failed is not None:
+            raise ReadOnly(f'stream "{self.root}" takes no messages: {self.failed}; close the bus and open it again')
+        buffers: list[bytes] = []
+        time_us = max(now_us, self.time_us)
+        offset = self.end + 1
+        config = self._config
+        for write in writes:
+            body, flags = stored_body(write.body, config.compression, config.compression_bytes_min)
+            header = seal_header(
+                self.root_bytes,
+                offset,
+                write.count,
+                time_us,
+                self.durable,
+                len(body),
+                write.crc,
+                write.producer,
+                write.sequence,
+                flags,
+            )
+            buffers += (header, body)
+            if padding := -(len(header) + len(body)) & 7:
+                buffers.append(ZEROS[:padding])
+            producer = write.producer.decode() if write.producer is not None else None
+            write.batch = Batch(
+                Header(
+                    self.root,
+                    offset,
+                    write.count,
+                    time_us,
+                    self.durable,
+                    producer,
+                    write.sequence,
+                    flags,
+                    len(header),
+                    len(body),
+                    write.crc,
+                ),
+                write.body,
+            )
+            offset += write.count
+        return buffers
+
+    def write(self, writes: Sequence[Write], buffers: Sequence[bytes], length: int) -> None:
+        """Append what `place` made, without a sync. Nothing has changed if it raises."""
+        segment = self._active(length)
+        start = segment.end
+        self._preallocate(segment, length)
+        try:
+            self._pool.get(segment.log_path).pwritev(buffers, start)
+        except OSError:
+            self.undo(self.end, start)
+            raise
+        self._pool.written(segment.log_path)
+        index = self.index_of(segment)
+        for write in writes:
+            batch = write.batch
+            assert batch is not None
+            index.add(batch.first_offset, segment.end, batch.header.time_us)
+            segment.end += batch.header.bytes
+            self.end = batch.last_offset
+        self.time_us = max(self.time_us, index.times[-1])
+
+    def sync(self) -> None:
+        """Make what was written durable; if that fails, the stream takes no more."""
+        path = self.segments[-1].log_path
+        try:
+            self._pool.get(path).datasync()
+        except OSError as error:
+            self.fail(f"a sync of {path} failed ({error})")
+            raise Failed(f'the message is not on disk: {self.failed}; stream "{self.root}" is read-only now') from error
+        self._pool.synced(path)
+
+    def fail(self, reason: str) -> None:
+        """Append nothing any more."""
+        self.failed = reason
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """What was written is durable: let readers see it."""
+        for write in writes:
+            batch = write.batch
+            assert batch is not None
+            self._tail.append(batch)
+            self.tail_bytes += len(batch.data)
+        if self.tail_bytes > self._config.tail_bytes:
+            self._shorten_tail()
+        self.durable = self.end
+
+    def undo(self, end: int, position: int) -> None:
+        """Take back writes that were never synced."""
+        segment = self.segments[-1]
+        self.index_of(segment).cut(position)
+        segment.end = position
+        self.end = end
+        try:
+            file = self._pool.get(segment.log_path)
+            file.truncate(position)
+            segment.allocated = position
+        except OSError as error:
+            self.fail(f"{segment.log_path} could not be cut back ({error})")
+
+    def drop_tail(self) -> None:
+        """Give back the memory of the newest batches; readers find them on disk."""
+        self._tail, self.tail_bytes = [], 0
+
+    def _shorten_tail(self) -> None:
+        keep = len(self._tail)
+        kept_bytes = 0
+        while keep > 0 and kept_bytes + len(self._tail[keep - 1].data) <= self._config.tail_bytes // 2:
+            keep -= 1
+            kept_bytes += len(self._tail[keep].data)
+        self._tail, self.tail_bytes = self._tail[keep:], kept_bytes
+
+    def _active(self, length: int) -> Segment:
+        if not self.segments:
+            return self.start_segment(self.end + 1)
+        segment = self.segments[-1]
+        if segment.end and segment.end + length > self._config.segment_bytes:
+            return self.roll()
+        return segment
+
+    def _preallocate(self, segment: Segment, length: int) -> None:
+        """Zeros ahead: a sync that need not record a new length is a third faster."""
+        needed = segment.end + length
+        if needed <= segment.allocated:
+            return
+        ahead = min(max(segment.end, PREALLOCATE_BYTES_MIN), self._config.preallocate_bytes)
+        target = max(needed, min(needed + ahead, self._config.segment_bytes))
+        try:
+            self._pool.get(segment.log_path).allocate(segment.allocated, target - segment.allocated)
+        except OSError:
+            return  # no room to be generous; whether there is enough, the write itself will tell
+        segment.allocated = target
+
+    # Segments: by the thread that commits.
+
+    def start_segment(self, base: int) -> Segment:
+        """Make an empty segment for the messages from `base` on."""
+        segment = Segment(self.folder, base)
+        self._files.make_folder(self.folder)
+        self._files.open(segment.log_path, create=True).close()
+        self._files.sync_folder(self.folder)
+        segment.index = Index()
+        self.segments.append(segment)
+        return segment
+
+    def roll(self) -> Segment:
+        """Close the active segment for good, and start the next."""
+        segment = self.segments[-1]
+        file = self._pool.get(segment.log_path)
+        file.truncate(segment.end)
+        segment.allocated = segment.end
+        self.sync()
+        store_index(self._files, segment, sync=True)
+        fresh = self.start_segment(self.end + 1)
+        self._remember(segment)
+        return fresh
+
+    def trim(self, upto: int) -> int:
+        """Delete whole segments that end at or before an offset; answers the new first offset."""
+        if self.segments and self.segments[-1].end and upto >= self.durable == self.end and self.failed is None:
+            self.roll()
+        while len(self.segments) > 1 and self.segments[1].base - 1 <= upto:
+            segment = self.segments.pop(0)
+            self._pool.forget(segment.log_path)
+            self._files.remove(segment.index_path)
+            self._files.remove(segment.log_path)
+        self._tail = [batch for batch in self._tail if batch.last_offset >= self.first_offset]
+        self.tail_bytes = sum(len(batch.data) for batch in self._tail)
+        self.holes = [hole for hole in self.holes if hole.last >= self.first_offset]
+        return self.first_offset
+
+    def store_indexes(self) -> None:
+        """Bring the active segment's index file up to date; a hint, so not synced."""
+        if self.segments:
+            store_index(self._files, self.segments[-1], sync=False)
+
+    # Reading: by any thread.
+
+    def read(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
+        """Batches from the one that holds an offset on; empty if it is not there yet."""
+        if offset > self.durable:
+            return ()
+        tail = self._tail
+        if tail and tail[0].first_offset <= offset:
+            place = bisect_right(tail, offset, key=_first_offset) - 1
+            if tail[place].last_offset >= offset:
+                return self._from_tail(tail, place, bytes_max)
+        first = self.first_offset
+        if offset < first:
+            return (Hole(offset, first - 1, "deleted by retention"),)
+        for hole in self.holes:
+            if hole.first <= offset <= hole.last:
+                return (hole,)
+        return self._from_disk(offset, bytes_max)
+
+    def _from_tail(self, tail: list[Batch], place: int, bytes_max: int) -> list[Batch]:
+        found: list[Batch] = []
+        expected = tail[place].first_offset
+        for batch in tail[place:]:
+            if batch.first_offset != expected or batch.last_offset > self.durable:
+                break
+            found.append(batch)
+            expected = batch.last_offset + 1
+            bytes_max -= len(batch.data)
+            if bytes_max <= 0:
+                break
+        return found
+
+    def _from_disk(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
+        segment = self._segment_of(offset)
+        index = self.index_of(segment)
+        entry = index.locate(offset)
+        entry = max(entry, 0)
+        data = self._pool.get(segment.log_path).pread(max(bytes_max, 4096), index.positions[entry] if len(index) else 0)
+        found = self._parse(data, offset, bytes_max)
+        if found:
+            return found
+        return self._one_from_disk(segment, offset)
+
+    def _parse(self, data: bytes, offset: int, bytes_max: int) -> list[Batch | Hole]:
+        """Whole batches in a piece of a segment, as long as they follow each other."""
+        found: list[Batch | Hole] = []
+        at = 0
+        expected = 0
+        while at < min(len(data), bytes_max):
+            try:
+                batch = read_batch(data, at)
+            except BadBatch:
+                break
+            if batch is None or batch.header.root != self.root or batch.last_offset > self.durable:
+                break
+            if (expected and batch.first_offset != expected) or batch.last_offset < offset > batch.first_offset:
+                break
+            found.append(batch)
+            expected = batch.last_offset + 1
+            at += batch.header.bytes
+        return found
+
+    def _one_from_disk(self, segment: Segment, offset: int) -> Sequence[Batch | Hole]:
+        """The slow way: a large batch, a stale index, or a damaged batch."""
+        file = self._pool.get(segment.log_path)
+        for attempt in ("index", "rebuilt"):
+            index = self.index_of(segment)
+            entry = max(0, index.locate(offset))
+            position = index.positions[entry] if len(index) else 0
+            header = header_at(file, position)
+            if header is not None and header.root == self.root and header.first_offset <= offset <= header.last_offset:
+                data = file.pread(header.header_bytes + header.body_bytes, position)
+                try:
+                    batch = read_batch(data)
+                except BadBatch as error:
+                    return (Hole(offset, header.last_offset, f"damaged: {error}"),)
+                if batch is not None:
+                    return (batch,)
+            if attempt == "index":
+                self._rebuild_index(segment)
+        return (Hole(offset, self._next_known(segment, offset) - 1, "damaged: no batch where one was written"),)
+
+    def _next_known(self, segment: Segment, offset: int) -> int:
+        """The next offset, after a damaged place, that the index or the next segment knows."""
+        index = self.index_of(segment)
+        place = index.locate(offset) + 1
+        if place < len(index):
+            return index.offsets[place]
+        later = [other.base for other in self.segments if other.base > segment.base]
+        return min(later) if later else self.durable + 1
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset appended at or after a time; one past the end if there is none."""
+        segments = list(self.segments)
+        low, high = 0, len(segments)
+        while low < high:
+            middle = (low + high) // 2
+            index = self.index_of(segments[middle])
+            if len(index) and index.times[-1] < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(segments):
+            return self.durable + 1
+        found = self.index_of(segments[low]).first_at(time_us)
+        return min(found, self.durable + 1) if found is not None else self.durable + 1
+
+    def _segment_of(self, offset: int) -> Segment:
+        segments = self.segments
+        return segments[max(0, bisect_right(segments, offset, key=_base) - 1)]
+
+    def index_of(self, segment: Segment) -> Index:
+        """A segment's index, from memory, its file, or its log."""
+        index = segment.index
+        if index is not None:
+            return index
+        index = load_index(self._files, segment)
+        if not len(index) or index.offsets[0] != segment.base or index.positions[0] != 0:
+            return self._rebuild_index(segment)
+        segment.index = index
+        self._remember(segment)
+        return index
+
+    def _rebuild_index(self, segment: Segment) -> Index:
+        fresh = Index()
+        last = 0
+        for place, header, _ in whole_batches(self._pool.get(segment.log_path), 0, self.root):
+            if last < header.first_offset <= self.end and place < segment.end:
+                fresh.add(header.first_offset, place, header.time_us)
+                last = header.last_offset
+        segment.index = fresh
+        self._remember(segment)
+        return fresh
+
+    def _remember(self, segment: Segment) -> None:
+        """Keep the indexes of the segments used last; the active one's is always there."""
+        with self._lock:
+            if segment in self._loaded:
+                self._loaded.remove(segment)
+            self._loaded.append(segment)
+            if len(self._loaded) > INDEXES_LOADED_MAX:
+                oldest = self._loaded.pop(0)
+                if self.segments and oldest is not self.segments[-1]:
+                    oldest.index = None
+
+
+def open_segments(files: Files, folder: str) -> list[Segment]:
+    """The segments of a stream as they lie on disk; all but the last are as long as their files."""
+    segments = []
+    for base in bases(files, folder):
+        segment = Segment(folder, base)
+        file = files.open(segment.log_path, write=False)
+        segment.end = segment.allocated = file.size()
+        file.close()
+        segments.append(segment)
+    return segments
+
+
+def length_of(buffers: Sequence[bytes]) -> int:
+    """Bytes that a group takes on disk."""
+    return sum(map(len, buffers))
+
+
+def _first_offset(batch: Batch) -> int:
+    return batch.first_offset
+
+
+def _base(segment: Segment) -> int:
+    return segment.base

@@ -1,0 +1,128 @@
+"""Retained messages of one root: the last one published to each topic with the retain flag.
+
+They are kept as copies, so that retention cannot take them. Those that changed since the last checkpoint are in
+memory, the rest in the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from headwater.config import Config
+from headwater.errors import QuotaExceeded
+from headwater.message import Headers
+from headwater.store import state as rows
+from headwater.store.batch import Batch
+from headwater.store.state import Rows, State
+
+
+class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
+    """A copy of a message."""
+
+    offset: int
+    payload: bytes
+    time_us: int
+    key: bytes | None
+    headers: Headers
+    expires_us: int
+    """When its ttl ends; 0 for never."""
+
+
+class Retained:
+    """The retained messages of a root."""
+
+    def __init__(self, stream: int, state: State, config: Config, count: int) -> None:
+        self.count = count
+        self._stream = stream
+        self._state = state
+        self._config = config
+        self._changed: dict[str, RetainedRow | None] = {}
+
+    def get(self, topic: str) -> RetainedRow | None:
+        """The retained message of a topic, expired or not."""
+        if topic in self._changed:
+            return self._changed[topic]
+        row = self._state.get(rows.key_name(rows.RETAINED, self._stream, topic))
+        return None if row is None else msgspec.msgpack.decode(row, type=RetainedRow)
+
+    def matching(self, wanted: Callable[[str], bool], now_us: int) -> Iterator[tuple[str, RetainedRow]]:
+        """Those of the wanted topics whose ttl has not ended, by name."""
+        if not self.count:
+            return
+        found: dict[str, RetainedRow] = {}
+        for key, value in self._state.scan(rows.key_u32(rows.RETAINED, self._stream)):
+            topic = rows.name_in(key)
+            if wanted(topic) and topic not in self._changed:
+                found[topic] = msgspec.msgpack.decode(value, type=RetainedRow)
+        changed = dict(self._changed)
+        found.update({topic: row for topic, row in changed.items() if row is not None and wanted(topic)})
+        for topic in sorted(found):
+            if not 0 < found[topic].expires_us <= now_us:
+                yield topic, found[topic]
+
+    def admit(self, names: Iterable[str]) -> None:
+        """Refuse one more than the limit allows."""
+        if self.count >= self._config.retained_per_root_max and any(self.get(name) is None for name in names):
+            raise QuotaExceeded(
+                f"{self.count} topics of this root have a retained message, and retained_per_root_max is "
+                f"{self._config.retained_per_root_max}; clear some with an empty payload, or raise the setting"
+            )
+
+    def apply(self, batch: Batch) -> None:
+        """Keep a copy of the last retained message of each topic; an empty payload clears it."""
+        retain = batch.body.retain if batch.has_retained else None
+        if retain is None:
+            return
+        body = batch.body
+        places = [place for place, flag in enumerate(retain) if flag]
+        for place, message in zip(places, body.messages(batch.first_offset, places), strict=True):
+            before = self.get(message.topic)
+            if not message.payload:
+                self.count -= before is not None
+                self._changed[message.topic] = None
+                continue
+            self.count += before is None
+            expires_us = body.expiries[place] if body.expiries is not None else 0
+            self._changed[message.topic] = RetainedRow(
+                message.offset, message.payload, message.time_us, message.key, message.headers, expires_us
+            )
+
+    def expire(self, now_us: int) -> int:
+        """Drop those whose ttl has ended; answers how many."""
+        if not self.count:
+            return 0
+        expired = []
+        for key, value in self._state.scan(rows.key_u32(rows.RETAINED, self._stream)):
+            topic = rows.name_in(key)
+            if topic not in self._changed and 0 < msgspec.msgpack.decode(value, type=RetainedRow).expires_us <= now_us:
+                expired.append(topic)
+        expired += [t for t, row in self._changed.items() if row is not None and 0 < row.expires_us <= now_us]
+        for topic in expired:
+            self._changed[topic] = None
+        self.count -= len(expired)
+        return len(expired)
+
+    def forget(self, wanted: Callable[[str], bool]) -> Rows:
+        """Rows that remove the wanted topics' messages, now."""
+        gone: Rows = {}
+        for key, _ in self._state.scan(rows.key_u32(rows.RETAINED, self._stream)):
+            if wanted(rows.name_in(key)):
+                gone[key] = None
+        topics = {rows.name_in(key) for key in gone} | {topic for topic in self._changed if wanted(topic)}
+        self.count -= sum(self.get(topic) is not None for topic in topics)
+        for topic in topics:
+            self._changed[topic] = None
+        return gone
+
+    def rows(self) -> Rows:
+        """What changed since the last checkpoint."""
+        return {
+            rows.key_name(rows.RETAINED, self._stream, topic): None if row is None else rows.pack(row)
+            for topic, row in self._changed.items()
+        }
+
+    def checkpointed(self) -> None:
+        """The rows are in the state."""
+        self._changed = {}

@@ -1,0 +1,303 @@
+"""One root: its stream, and everything that a publish into it changes.
+
+Counts per topic, retained messages and producers' sequences reflect the stream. They change here, in memory, when a
+batch is durable or is met again by recovery, and reach the state at the next checkpoint. So memory holds what changed
+since then, and no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from headwater.config import Config
+from headwater.errors import Conflict, QuotaExceeded
+from headwater.message import Message, TopicInfo
+from headwater.store import state as rows
+from headwater.store.batch import Batch
+from headwater.store.recovery import Checkpoint
+from headwater.store.state import Rows, State
+from headwater.store.stream import DiskStream
+from headwater.topics.name import compile_filter
+from headwater.topics.retained import Retained, RetainedRow
+
+DELAYED = "$delayed"
+"""Root in which delayed messages wait; also how the batch says so that releases one."""
+KNOWN_TOPICS_MAX = 100_000
+
+
+class RootRow(msgspec.Struct, frozen=True, array_like=True):
+    """What the state keeps about a root."""
+
+    root: str
+    checkpoint: Checkpoint = Checkpoint()
+    topics: int = 0
+    retained: int = 0
+    producers: int = 0
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an idempotent publish was given the first time."""
+
+    first_offset: int
+    count: int
+    time_us: int
+
+
+class Producer(msgspec.Struct, array_like=True):
+    """The last sequences of an idempotent producer, oldest first."""
+
+    window: dict[int, Stored] = {}
+    last: int = -1
+    used_us: int = 0
+
+
+class Purge(msgspec.Struct, frozen=True):
+    """Messages that were purged: those of the wanted topics, up to an offset."""
+
+    wanted: Callable[[str], bool]
+    upto: int
+
+
+class Root:
+    """A root as its owner keeps it; only the thread that commits changes it."""
+
+    def __init__(self, stream: DiskStream, state: State, config: Config, row: RootRow | None = None) -> None:
+        row = row or RootRow(stream.root)
+        self.name = stream.root
+        self.stream = stream
+        self.checkpoint = row.checkpoint
+        self.is_dirty = False
+        self._state = state
+        self._config = config
+        self.purges: tuple[Purge, ...] = self._load_purges()
+        self.topic_count = row.topics
+        self.retained = Retained(stream.number, state, config, row.retained)
+        self._messages: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self._known: set[str] = set()
+        self._promised: set[str] = set()
+        self._producers: dict[str, Producer] = {}
+        self._producers_dirty: set[str] = set()
+        self._producer_count = row.producers
+        self._broken: dict[str, int] = {}
+        """Producers whose publish failed, and its sequence: later ones fail until it has been sent again."""
+
+    def _load_purges(self) -> tuple[Purge, ...]:
+        found = self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))
+        return tuple(
+            Purge(compile_filter(pattern), upto)
+            for pattern, upto in (msgspec.msgpack.decode(value, type=tuple[str, int]) for _, value in found)
+        )
+
+    def purge(self, filter: str, upto: int) -> Rows:
+        """Hide the messages that a filter matches, up to an offset; the rows to write for that."""
+        number = self.stream.number
+        places = [rows.offset_in(key) for key, _ in self._state.scan(rows.key_u32(rows.PURGE, number))]
+        changed = self.forget_topics(compile_filter(filter))
+        changed[rows.key_offset(rows.PURGE, number, 1 + max(places, default=0))] = rows.pack((filter, upto))
+        self.purges += (Purge(compile_filter(filter), upto),)
+        return changed
+
+    # Before the append
+
+    def admit(self, names: Iterable[str], retains: bool) -> None:
+        """Refuse what would go over a limit; changes nothing if it raises."""
+        fresh = self._fresh(names)
+        if not fresh:
+            if retains:
+                self.retained.admit(names)
+            return
+        if self.topic_count + len(self._promised | fresh) > self._config.topics_per_root_max:
+            raise QuotaExceeded(
+                f'root "{self.name}" has {self.topic_count} topics, and topics_per_root_max is '
+                f"{self._config.topics_per_root_max}; publish to topics that exist, or raise the setting"
+            )
+        if retains:
+            self.retained.admit(names)
+        self._promised |= fresh
+
+    def _fresh(self, names: Iterable[str]) -> set[str]:
+        unknown = set(names) - self._known
+        if not unknown:
+            return unknown
+        number, state = self.stream.number, self._state
+        fresh = {
+            name
+            for name in unknown
+            if name not in self._messages and state.get(rows.key_name(rows.TOPIC, number, name)) is None
+        }
+        self._remember(unknown - fresh)
+        return fresh
+
+    def _remember(self, names: Iterable[str]) -> None:
+        if len(self._known) > KNOWN_TOPICS_MAX:
+            self._known.clear()
+        self._known.update(names)
+
+    def repeated(self, producer: str, sequence: int) -> Stored | None:
+        """What this sequence was given the first time, if this is a repeat; Conflict if it cannot be told any more."""
+        broken = self._broken.get(producer)
+        if broken is not None:
+            if sequence > broken:
+                raise Conflict(
+                    f'sequence {broken} of producer "{producer}" failed, so {sequence} is refused to keep their order; '
+                    f"send {broken} again first"
+                )
+            del self._broken[producer]
+        known = self._producer(producer)
+        if sequence > known.last:
+            return None
+        stored = known.window.get(sequence)
+        if stored is None:
+            raise Conflict(
+                f'sequence {sequence} of producer "{producer}" is not above {known.last} and not among its last '
+                f"{self._config.producer_window}; it was stored long ago, or never: count on from {known.last + 1}"
+            )
+        return stored
+
+    def broke(self, producer: str, sequence: int) -> None:
+        """A publish failed: the producer's later ones must not overtake it."""
+        if len(self._broken) < self._config.producers_max:
+            self._broken[producer] = min(sequence, self._broken.get(producer, sequence))
+
+    def _producer(self, name: str) -> Producer:
+        known = self._producers.get(name)
+        if known is None:
+            row = self._state.get(rows.key_name(rows.PRODUCER, self.stream.number, name))
+            known = Producer() if row is None else msgspec.msgpack.decode(row, type=Producer)
+            if len(self._producers) >= self._config.producers_max:
+                self._forget_producers()
+            self._producers[name] = known
+        return known
+
+    def _forget_producers(self) -> None:
+        """From memory only: those with nothing unsaved; the state has their rows."""
+        for name in [name for name in self._producers if name not in self._producers_dirty][
+            : self._config.producers_max // 2
+        ]:
+            del self._producers[name]
+
+    # After the append
+
+    def apply(self, batch: Batch, topics: Sequence[str] | None = None) -> None:
+        """A batch is durable, or was met by recovery: let topics, retained messages and producers reflect it."""
+        header = batch.header
+        names: Iterable[str]
+        if topics is None:
+            topics, names = batch.body.topics, batch.body.names
+        else:
+            names = set(topics)
+        fresh = self._fresh(names)
+        if fresh:
+            self.topic_count += len(fresh)
+            self._remember(fresh)
+        self._promised.clear()
+        self._count(topics, batch.first_offset)
+        self.retained.apply(batch)
+        if header.producer is not None and not header.producer.startswith(DELAYED):
+            self._note(header.producer, header.sequence, Stored(header.first_offset, header.count, header.time_us))
+        self.is_dirty = True
+
+    def _count(self, topics: Sequence[str], first_offset: int) -> None:
+        count = len(topics)
+        if count == 1 or len(set(topics)) == 1:
+            topic = topics[0]
+            self._messages[topic] = self._messages.get(topic, 0) + count
+            self._last[topic] = first_offset + count - 1
+            return
+        for topic, times in Counter(topics).items():
+            self._messages[topic] = self._messages.get(topic, 0) + times
+        self._last.update(zip(topics, range(first_offset, first_offset + count), strict=True))
+
+    def _note(self, name: str, sequence: int, stored: Stored) -> None:
+        producer = self._producer(name)
+        if producer.last < 0:
+            self._producer_count += 1
+        producer.last = max(producer.last, sequence)
+        producer.used_us = stored.time_us
+        producer.window[sequence] = stored
+        while len(producer.window) > self._config.producer_window:
+            del producer.window[next(iter(producer.window))]
+        self._producers_dirty.add(name)
+
+    # Checkpoints
+
+    def rows(self, checkpoint: Checkpoint) -> Rows:
+        """Rows that bring the state up to this moment."""
+        number = self.stream.number
+        changed: Rows = {}
+        for topic, count in self._messages.items():
+            key = rows.key_name(rows.TOPIC, number, topic)
+            before = self._state.get(key)
+            known = msgspec.msgpack.decode(before, type=tuple[int, int])[0] if before is not None else 0
+            changed[key] = rows.pack((known + count, self._last[topic]))
+        for name in self._producers_dirty:
+            changed[rows.key_name(rows.PRODUCER, number, name)] = rows.pack(self._producers[name])
+        if self._producer_count > self._config.producers_max:
+            self._drop_producers(changed)
+        changed.update(self.retained.rows())
+        changed[rows.key_u32(rows.STREAM, number)] = rows.pack(
+            RootRow(self.name, checkpoint, self.topic_count, self.retained.count, self._producer_count)
+        )
+        return changed
+
+    def _drop_producers(self, changed: Rows) -> None:
+        """Forget for good the producers that were unused for longest."""
+        prefix = rows.key_u32(rows.PRODUCER, self.stream.number)
+        used = []
+        for key, value in self._state.scan(prefix):
+            if key not in changed:
+                used.append((msgspec.msgpack.decode(value, type=Producer).used_us, key))
+        for _, key in sorted(used)[: self._producer_count - self._config.producers_max]:
+            changed[key] = None
+            self._producers.pop(rows.name_in(key), None)
+            self._producer_count -= 1
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """The rows are in the state: start gathering anew."""
+        self.checkpoint = checkpoint
+        self._messages = {}
+        self._last = {}
+        self._producers_dirty.clear()
+        self.retained.checkpointed()
+        self.is_dirty = False
+
+    # Looking
+
+    def topics(self, wanted: Callable[[str], bool]) -> Iterator[TopicInfo]:
+        """Topics of this root, in order of their names."""
+        number = self.stream.number
+        messages, last = dict(self._messages), dict(self._last)
+        found: dict[str, tuple[int, int]] = {}
+        for key, value in self._state.scan(rows.key_u32(rows.TOPIC, number)):
+            topic = rows.name_in(key)
+            if wanted(topic):
+                found[topic] = msgspec.msgpack.decode(value, type=tuple[int, int])
+        for topic, count in messages.items():
+            if wanted(topic):
+                before = found.get(topic, (0, 0))[0]
+                found[topic] = (before + count, last[topic])
+        for topic in sorted(found):
+            count, offset = found[topic]
+            yield TopicInfo(topic, count, offset, self.retained.get(topic) is not None)
+
+    def forget_topics(self, wanted: Callable[[str], bool]) -> Rows:
+        """Purged topics are no topics any more; the rows to write for that."""
+        changed: Rows = {}
+        for info in list(self.topics(wanted)):
+            changed[rows.key_name(rows.TOPIC, self.stream.number, info.topic)] = None
+            self._messages.pop(info.topic, None)
+            self._last.pop(info.topic, None)
+            self._known.discard(info.topic)
+            self.topic_count -= 1
+        changed.update(self.retained.forget(wanted))
+        self.is_dirty = True
+        return changed
+
+
+def retained_message(row: RetainedRow, topic: str) -> Message:
+    """A retained message as a new subscriber sees it."""
+    return Message(topic, row.offset, row.payload, row.time_us, row.key, row.headers, True)

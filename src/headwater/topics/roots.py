@@ -1,0 +1,442 @@
+"""All roots of a bus: takes publishes in, appends them in groups, applies what they change, and tells who waits.
+
+A message's way through the embedded bus is this module read from top to bottom. Everything from `_commit` down runs
+in one thread at a time, the one that commits, which thereby owns every root. A batch is the unit: loose messages that
+arrive together for one root become one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from headwater.clock import Clock
+from headwater.config import Config
+from headwater.delivery.delays import due_key
+from headwater.errors import DiskFull, Failed, HeadwaterError, QuotaExceeded
+from headwater.message import Headers, Receipt, Receipts
+from headwater.store import state as rows
+from headwater.store.batch import Batch, checksum
+from headwater.store.body import encode_body
+from headwater.store.commit import GroupCommit, Item
+from headwater.store.recovery import Checkpoint, Found
+from headwater.store.state import Rows, State
+from headwater.store.stream import DiskStream, Hole, Write
+from headwater.store.streams import Streams
+from headwater.topics.root import DELAYED, Root, RootRow
+
+DISK_CHECK_BYTES = 4 * 1024 * 1024
+"""Free room is asked for again after this much was written."""
+
+OnDurable = Callable[[Root, Sequence[Batch]], None]
+
+
+class Part:
+    """What one publish call brings to one root."""
+
+    __slots__ = ("body", "crc", "expiries", "headers", "keys", "payloads", "positions", "retain", "root", "topics")
+
+    def __init__(
+        self,
+        root: str,
+        topics: Sequence[str],
+        payloads: Sequence[bytes],
+        positions: Sequence[int],
+        retain: Sequence[bool] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        expiries: Sequence[int] | None = None,
+    ) -> None:
+        self.root = root
+        self.topics = topics
+        self.payloads = payloads
+        self.positions = positions
+        self.retain = retain
+        self.keys = keys
+        self.headers = headers
+        self.expiries = expiries
+        self.body: bytes | None = None
+        self.crc = 0
+
+    def encode(self, time_us: int) -> None:
+        """Make the body here, in the publisher's thread, rather than in the one that commits."""
+        self.body = encode_body(
+            self.topics,
+            self.payloads,
+            time_us,
+            retain=self.retain,
+            keys=self.keys,
+            headers=self.headers,
+            expiries=self.expiries,
+        )
+        self.crc = checksum(self.body)
+
+
+class Publish(Item):
+    """One publish call: a part for each root that it touches."""
+
+    __slots__ = ("is_delayed", "is_one", "parts", "producer", "runs", "sequence", "topics")
+
+    def __init__(
+        self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
+    ) -> None:
+        super().__init__(weight)
+        self.topics = topics
+        self.parts = parts
+        self.producer = producer
+        self.sequence = sequence
+        self.is_one = is_one
+        self.is_delayed = False
+        self.runs: list[tuple[Sequence[int], int, int, bool]] = []
+        """Per part: positions in the call, first offset, append time, whether it is a repeat."""
+
+    def result(self) -> Receipt | Receipts:
+        if self.is_one:
+            _, first, time_us, duplicate = self.runs[0]
+            return Receipt(self.topics[0], 0 if self.is_delayed else first, time_us, duplicate)
+        return Receipts(self.topics, self.runs)
+
+
+class _Loose:
+    """Messages of one root that came one by one and go as one batch."""
+
+    __slots__ = ("expiries", "headers", "items", "keys", "payloads", "retain", "topics")
+
+    def __init__(self) -> None:
+        self.items: list[Publish] = []
+        self.topics: list[str] = []
+        self.payloads: list[bytes] = []
+        self.retain: list[bool] = []
+        self.keys: list[bytes | None] = []
+        self.headers: list[Headers] = []
+        self.expiries: list[int] = []
+
+    def add(self, item: Publish, part: Part) -> None:
+        self.items.append(item)
+        self.topics += part.topics
+        self.payloads += part.payloads
+        self.retain += part.retain or (False,)
+        self.keys += part.keys or (None,)
+        self.headers += part.headers or ((),)
+        self.expiries += part.expiries or (0,)
+
+
+class _Place:
+    """A batch on its way: what it carries, and for whom."""
+
+    __slots__ = ("loose", "owner", "part", "topics", "write")
+
+    def __init__(
+        self, write: Write, topics: Sequence[str], owner: Publish | None, part: Part | None, loose: list[Publish]
+    ) -> None:
+        self.write = write
+        self.topics = topics
+        self.owner = owner
+        self.part = part
+        self.loose = loose
+
+
+class Roots:
+    """Every root of a bus, and the way into them."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        state: State,
+        config: Config,
+        clock: Clock,
+        on_durable: OnDurable,
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        self._streams = streams
+        self._state = state
+        self._config = config
+        self._clock = clock
+        self._on_durable = on_durable
+        self._on_trouble = on_trouble
+        self._roots: dict[str, Root] = {}
+        self._since_bytes = 0
+        self._since_batches = 0
+        self._since_disk_check = DISK_CHECK_BYTES
+        self._has_room = True
+        self.commit = GroupCommit("log", self._commit, config.group_bytes_max, config.group_messages_max)
+
+    # Looking
+
+    def get(self, name: str) -> Root | None:
+        """A root, if there is one of that name."""
+        return self._roots.get(name)
+
+    def all(self) -> list[Root]:
+        """Every root."""
+        return list(self._roots.values())
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._roots)
+
+    # Opening
+
+    def recover(self) -> dict[str, Found]:
+        """Bring back every stream, and what is remembered about it."""
+        known: dict[int, RootRow] = {}
+        for key, value in self._state.scan(rows.STREAM):
+            known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
+        floors = self._acked_floors()
+
+        def checkpoint(number: int) -> Checkpoint:
+            return known[number].checkpoint if number in known else Checkpoint()
+
+        def apply(stream: DiskStream, batch: Batch) -> None:
+            root = self._root_of(stream, known)
+            root.apply(batch)
+            self._note_delays(root, batch)
+
+        met = self._streams.recover(checkpoint, lambda number: floors.get(number, 0), self.holes, apply, first=DELAYED)
+        for stream in self._streams.all():
+            self._root_of(stream, known)
+        self._keep_holes(met)
+        if any(found.batches or found.holes for found in met.values()):
+            self.checkpoint()
+        return met
+
+    def look(self) -> None:
+        """See the roots as they are now, beside a process that owns them."""
+        known: dict[int, RootRow] = {}
+        for key, value in self._state.scan(rows.STREAM):
+            known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
+        self._streams.look(self.holes)
+        self._roots.clear()
+        for stream in self._streams.all():
+            root = self._root_of(stream, known)
+            offset = root.checkpoint.applied + 1
+            while offset <= stream.durable:
+                for found in stream.read(offset, self._config.read_bytes):
+                    if isinstance(found, Batch):
+                        root.apply(found)
+                        offset = found.last_offset + 1
+                    else:
+                        offset = found.last + 1
+
+    def _root_of(self, stream: DiskStream, known: dict[int, RootRow]) -> Root:
+        root = self._roots.get(stream.root)
+        if root is None:
+            root = self._roots[stream.root] = Root(stream, self._state, self._config, known.get(stream.number))
+        return root
+
+    def _acked_floors(self) -> dict[int, int]:
+        """The highest acked floor of each stream: what was acked was durable."""
+        floors: dict[int, int] = {}
+        for key, value in self._state.scan(rows.FLOOR):
+            _, stream = rows.pair_in(key)
+            floors[stream] = max(floors.get(stream, 0), int.from_bytes(value[:8], "big"))
+        return floors
+
+    def holes(self, number: int) -> list[Hole]:
+        """Gaps that are known in a stream."""
+        return [
+            Hole(rows.offset_in(key), *msgspec.msgpack.decode(value, type=tuple[int, str]))
+            for key, value in self._state.scan(rows.key_u32(rows.GAP, number))
+        ]
+
+    def _keep_holes(self, met: dict[str, Found]) -> None:
+        changed: Rows = {}
+        for name, found in met.items():
+            number = self._roots[name].stream.number
+            for hole in found.holes:
+                changed[rows.key_offset(rows.GAP, number, hole.first)] = rows.pack((hole.last, hole.reason))
+        if changed:
+            self._state.write(changed)
+            self._state.sync()
+
+    # A publish, on its way to disk
+
+    def _commit(self, items: list[Publish]) -> None:
+        """Append a group: one batch per call, loose messages of a root together; then finish every item."""
+        self._check_room()
+        group: dict[Root, list[_Place]] = {}
+        loose: dict[Root, _Loose] = {}
+        admitted: list[Publish] = []
+        for item in items:
+            try:
+                self._admit(item, group, loose)
+            except HeadwaterError as error:
+                self._refuse(item, error)
+            else:
+                admitted.append(item)
+        for root, messages in loose.items():
+            self._gather(root, messages, group)
+        try:
+            if group:
+                self._append(group)
+        except HeadwaterError as error:
+            for item in admitted:
+                self._refuse(item, error)
+            return
+        for item in admitted:
+            item.finish()
+        self._checkpoint_in_time()
+
+    def _checkpoint_in_time(self) -> None:
+        """What recovery would have to look at stays bounded. The messages are safe whether or not this works."""
+        if self._since_bytes < self._config.checkpoint_bytes and self._since_batches < self._config.checkpoint_batches:
+            return
+        try:
+            self.checkpoint()
+        except Failed as error:
+            self._since_bytes = self._since_batches = 0
+            self._on_trouble(str(error))
+
+    def _check_room(self) -> None:
+        if self._since_disk_check >= DISK_CHECK_BYTES or not self._has_room:
+            self._has_room = self._streams.free_bytes() >= self._config.disk_free_bytes_min
+            self._since_disk_check = 0
+
+    def _admit(self, item: Publish, group: dict[Root, list[_Place]], loose: dict[Root, _Loose]) -> None:
+        if not self._has_room:
+            raise DiskFull(
+                f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was "
+                "stored: free some room and publish again"
+            )
+        fresh = self._unrepeated(item)
+        homes = [(self._open(part.root), part) for part in fresh]
+        for root, part in homes:
+            root.admit(part.topics, part.retain is not None and any(part.retain))
+        for root, part in homes:
+            if part.body is None and item.producer is None:
+                loose.setdefault(root, _Loose()).add(item, part)
+                continue
+            if root in loose:
+                self._gather(root, loose.pop(root), group)
+            if part.body is None:
+                part.encode(self._clock.now_us())
+            assert part.body is not None
+            producer = item.producer.encode() if item.producer is not None else None
+            write = Write(part.body, part.crc, len(part.topics), producer, item.sequence)
+            group.setdefault(root, []).append(_Place(write, part.topics, item, part, []))
+
+    def _unrepeated(self, item: Publish) -> list[Part]:
+        """The parts that are to be stored; what an idempotent producer sent before is answered as it was then."""
+        if item.producer is None or item.producer.startswith(DELAYED):
+            return item.parts
+        fresh = []
+        for part in item.parts:
+            root = self._roots.get(part.root)
+            stored = root.repeated(item.producer, item.sequence) if root is not None else None
+            if stored is None:
+                fresh.append(part)
+            else:
+                item.runs.append((part.positions, stored.first_offset, stored.time_us, True))
+        return fresh
+
+    def _open(self, name: str) -> Root:
+        root = self._roots.get(name)
+        if root is not None:
+            return root
+        if len(self._roots) >= self._config.roots_max:
+            raise QuotaExceeded(
+                f'there are {len(self._roots)} roots, and roots_max is {self._config.roots_max}; publish "{name}/…" '
+                "under a root that exists, or raise the setting"
+            )
+        return self._root_of(self._streams.create(name), {})
+
+    def _gather(self, root: Root, messages: _Loose, group: dict[Root, list[_Place]]) -> None:
+        body = encode_body(
+            messages.topics,
+            messages.payloads,
+            self._clock.now_us(),
+            retain=messages.retain,
+            keys=messages.keys,
+            headers=messages.headers,
+            expiries=messages.expiries,
+        )
+        write = Write(body, checksum(body), len(messages.topics))
+        group.setdefault(root, []).append(_Place(write, messages.topics, None, None, messages.items))
+
+    def _append(self, group: dict[Root, list[_Place]]) -> None:
+        writes = [(root.stream, [place.write for place in places]) for root, places in group.items()]
+        try:
+            self._streams.append(writes, self._clock.now_us()).wait()
+        except DiskFull:
+            self._has_room = False
+            raise
+        for root, places in group.items():
+            for place in places:
+                batch = place.write.batch
+                assert batch is not None
+                root.apply(batch, place.topics)
+                self._note_delays(root, batch)
+                self._settle(place, batch)
+                self._since_bytes += len(batch.data)
+                self._since_disk_check += len(batch.data)
+            self._since_batches += len(places)
+            self._on_durable(root, [place.write.batch for place in places if place.write.batch is not None])
+
+    def _settle(self, place: _Place, batch: Batch) -> None:
+        """Tell each call where its messages stand."""
+        first, time_us = batch.first_offset, batch.header.time_us
+        if place.owner is not None and place.part is not None:
+            place.owner.runs.append((place.part.positions, first, time_us, False))
+            return
+        for offset, item in enumerate(place.loose, first):
+            item.runs.append(((0,), offset, time_us, False))
+
+    def _refuse(self, item: Publish, error: HeadwaterError) -> None:
+        if item.producer is not None:
+            for part in item.parts:
+                root = self._roots.get(part.root)
+                if root is not None and error.code != 409:
+                    root.broke(item.producer, item.sequence)
+        item.finish(error)
+
+    def _note_delays(self, root: Root, batch: Batch) -> None:
+        """A message has begun to wait, or has reached its topic and waits no more."""
+        producer = batch.header.producer
+        if root.name == DELAYED:
+            self._state.write({due_key(message): b"" for message in batch.body.messages(batch.first_offset)})
+        elif producer is not None and producer.startswith(DELAYED):
+            due_us = int(producer.removeprefix(DELAYED + "/"))
+            self._state.write({rows.key_due(due_us, batch.header.sequence): None})
+
+    # Checkpoints: in the committing role.
+
+    def checkpoint(self) -> None:
+        """Let the state reflect every stream, all in one atomic write."""
+        changed: Rows = {}
+        marks: list[tuple[Root, Checkpoint]] = []
+        for root in self._roots.values():
+            if root.is_dirty:
+                mark = self._streams.checkpoint(root.stream)
+                changed.update(root.rows(mark))
+                marks.append((root, mark))
+        if changed:
+            try:
+                self._state.write(changed)
+                self._state.sync()
+            except Exception as error:
+                raise Failed(f"the state store failed: {error}") from error
+        for root, mark in marks:
+            root.checkpointed(mark)
+        self._since_bytes = self._since_batches = 0
+
+    def checkpoint_all(self) -> None:
+        """As `checkpoint`, also for roots whose files alone have changed."""
+        for root in self._roots.values():
+            root.is_dirty = True
+        self.checkpoint()
+
+    def close(self) -> None:
+        """Commit what is pending, checkpoint, and let go."""
+        self.commit.close()
+        if not any(root.stream.failed for root in self._roots.values()):
+            self.checkpoint()
+
+
+def parts_by_root(root_of: Iterable[str]) -> dict[str, list[int]]:
+    """Positions in a call, by root, in the order of the call."""
+    places: dict[str, list[int]] = {}
+    for position, root in enumerate(root_of):
+        places.setdefault(root, []).append(position)
+    return places

@@ -1,0 +1,216 @@
+"""What a bus does by itself, in time, and what an operator asks for now and then.
+
+By itself: release delayed messages, delete what retention allows, forget what expired. On demand: purge and backup.
+All of it runs in the committing role, called by the one timer queue.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from headwater.clock import SECOND_US, Clock
+from headwater.config import Config
+from headwater.delivery import delays
+from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.rows import RowCommit
+from headwater.delivery.timers import Timers
+from headwater.errors import HeadwaterError, Malformed
+from headwater.events import Events
+from headwater.outgoing import Desk
+from headwater.store import folder as folders
+from headwater.store.files import Files
+from headwater.store.state import Rows, State
+from headwater.store.stream import Hole
+from headwater.topics.name import filter_covers_root, is_everything_of
+from headwater.topics.root import Root
+from headwater.topics.roots import Publish, Roots
+
+
+class Upkeep:
+    """The housekeeping of one bus."""
+
+    def __init__(
+        self,
+        roots: Roots,
+        dispatcher: Dispatcher,
+        desk: Desk,
+        state: State,
+        timers: Timers,
+        config: Config,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._roots = roots
+        self._dispatcher = dispatcher
+        self._desk = desk
+        self._state = state
+        self._timers = timers
+        self._config = config
+        self._clock = clock
+        self._events = events
+        self._segments: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Begin to look after things."""
+        self._arm_delays()
+        self._arm_round()
+
+    # By the thread that commits, after each append
+
+    def on_durable(self, root: Root) -> None:
+        """Something was appended: a delayed message may be the next, or a segment may have rolled."""
+        if root.name == delays.ROOT:
+            self._arm_delays()
+        segments = len(root.stream.segments)
+        if segments != self._segments.get(root.name, segments):
+            self._timers.set(("retention", root.name), self._clock.monotonic_us(), lambda: self._in_role(root))
+        self._segments[root.name] = segments
+
+    def _in_role(self, root: Root) -> None:
+        self._roots.commit.run(lambda: self.retain(root))
+
+    # Delayed messages
+
+    def _arm_delays(self) -> None:
+        due_us = delays.earliest(self._state)
+        if due_us is not None:
+            wait_us = max(0, due_us - self._clock.now_us())
+            # Looked at again at least each minute, as the wall clock may be corrected meanwhile.
+            due_us = self._clock.monotonic_us() + min(wait_us, 60 * SECOND_US)
+        self._timers.set("delays", due_us, self._release)
+
+    def _release(self) -> None:
+        """Bring what is due to its topics; each append removes the row that made it wait."""
+        waiting = self._roots.get(delays.ROOT)
+        if waiting is None:
+            return
+        items = []
+        for offset in delays.due(self._state, self._clock.now_us()):
+            for batch in waiting.stream.read(offset, 1)[:1]:
+                if isinstance(batch, Hole):
+                    self._events.trouble(f"delayed message {offset} is gone ({batch.reason})")
+                    continue
+                message = batch.body.messages(batch.first_offset, [offset - batch.first_offset])[0]
+                topic, headers, due_us, ttl_s, retain = delays.unwrap(message)
+                items.append(
+                    self._desk.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
+                )
+        self._submit(items)
+        self._arm_delays()
+
+    def _submit(self, items: list[Publish]) -> None:
+        for item in items:
+            self._roots.commit.enqueue(item)
+        for item in items:
+            try:
+                self._roots.commit.drive(item)
+            except HeadwaterError as error:
+                self._events.trouble(f'a delayed message for "{item.topics[0]}" could not be published: {error}')
+
+    # Retention and expiry
+
+    def _arm_round(self) -> None:
+        due_us = self._clock.monotonic_us() + round(self._config.retention_interval_s * SECOND_US)
+        self._timers.set("round", due_us, self._round)
+
+    def _round(self) -> None:
+        """Look at everything that gets old."""
+        try:
+            self._roots.commit.run(self._go_round)
+        finally:
+            self._arm_round()
+
+    def _go_round(self) -> None:
+        now_us = self._clock.now_us()
+        self._dispatcher.expire()
+        for root in self._roots.all():
+            if root.retained.expire(now_us):
+                root.is_dirty = True
+            self.retain(root)
+
+    def retain(self, root: Root) -> None:
+        """Delete the segments of a root that its rule allows to delete."""
+        rule = self._config.retention_of(root.name)
+        stream = root.stream
+        soft = max(self._older_than(root, rule.age_s), self._beyond(root, rule.bytes))
+        hard = max(self._older_than(root, rule.hard_age_s), self._beyond(root, rule.hard_bytes))
+        if root.name == delays.ROOT:
+            soft = self._not_waiting(root)
+        if max(soft, hard) < stream.first_offset:
+            return
+        needed = self._dispatcher.needed_from(root)
+        upto = max(hard, min(soft, needed - 1))
+        if upto < stream.first_offset:
+            return
+        before = stream.first_offset
+        self._roots.checkpoint()
+        first = stream.trim(upto)
+        self._segments[root.name] = len(stream.segments)
+        if first > needed:
+            self._events.add(
+                "retention",
+                f'messages {max(needed, before)} to {first - 1} of "{root.name}" were deleted unacked: '
+                "the hard limit of its retention was reached",
+            )
+
+    def _older_than(self, root: Root, age_s: float) -> int:
+        if not age_s:
+            return 0
+        return root.stream.offset_at(self._clock.now_us() - round(age_s * SECOND_US)) - 1
+
+    def _beyond(self, root: Root, bytes_max: int) -> int:
+        """The last offset of the oldest segments that are too many."""
+        if not bytes_max:
+            return 0
+        total, upto = root.stream.size, 0
+        segments = root.stream.segments
+        for segment, following in pairwise(segments):
+            if total <= bytes_max:
+                break
+            total -= segment.end
+            upto = following.base - 1
+        return upto
+
+    def _not_waiting(self, root: Root) -> int:
+        """Delayed messages up to this offset have all been released."""
+        waiting = [offset for _, offset in delays.waiting(self._state)]
+        return min(waiting) - 1 if waiting else root.stream.durable
+
+    # What an operator asks for: in the committing role.
+
+    def purge(self, filter: str, commit: RowCommit) -> int:
+        """Hide what a filter matches, at once and for good; whole segments of it are deleted."""
+        self._roots.checkpoint()
+        count = 0
+        changed: Rows = {}
+        emptied = []
+        for root in self._roots.all():
+            if filter_covers_root(filter, root.name) and root.name != delays.ROOT:
+                before = root.topic_count
+                changed.update(root.purge(filter, root.stream.durable))
+                count += before - root.topic_count
+                if is_everything_of(filter, root.name):
+                    emptied.append(root)
+        commit.write(changed)
+        self._roots.checkpoint()
+        for root in emptied:
+            root.stream.trim(root.stream.durable)
+        return count
+
+    def backup(self, files: Files, folder: str, target: str, commit: RowCommit) -> None:
+        """Hard links to segments that no longer change, copies of those that do, and a snapshot of the state."""
+        if files.list(target):
+            raise Malformed(f'"{target}" is not empty; back up into a new folder')
+        self._roots.checkpoint()
+        commit.run(lambda: self._snapshot(files, folder, target))
+
+    def _snapshot(self, files: Files, folder: str, target: str) -> None:
+        for root in self._roots.all():
+            stream = root.stream
+            if stream.segments and stream.segments[-1].end and stream.failed is None:
+                stream.roll()
+            stream.store_indexes()
+        self._roots.checkpoint_all()
+        folders.copy(files, folder, target, link=True)
+        self._state.snapshot(f"{target}/{folders.STATE}")
+        files.sync_folder(target)
