@@ -253,6 +253,11 @@ class Bus:
             return done
         return cast("Future[Receipts]", self._soon(item))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a publish would have to wait for its turn before it is even taken in."""
+        return self._roots.commit.is_full
+
     def _soon(self, item: Publish) -> Future[object]:
         item.future = future = Future[object]()
         self._roots.commit.submit(item)
@@ -477,6 +482,10 @@ class Bus:
             self._replies.forget(pairs)
             raise
         return pairs, answer
+
+    def forget_request(self, headers: tuple[tuple[str, str], ...]) -> None:
+        """Nobody waits for this answer any more."""
+        self._replies.forget(headers)
 
     def _reply(self, message: Message, payload: bytes) -> Receipt:
         topic, headers = answer_headers(message)

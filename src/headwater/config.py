@@ -83,8 +83,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes that may wait for one commit; a publisher waits its turn beyond it."""
     group_messages_max: int = 100_000
     """Messages that may wait for one commit; a publisher waits its turn beyond it."""
-    tail_bytes: int = 4 * MIB
+    tail_bytes: int = 2 * MIB
     """Newest batches of a root that stay in memory for its readers."""
+    tails_bytes: int = 16 * MIB
+    """The same over all roots; beyond it they are dropped, and readers go to the disk."""
     read_bytes: int = 1 * MIB
     """How much a reader asks of the disk at once."""
     open_files_max: int = 256

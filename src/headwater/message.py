@@ -28,8 +28,8 @@ class Origin(Protocol):
     def reply(self, message: Message, payload: bytes) -> Receipt: ...
 
 
-class Message(msgspec.Struct, frozen=True, gc=False, eq=False, repr_omit_defaults=True):
-    """A message as a subscriber, a replay or a follower sees it."""
+class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """What a message says, whichever way it is read."""
 
     topic: str
     offset: int
@@ -52,6 +52,29 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False, repr_omit_default
         """When it was published, UTC."""
         return to_datetime(self.time_us)
 
+    def __repr__(self) -> str:
+        more = "".join(
+            f", {name}={value!r}"
+            for name, value, default in (
+                ("key", self.key, None),
+                ("headers", self.headers, ()),
+                ("retained", self.retained, False),
+                ("attempt", self.attempt, 1),
+            )
+            if value != default
+        )
+        return f"{type(self).__name__}({self.topic!r}, offset={self.offset}, payload={self.payload!r}{more})"
+
+    def _origin(self, verb: str) -> Origin:
+        if self.origin is None:
+            raise Conflict(f"cannot {verb} a message that was read from history; subscribe with an id for that")
+        origin: Origin = self.origin
+        return origin
+
+
+class Message(Envelope, frozen=True, gc=False, eq=False):
+    """A message as a subscriber, a replay or a follower sees it."""
+
     def ack(self, wait: bool = True) -> None:
         """Done with it: never handed out again. On disk when this returns, unless wait=False."""
         self._origin("ack").ack((self,), wait)
@@ -73,12 +96,6 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False, repr_omit_default
         if not dict(self.headers).get(REPLY_TO):
             raise Conflict(f'message {self.offset} of "{self.topic}" is no request: it has no {REPLY_TO} header')
         return self._origin("reply").reply(self, payload)
-
-    def _origin(self, verb: str) -> Origin:
-        if self.origin is None:
-            raise Conflict(f"cannot {verb} a message that was read from history; subscribe with an id for that")
-        origin: Origin = self.origin
-        return origin
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):

@@ -6,6 +6,7 @@ bring many messages; single ones are encoded together by the thread that commits
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
@@ -35,6 +36,7 @@ class Desk:
         self._clock = clock
         self._state = state
         self._checked: dict[str, str] = {}
+        self._seen: defaultdict[str, set[str]] = defaultdict(set)
 
     def one(
         self,
@@ -49,7 +51,9 @@ class Desk:
         deliver_at: datetime | None,
     ) -> Publish:
         """One message."""
-        root = self._checked.get(topic) or self._check_topic(topic)
+        root = self._checked.get(topic) if type(topic) is str else None
+        if root is None:
+            root = self._check_topic(topic)
         if type(payload) is not bytes:
             payload = self._bytes("payload", payload)
         if len(payload) > self._config.message_bytes_max:
@@ -80,55 +84,60 @@ class Desk:
         given = messages if isinstance(messages, list | tuple) else list(messages)
         if not given:
             return Publish((), [], 0, producer, number, is_one=False)
-        if Outgoing in set(map(type, given)):
+        try:
+            topics = [topic for topic, _ in given]  # type: ignore[misc]  # an Outgoing says so by raising
+            payloads = [payload for _, payload in given]  # type: ignore[misc]
+        except (TypeError, ValueError):
             return self._many_rich([_as_outgoing(message) for message in given], producer, number)
-        topics, payloads = self._split(given)
         weight = self._check_payloads(payloads)
-        roots = self._roots_of(topics)
-        now_us = self._clock.now_us()
-        if isinstance(roots, str):
-            parts = [Part(roots, topics, payloads, range(len(topics)))]
+        root = self._common_root(topics)
+        if root is not None:
+            parts = [Part(root, topics, payloads, range(len(topics)))]
         else:
             parts = []
-            for root, places in parts_by_root(roots).items():
+            for name, places in parts_by_root(topics, self._checked).items():
                 pick = itemgetter(*places) if len(places) > 1 else lambda column, at=places[0]: (column[at],)
-                parts.append(Part(root, pick(topics), pick(payloads), places))
-        for part in parts:
-            part.encode(now_us)
-            self._check_body(part)
-        return Publish(topics, parts, weight, producer, number, is_one=False)
+                parts.append(Part(name, pick(topics), pick(payloads), places))
+        return self._encoded(parts, topics, weight, producer, number)
 
-    def _split(self, given: Sequence[tuple[str, bytes] | Outgoing]) -> tuple[Sequence[str], Sequence[bytes]]:
-        try:
-            topics, payloads = zip(*given, strict=True)
-        except (TypeError, ValueError):
-            raise Malformed(
-                "publish_many takes (topic, payload) pairs, or headwater.Outgoing values for those with more to say"
-            ) from None
-        return topics, payloads
-
-    def _roots_of(self, topics: Sequence[str]) -> str | list[str]:
-        """The root of all, or of each."""
+    def _common_root(self, topics: Sequence[str]) -> str | None:
+        """The root of all of them; None if there are several. Those that were seen before are checked as a set."""
         checked = self._checked
+        first = topics[0]
+        root = checked.get(first) if type(first) is str else None
+        if root is not None and self._seen[root].issuperset(topics):
+            return root
         names = set(topics)
-        roots = {checked.get(name) for name in names}
+        roots = set(map(checked.get, names))
         if None in roots:
             roots = {self._check_topic(name) for name in names}
-        if len(roots) == 1:
-            only = roots.pop()
-            assert only is not None
-            return only
-        return [topic.partition("/")[0] for topic in topics]
+        return roots.pop() if len(roots) == 1 else None
 
     def _check_payloads(self, payloads: Sequence[bytes]) -> int:
-        for payload in payloads if set(map(type, payloads)) != {bytes} else ():
-            if type(payload) is not bytes:
-                self._bytes("payload", payload)
-                raise Malformed("publish_many takes payloads of type bytes; convert others with bytes(...)")
-        lengths = list(map(len, payloads))
+        try:
+            lengths = list(map(len, payloads))
+        except TypeError:
+            raise self._not_bytes(payloads) from None
         if max(lengths) > self._config.message_bytes_max:
             raise self._too_large(max(lengths))
         return sum(lengths) + MESSAGE_WEIGHT * len(lengths)
+
+    def _not_bytes(self, payloads: Sequence[object]) -> Malformed:
+        odd = next(payload for payload in payloads if not isinstance(payload, bytes | bytearray | memoryview))
+        hint = "; encode text with .encode()" if isinstance(odd, str) else ""
+        return Malformed(f"a payload is of type {type(odd).__name__}; it has to be bytes{hint}")
+
+    def _encoded(
+        self, parts: list[Part], topics: Sequence[str], weight: int, producer: str | None, number: int
+    ) -> Publish:
+        now_us = self._clock.now_us()
+        for part in parts:
+            try:
+                part.encode(now_us)
+            except TypeError:
+                raise self._not_bytes(part.payloads) from None
+            self._check_body(part)
+        return Publish(topics, parts, weight, producer, number, is_one=False)
 
     def _many_rich(self, given: list[Outgoing], producer: str | None, number: int) -> Publish:
         topics = [message.topic for message in given]
@@ -137,15 +146,12 @@ class Desk:
             for message in given
         ]
         weight = self._check_payloads(payloads)
-        for topic in set(topics):
-            self._check_topic(topic)
+        self._common_root(topics)
         keys = [None if message.key is None else self._key(message.key) for message in given]
         headers = [self._headers(message.headers) if message.headers else () for message in given]
         expiries = [0 if message.ttl_s is None else self._expiry(message.ttl_s) for message in given]
-        now_us = self._clock.now_us()
-        parts = []
-        for root, places in parts_by_root(topic.partition("/")[0] for topic in topics).items():
-            part = Part(
+        parts = [
+            Part(
                 root,
                 [topics[place] for place in places],
                 [payloads[place] for place in places],
@@ -155,10 +161,9 @@ class Desk:
                 [headers[place] for place in places],
                 [expiries[place] for place in places],
             )
-            part.encode(now_us)
-            self._check_body(part)
-            parts.append(part)
-        return Publish(topics, parts, weight, producer, number, is_one=False)
+            for root, places in parts_by_root(topics, self._checked).items()
+        ]
+        return self._encoded(parts, topics, weight, producer, number)
 
     def _delayed(
         self,
@@ -226,6 +231,8 @@ class Desk:
             raise Malformed(f'"{delays.ROOT}" is where delayed messages wait; publish with deliver_at=datetime instead')
         if len(self._checked) >= CHECKED_TOPICS_MAX:
             self._checked.clear()
+            self._seen.clear()
+        self._seen[root].add(topic)
         self._checked[topic] = root
         return root
 

@@ -181,6 +181,11 @@ class Reading:
         """Call this, from the committing thread, whenever there is more."""
         self._wakers.append(wake)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will come any more."""
+        return self._closed or not self._follows
+
     def end(self) -> None:
         """Wake the reader for good."""
         self._closed = True

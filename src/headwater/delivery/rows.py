@@ -7,6 +7,7 @@ write and one sync.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 
@@ -95,11 +96,12 @@ class RowCommit:
         self._failed: str | None = None
         self._group = GroupCommit[RowsItem]("state", self._commit, self.ROWS_MAX, self.ROWS_MAX)
 
-    def enqueue(self, changed: Rows) -> RowsItem:
+    def enqueue(self, changed: Rows, future: Future[object] | None = None) -> RowsItem:
         """Take rows in; their order is that of these calls."""
         if self._failed is not None:
             raise ReadOnly(f"nothing can be noted any more: {self._failed}; close the bus and open it again")
         item = RowsItem(changed)
+        item.future = future
         self._group.enqueue(item)
         return item
 

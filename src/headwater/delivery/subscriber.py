@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from itertools import groupby
 from typing import Any
 
@@ -342,16 +343,28 @@ class Subscriber:
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
         """Done with these: one commit for all of them."""
+        self._finish(self._note_acks(messages, None), wait)
+
+    def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
+        """Done with these: the future completes when that is on disk."""
+        future: Future[object] = Future()
+        if self._note_acks(messages, future) is None:
+            future.set_result(None)
+        else:
+            self._commit.kick()
+        return future
+
+    def _note_acks(self, messages: Sequence[Message], future: Future[object] | None) -> RowsItem | None:
         changed: Rows = {}
         with self._lock:
             for held, offsets in self._by_lease(messages):
                 changes = self._machine.ack(held.lease, offsets)
                 changed.update(stored.rows_of(self.number, changes))
-            item = self._commit.enqueue(changed) if changed else None
-            more = self._machine.retrying or self._machine.held or self.consumers > 1 or self.waiting
+            item = self._commit.enqueue(changed, future) if changed else None
+            more = self._machine.retrying or self._machine.held or self.consumers > 1 or self.waiting or self._wakers
         if more:
             self.wake()
-        self._finish(item, wait)
+        return item
 
     def _by_lease(self, messages: Sequence[Message]) -> list[tuple[Held, list[int]]]:
         if not messages:

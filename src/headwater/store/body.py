@@ -36,9 +36,14 @@ COLUMNS_KNOWN = KEYS | HEADERS | RETAIN | EXPIRIES
 FIXED = struct.Struct("<IIII")
 ZEROS = bytes(8)
 NAMES_CACHED_MAX = 64
+COLUMNS_CACHED_MAX = 64
+COLUMNS_CACHED_MESSAGES_MIN = 64
 
 _names_cache: dict[bytes, tuple[str, ...]] = {}
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
+
+_columns_cache: dict[tuple[str, ...], bytes] = {}
+"""Encoded topic columns, for the same reason."""
 
 
 def encode_body(
@@ -51,16 +56,9 @@ def encode_body(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Headers] | None = None,
 ) -> bytes:
-    """The bytes of messages that were published together."""
+    """The bytes of messages that were published together; TypeError if a payload is not bytes."""
     count = len(topics)
-    names = dict.fromkeys(topics)
-    pieces: list[bytes] = [b"", *_binary([name.encode() for name in names])]
-    if len(names) == 1:
-        index = bytes(4 * count)
-    else:
-        places = dict(zip(names, range(len(names)), strict=True))
-        index = array("i", list(map(places.__getitem__, topics))).tobytes()
-    pieces += (index, ZEROS[: -len(index) & 7], array("q", (time_us,)).tobytes() * count)
+    pieces: list[bytes] = [b"", _topic_columns(topics), array("q", (time_us,)).tobytes() * count]
     columns = 0
     if expiries is not None and any(expiries):
         columns |= EXPIRIES
@@ -74,23 +72,48 @@ def encode_body(
         pieces += _binary([key or b"" for key in keys])
     if headers is not None and any(headers):
         columns |= HEADERS
-        pieces += _int32(accumulate(map(len, headers), initial=0), count + 1)
+        pieces.append(_int32(list(accumulate(map(len, headers), initial=0))))
         pieces += _binary([name.encode() for pairs in headers for name, _ in pairs])
         pieces += _binary([value.encode() for pairs in headers for _, value in pairs])
     pieces += _binary(payloads)
-    pieces[0] = FIXED.pack(count, len(names), columns, 0)
+    topic_count = 1 if count == 1 else len(set(topics))
+    pieces[0] = FIXED.pack(count, topic_count, columns, 0)
     return b"".join(pieces)
+
+
+def _topic_columns(topics: Sequence[str]) -> bytes:
+    """The dictionary of topics and the index into it; remembered, as the same devices tend to report together."""
+    if len(topics) == 1:
+        return b"".join((*_binary([topics[0].encode()]), ZEROS))
+    key = tuple(topics) if len(topics) >= COLUMNS_CACHED_MESSAGES_MIN else ()
+    known = _columns_cache.get(key)
+    if known is not None:
+        return known
+    names = dict.fromkeys(topics)
+    if len(names) == 1:
+        index = bytes(4 * len(topics))
+    elif len(names) == len(topics):
+        index = _int32(range(len(topics)))
+    else:
+        places = dict(zip(names, range(len(names)), strict=True))
+        index = _int32(list(map(places.__getitem__, topics)))
+    made = b"".join((*_binary([name.encode() for name in names]), index, ZEROS[: -len(index) & 7]))
+    if len(_columns_cache) >= COLUMNS_CACHED_MAX:
+        _columns_cache.clear()
+    if key:
+        _columns_cache[key] = made
+    return made
 
 
 def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:
     """int32 offsets, then the bytes; both padded."""
-    lengths = list(map(len, values))
-    total = sum(lengths)
-    return (*_int32(accumulate(lengths, initial=0), len(values) + 1), *values, ZEROS[: -total & 7])
+    offsets = list(accumulate(map(len, values), initial=0))
+    return (_int32(offsets), *values, ZEROS[: -offsets[-1] & 7])
 
 
-def _int32(numbers: Iterable[int], count: int) -> tuple[bytes, bytes]:
-    return array("i", list(numbers)).tobytes(), ZEROS[: -4 * count & 7]
+def _int32(numbers: Sequence[int]) -> bytes:
+    count = len(numbers)
+    return struct.pack(f"<{count + (count & 1)}i", *numbers, *(0,) * (count & 1))
 
 
 def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:

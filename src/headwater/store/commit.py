@@ -134,6 +134,11 @@ class GroupCommit(Generic[T]):
             self._hand_over()
         item.wait()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next to enqueue would have to wait."""
+        return self._weight >= self._weight_max or len(self._pending) >= self._items_max
+
     def kick(self) -> None:
         """Have what was enqueued committed, without waiting for it."""
         with self._lock:

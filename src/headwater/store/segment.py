@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headwater.store.batch import ALIGN, HEADER_BYTES_MAX, MAGIC, BadBatch, Batch, Header, open_body, read_header
 from headwater.store.files import File, Files
@@ -42,6 +42,11 @@ class FilePool:
         if len(self._open) > self._max:
             self._close_one()
         return file
+
+    def write(self, path: str, buffers: Sequence[bytes], position: int) -> None:
+        """Write to a file, and remember that it is not synced."""
+        (self._open.get(path) or self.get(path)).pwritev(buffers, position)
+        self._dirty.add(path)
 
     def written(self, path: str) -> None:
         """Remember that a file has writes that are not synced."""
@@ -138,25 +143,18 @@ class Index:
 class Segment:
     """One file of a stream."""
 
-    __slots__ = ("allocated", "base", "end", "index", "path")
+    __slots__ = ("allocated", "base", "end", "index", "index_path", "log_path")
 
     def __init__(self, folder: str, base: int) -> None:
         self.base = base
         """Offset that the first batch has, and that names the file."""
-        self.path = f"{folder}/{base:020d}"
+        self.log_path = f"{folder}/{base:020d}{LOG}"
+        self.index_path = f"{folder}/{base:020d}{INDEX}"
         self.end = 0
         """Where the next batch goes."""
         self.allocated = 0
         """How far the file reaches, zeros ahead included."""
         self.index: Index | None = None
-
-    @property
-    def log_path(self) -> str:
-        return self.path + LOG
-
-    @property
-    def index_path(self) -> str:
-        return self.path + INDEX
 
 
 def bases(files: Files, folder: str) -> list[int]:

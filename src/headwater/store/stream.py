@@ -158,13 +158,13 @@ class DiskStream:
         """Append what `place` made, without a sync. Nothing has changed if it raises."""
         segment = self._active(length)
         start = segment.end
-        self._preallocate(segment, length)
+        if start + length > segment.allocated:
+            self._preallocate(segment, length)
         try:
-            self._pool.get(segment.log_path).pwritev(buffers, start)
+            self._pool.write(segment.log_path, buffers, start)
         except OSError:
             self.undo(self.end, start)
             raise
-        self._pool.written(segment.log_path)
         index = self.index_of(segment)
         for write in writes:
             batch = write.batch
@@ -235,8 +235,6 @@ class DiskStream:
     def _preallocate(self, segment: Segment, length: int) -> None:
         """Zeros ahead: a sync that need not record a new length is a third faster."""
         needed = segment.end + length
-        if needed <= segment.allocated:
-            return
         ahead = min(max(segment.end, PREALLOCATE_BYTES_MIN), self._config.preallocate_bytes)
         target = max(needed, min(needed + ahead, self._config.segment_bytes))
         try:

@@ -19,8 +19,6 @@ from headwater.store.segment import FilePool
 from headwater.store.stream import DiskStream, Hole, Write, length_of, open_segments
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
-TAILS_BYTES_MAX = 256 * 1024 * 1024
-"""Newest batches of all roots that stay in memory; beyond it readers go to the disk."""
 
 Group = Sequence[tuple[DiskStream, Sequence[Write]]]
 
@@ -183,7 +181,7 @@ class Streams:
             stream.commit(writes)
             self._tails_bytes += stream.tail_bytes
             self._cells.set(stream.number, stream.durable)
-        if self._tails_bytes > TAILS_BYTES_MAX:
+        if self._tails_bytes > self._config.tails_bytes:
             for stream in self._by_root.values():
                 stream.drop_tail()
             self._tails_bytes = 0

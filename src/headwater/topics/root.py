@@ -75,7 +75,7 @@ class Root:
         self.purges: tuple[Purge, ...] = self._load_purges()
         self.topic_count = row.topics
         self.retained = Retained(stream.number, state, config, row.retained)
-        self._messages: dict[str, int] = {}
+        self._messages: Counter[str] = Counter()
         self._last: dict[str, int] = {}
         self._known: set[str] = set()
         self._promised: set[str] = set()
@@ -103,26 +103,24 @@ class Root:
 
     # Before the append
 
-    def admit(self, names: Iterable[str], retains: bool) -> None:
+    def admit(self, names: Sequence[str], retains: bool) -> None:
         """Refuse what would go over a limit; changes nothing if it raises."""
         fresh = self._fresh(names)
+        if retains:
+            self.retained.admit(names)
         if not fresh:
-            if retains:
-                self.retained.admit(names)
             return
         if self.topic_count + len(self._promised | fresh) > self._config.topics_per_root_max:
             raise QuotaExceeded(
                 f'root "{self.name}" has {self.topic_count} topics, and topics_per_root_max is '
                 f"{self._config.topics_per_root_max}; publish to topics that exist, or raise the setting"
             )
-        if retains:
-            self.retained.admit(names)
         self._promised |= fresh
 
-    def _fresh(self, names: Iterable[str]) -> set[str]:
+    def _fresh(self, names: Sequence[str]) -> set[str]:
+        if self._known.issuperset(names):
+            return set()
         unknown = set(names) - self._known
-        if not unknown:
-            return unknown
         number, state = self.stream.number, self._state
         fresh = {
             name
@@ -185,16 +183,13 @@ class Root:
     def apply(self, batch: Batch, topics: Sequence[str] | None = None) -> None:
         """A batch is durable, or was met by recovery: let topics, retained messages and producers reflect it."""
         header = batch.header
-        names: Iterable[str]
         if topics is None:
-            topics, names = batch.body.topics, batch.body.names
-        else:
-            names = set(topics)
-        fresh = self._fresh(names)
+            topics = batch.body.topics
+        fresh = self._fresh(topics)
         if fresh:
             self.topic_count += len(fresh)
             self._remember(fresh)
-        self._promised.clear()
+            self._promised.clear()
         self._count(topics, batch.first_offset)
         self.retained.apply(batch)
         if header.producer is not None and not header.producer.startswith(DELAYED):
@@ -203,13 +198,11 @@ class Root:
 
     def _count(self, topics: Sequence[str], first_offset: int) -> None:
         count = len(topics)
-        if count == 1 or len(set(topics)) == 1:
-            topic = topics[0]
-            self._messages[topic] = self._messages.get(topic, 0) + count
-            self._last[topic] = first_offset + count - 1
+        if count == 1:
+            self._messages[topics[0]] += 1
+            self._last[topics[0]] = first_offset
             return
-        for topic, times in Counter(topics).items():
-            self._messages[topic] = self._messages.get(topic, 0) + times
+        self._messages.update(topics)
         self._last.update(zip(topics, range(first_offset, first_offset + count), strict=True))
 
     def _note(self, name: str, sequence: int, stored: Stored) -> None:
@@ -259,7 +252,7 @@ class Root:
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """The rows are in the state: start gathering anew."""
         self.checkpoint = checkpoint
-        self._messages = {}
+        self._messages = Counter()
         self._last = {}
         self._producers_dirty.clear()
         self.retained.checkpointed()

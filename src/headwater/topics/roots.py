@@ -7,7 +7,8 @@ arrive together for one root become one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -434,9 +435,9 @@ class Roots:
             self.checkpoint()
 
 
-def parts_by_root(root_of: Iterable[str]) -> dict[str, list[int]]:
+def parts_by_root(topics: Sequence[str], root_of: Mapping[str, str]) -> dict[str, list[int]]:
     """Positions in a call, by root, in the order of the call."""
-    places: dict[str, list[int]] = {}
-    for position, root in enumerate(root_of):
-        places.setdefault(root, []).append(position)
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for position, root in enumerate(map(root_of.__getitem__, topics)):
+        places[root].append(position)
     return places

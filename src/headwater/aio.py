@@ -1,0 +1,382 @@
+"""The bus for asyncio: the same names as in `headwater`, as coroutines and async iterators.
+
+    async with headwater.aio.open("var/data") as bus:
+        await bus.publish("home/kitchen/temp", b"21.5")
+        async with bus.subscribe("home/#", id="thermostat") as sub:
+            async for message in sub:
+                await message.ack()
+
+It is a thin shell: waiting is done by the event loop, which the committing thread wakes; work is done by the same
+core. What takes long by nature (opening, backup, purge, listings) runs in a thread of asyncio's own pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from headwater.bus import Bus as ThreadBus
+from headwater.config import Config
+from headwater.delivery.consumer import Consumer as ThreadConsumer
+from headwater.delivery.live import CLOSED_BY_USER
+from headwater.delivery.live import Live as ThreadLive
+from headwater.delivery.replay import After
+from headwater.delivery.replay import Reading as ThreadReading
+from headwater.delivery.start import Start
+from headwater.errors import Closed, TimedOut
+from headwater.events import Event
+from headwater.message import DeadLetter, Envelope, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import Message as ThreadMessage
+
+R = TypeVar("R")
+GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class Closing(Protocol):
+    """Something that an `async with` closes at its end."""
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+
+C = TypeVar("C", bound=Closing)
+
+
+class Opening(Generic[C]):
+    """What is still to be opened: `await` it, or use it in `async with`."""
+
+    def __init__(self, make: Callable[[], Awaitable[C]]) -> None:
+        self._make = make
+        self._made: C | None = None
+
+    def __await__(self) -> Generator[Any, None, C]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> C:
+        self._made = await self._make()
+        return self._made
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._made is not None
+        await self._made.close()
+
+
+class Message(Envelope, frozen=True, gc=False, eq=False):
+    """A message whose verbs are coroutines."""
+
+    async def ack(self) -> None:
+        """Done with it: never handed out again; on disk when this returns."""
+        await _ack((self,))
+
+    async def nack(self, error: str = "", delay_s: float | None = None) -> None:
+        """It failed this time: hand it out again, after `delay_s` or a growing delay."""
+        await asyncio.to_thread(_plain(self).nack, error, delay_s)
+
+    async def reject(self, error: str = "") -> None:
+        """It will never succeed: move it to the dead letters now."""
+        await asyncio.to_thread(_plain(self).reject, error)
+
+    async def extend(self, seconds: float) -> None:
+        """Give this consumer so many more seconds, from now, before the ack times out."""
+        _plain(self).extend(seconds)
+
+    async def reply(self, payload: bytes) -> Receipt:
+        """Answer a request."""
+        return await asyncio.to_thread(_plain(self).reply, payload)
+
+
+def _plain(message: Envelope) -> ThreadMessage:
+    return ThreadMessage(*(getattr(message, name) for name in message.__struct_fields__))
+
+
+def _asynchronous(message: Envelope) -> Message:
+    return Message(*(getattr(message, name) for name in message.__struct_fields__))
+
+
+async def _ack(messages: Sequence[Message]) -> None:
+    if messages:
+        plain = [_plain(message) for message in messages]
+        origin = plain[0]._origin("ack")
+        subscriber = getattr(origin, "subscriber", None)
+        if subscriber is not None:
+            await asyncio.wrap_future(subscriber.ack_soon(plain))
+        else:
+            origin.ack(plain, True)
+
+
+class _Reader:
+    """Async iteration over something that can be asked without waiting, and says when there is more."""
+
+    def __init__(self, poll: Callable[[int], list[ThreadMessage] | None]) -> None:
+        """`poll` answers what is there, without waiting; None at the end."""
+        self._poll = poll
+        self._loop = asyncio.get_running_loop()
+        self._more = asyncio.Event()
+
+    def _wake(self) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._more.set)
+        except RuntimeError:
+            return  # the loop is closed; nobody waits any more
+
+    async def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        """Up to `max` messages that are there; waits for the first of them."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    self._more.clear()
+                    found = self._poll(max)
+                    if found is None:
+                        return []
+                    if found:
+                        return [_asynchronous(message) for message in found]
+                    await self._more.wait()
+        except TimeoutError:
+            return []
+
+    async def next(self, timeout_s: float | None = None) -> Message | None:
+        """The next message, or None when the time has passed."""
+        found = await self.batch(1, timeout_s)
+        return found[0] if found else None
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            found = await self.batch(self._ahead)
+            if not found:
+                return
+            for message in found:
+                yield message
+
+    _ahead = 1000
+    """How many an iteration takes at once."""
+
+
+class Consumer(_Reader):
+    """Takes messages of one durable subscription."""
+
+    _ahead = 1  # the ack timer of a message starts when it is taken
+
+    def __init__(self, consumer: ThreadConsumer) -> None:
+        super().__init__(lambda max: consumer.batch(max, 0))
+        self._consumer = consumer
+        self.id = consumer.id
+        self.filter = consumer.filter
+        consumer.subscriber.set_waker(consumer.ticket, self._wake)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            try:
+                found = await self.batch(self._ahead)
+            except Closed:
+                return
+            for message in found:
+                yield message
+
+    async def ack(self, messages: Sequence[Message]) -> None:
+        """Done with these: one commit for all of them."""
+        await _ack(messages)
+
+    async def seek(self, to: Start) -> None:
+        """Go on from "earliest", "latest", an offset or a moment; what is in flight is taken back."""
+        await asyncio.to_thread(self._consumer.seek, to)
+
+    async def pause(self) -> None:
+        """Hand out nothing until `resume`; remembered."""
+        await asyncio.to_thread(self._consumer.pause)
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        await asyncio.to_thread(self._consumer.resume)
+
+    async def close(self) -> None:
+        """Leave; the subscription stays."""
+        self._consumer.subscriber.set_waker(self._consumer.ticket, None)
+        await asyncio.to_thread(self._consumer.close)
+        self._wake()
+
+
+class Live(_Reader):
+    """A live subscription."""
+
+    def __init__(self, live: ThreadLive) -> None:
+        super().__init__(self._take)
+        self._live = live
+        self.filter = live.filter
+        live.add_waker(self._wake)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were dropped because this reader was too slow."""
+        return self._live.dropped
+
+    def _take(self, max: int) -> list[ThreadMessage] | None:
+        try:
+            return self._live.batch(max, 0)
+        except Closed as error:
+            if error.args[0] == CLOSED_BY_USER:
+                return None
+            raise
+
+    async def close(self) -> None:
+        """Leave; what is buffered is gone."""
+        await asyncio.to_thread(self._live.close)
+
+
+class Reading(_Reader):
+    """History, and with `follow` everything after."""
+
+    def __init__(self, reading: ThreadReading) -> None:
+        super().__init__(self._take)
+        self._reading = reading
+        reading.add_waker(self._wake)
+
+    def _take(self, max: int) -> list[ThreadMessage] | None:
+        found = self._reading.batch(max, 0)
+        return None if not found and self._reading.is_over else found
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await asyncio.to_thread(self._reading.close)
+
+
+class Bus:
+    """A bus whose methods are coroutines."""
+
+    def __init__(self, bus: ThreadBus) -> None:
+        self.threads = bus
+        """The same bus for threads."""
+
+    async def _run(self, work: Callable[..., R], *args: Any, **options: Any) -> R:
+        return await asyncio.to_thread(work, *args, **options)
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Receipt:
+        """Store a message; returns once it is on disk."""
+        options: dict[str, Any] = {
+            "retain": retain,
+            "key": key,
+            "headers": headers,
+            "ttl_s": ttl_s,
+            "producer": producer,
+            "sequence": sequence,
+            "deliver_at": deliver_at,
+        }
+        if self.threads.is_busy:
+            return await self._run(self.threads.publish, topic, payload, **options)
+        return await asyncio.wrap_future(self.threads.publish_soon(topic, payload, **options))
+
+    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> asyncio.Task[Receipt]:
+        """Store a message without waiting: a task of its receipt."""
+        return asyncio.ensure_future(self.publish(topic, payload, **options))
+
+    async def publish_many(
+        self,
+        messages: Iterable[tuple[str, bytes] | Outgoing],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipts:
+        """Store messages together, in one commit."""
+        if self.threads.is_busy:
+            return await self._run(self.threads.publish_many, list(messages), producer=producer, sequence=sequence)
+        return await asyncio.wrap_future(self.threads.publish_many_soon(messages, producer=producer, sequence=sequence))
+
+    def subscribe(self, filter: str, *, id: str | None = None, **options: Any) -> Opening[Any]:
+        """With an id a durable subscription, without one a live one; `await` it or use it in `async with`."""
+
+        async def make() -> Consumer | Live:
+            found = await self._run(self.threads.subscribe, filter, id=id, **options)
+            return Live(found) if isinstance(found, ThreadLive) else Consumer(found)
+
+        return Opening(make)
+
+    def replay(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
+        """History, from an offset or a moment on, up to now: `async for message in bus.replay(…)`."""
+        return Reading(self.threads.replay(filter, after=after, since=since))
+
+    def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
+        """History and then everything new: no gap, no repeat, in order."""
+        return Reading(self.threads.follow(filter, after=after, since=since))
+
+    async def request(
+        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()
+    ) -> Message:
+        """Publish a request and wait for its answer."""
+        pairs, answer = await self._run(self.threads.request_soon, topic, payload, headers=headers)
+        timeout_s = self.threads.config.request_timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                answered = await asyncio.wrap_future(answer)
+                return _asynchronous(answered)
+        except TimeoutError:
+            raise TimedOut(f'nobody answered on "{topic}" within {timeout_s} s; is its service running?') from None
+        finally:
+            self.threads.forget_request(pairs)
+
+    async def topics(self, filter: str = "#") -> list[TopicInfo]:
+        """Topics that have messages or a retained value, by name."""
+        return await self._run(self.threads.topics, filter)
+
+    async def retained(self, filter: str) -> list[Message]:
+        """Retained messages, by topic."""
+        return [_asynchronous(message) for message in await self._run(self.threads.retained, filter)]
+
+    async def subscriptions(self) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id."""
+        return await self._run(self.threads.subscriptions)
+
+    async def unsubscribe(self, id: str) -> None:
+        """Delete a durable subscription, its place and its dead letters."""
+        await self._run(self.threads.unsubscribe, id)
+
+    async def dead_letters(self, id: str) -> list[DeadLetter]:
+        """Messages that a subscription gave up on."""
+        return await self._run(self.threads.dead_letters, id)
+
+    async def redrive(self, id: str, offsets: Collection[int] | None = None) -> int:
+        """Hand dead letters to their subscription again, in order; answers how many."""
+        return await self._run(self.threads.redrive, id, offsets)
+
+    async def drop_dead_letters(self, id: str, offsets: Collection[int] | None = None) -> int:
+        """Forget dead letters; answers how many."""
+        return await self._run(self.threads.drop_dead_letters, id, offsets)
+
+    async def purge(self, filter: str) -> int:
+        """Remove the messages that a filter matches; answers how many topics."""
+        return await self._run(self.threads.purge, filter)
+
+    async def backup(self, target: str | os.PathLike[str]) -> None:
+        """A copy of the folder as of now, while the bus goes on."""
+        await self._run(self.threads.backup, target)
+
+    def events(self) -> list[Event]:
+        """What happened lately that somebody should know, oldest first."""
+        return self.threads.events()
+
+    async def close(self) -> None:
+        """Finish what is under way, and let go of the folder."""
+        await self._run(self.threads.close)
+
+
+def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> Opening[Bus]:
+    """A bus on a folder that this process then owns: `await` it, or use it in `async with`."""
+
+    async def make() -> Bus:
+        return Bus(await asyncio.to_thread(ThreadBus, folder, config, **doors))
+
+    return Opening(make)
