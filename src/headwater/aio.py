@@ -161,7 +161,7 @@ class Consumer(_Reader):
     _ahead = 1  # the ack timer of a message starts when it is taken
 
     def __init__(self, consumer: ThreadConsumer) -> None:
-        super().__init__(lambda max: consumer.batch(max, 0))
+        super().__init__(lambda limit: consumer.batch(limit, 0))
         self._consumer = consumer
         self.id = consumer.id
         self.filter = consumer.filter

@@ -94,7 +94,7 @@ class Bus:
                 self._events.add,
                 read_only,
             )
-            self._desk = Desk(self.config, self._clock, self._state)
+            self._desk = Desk(self.config, self._clock)
             self._dead_letters = DeadLetters(self._dispatcher, self._state)
             self._replies = Replies("embedded")
             self._upkeep = Upkeep(

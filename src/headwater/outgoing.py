@@ -14,10 +14,8 @@ from operator import itemgetter
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.delivery import delays
-from headwater.errors import Malformed, QuotaExceeded, TooLarge
+from headwater.errors import Malformed, TooLarge
 from headwater.message import Headers, Outgoing
-from headwater.store import state as rows
-from headwater.store.state import State
 from headwater.topics.name import check_topic
 from headwater.topics.roots import Part, Publish, parts_by_root
 
@@ -31,10 +29,9 @@ GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
 class Desk:
     """Checks and prepares publishes; from any thread."""
 
-    def __init__(self, config: Config, clock: Clock, state: State) -> None:
+    def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._state = state
         self._checked: dict[str, str] = {}
         self._seen: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -185,19 +182,11 @@ class Desk:
             raise Malformed(f"deliver_at is {deliver_at}, more than {self._config.delay_s_max} s ahead (delay_s_max)")
         if ttl_s is not None:
             self._expiry(ttl_s)
-        if self.delayed_count() >= self._config.delayed_max:
-            raise QuotaExceeded(
-                f"{self._config.delayed_max} delayed messages wait already (delayed_max); wait for some"
-            )
         waiting, notes = delays.wrap(topic, headers, max(0, due_us), ttl_s, retain)
         part = Part(delays.ROOT, (waiting,), (payload,), (0,), None, (key,), (notes,), None)
         item = Publish((topic,), [part], len(payload) + MESSAGE_WEIGHT, None, 0, is_one=True)
         item.is_delayed = True
         return item
-
-    def delayed_count(self) -> int:
-        """How many delayed messages wait."""
-        return sum(1 for _ in self._state.scan(rows.DELAYED))
 
     def released(
         self,

@@ -134,7 +134,7 @@ class Upkeep:
         stream = root.stream
         soft = max(self._older_than(root, rule.age_s), self._beyond(root, rule.bytes))
         hard = max(self._older_than(root, rule.hard_age_s), self._beyond(root, rule.hard_bytes))
-        if root.name == delays.ROOT:
+        if root.name == delays.ROOT and len(stream.segments) > 1:
             soft = self._not_waiting(root)
         if max(soft, hard) < stream.first_offset:
             return
@@ -145,6 +145,7 @@ class Upkeep:
         before = stream.first_offset
         self._roots.checkpoint()
         first = stream.trim(upto)
+        self._state.write(root.forget_purges())
         self._segments[root.name] = len(stream.segments)
         if first > needed:
             self._events.add(

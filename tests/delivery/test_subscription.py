@@ -324,6 +324,22 @@ def test_strict_a_second_failure_before_the_first_goes_first() -> None:
     assert again(sub) == [3]
 
 
+def test_strict_a_message_that_fails_again_still_goes_before_those_recalled_behind_it() -> None:
+    sub = opened()
+    lease = hand_out(sub, 1, 2, 3)
+    for _ in range(3):
+        sub.nack(lease, 1, "no", 0.0, NOW)
+        assert again(sub) == [1]
+        lease = sub.hand_out_again("a", HOME, [1], NOW)
+
+
+def test_what_is_redeliverable_fits_into_the_window() -> None:
+    sub = opened("none", max_in_flight=3)
+    sub.add_copies(1, range(1, 9))
+    sub.hand_out_again("a", COPIES, [1, 2], NOW)
+    assert again(sub) == [3]
+
+
 def test_strict_a_timeout_counts_an_attempt_for_the_first_unacked_alone() -> None:
     sub = opened()
     lease = hand_out(sub, 1, 2, 3)
@@ -619,6 +635,28 @@ def test_a_seek_forgets_everything_of_that_stream_and_deletes_its_rows() -> None
     assert (again(sub, now=later(999)), sub.next_due_us()) == ([], None)
     with pytest.raises(Recalled, match="moved to offset 2"):
         sub.ack(lease, [2])
+
+
+def test_a_seek_frees_the_room_that_acked_rows_took() -> None:
+    sub = opened("none", Config(held_max=3), max_in_flight=3)
+    lease = hand_out(sub, 1, 2, 3)
+    sub.ack(lease, [2, 3])
+    assert sub.room("a") == 1
+    sub.seek(1, 9)
+    assert sub.room("a") == 3
+
+
+def test_a_seek_leaves_the_retries_of_other_streams_in_their_order() -> None:
+    sub = opened("none")
+    sub.open_lane(2, 0)
+    lease, other = hand_out(sub, *range(1, 8)), sub.hand_out("a", 2, list(range(1, 8)), 8, NOW)
+    for offset in range(1, 8):
+        sub.nack(lease, offset, "no", offset / 10, NOW)
+        sub.nack(other, offset, "no", 20.0 - offset, NOW)
+    sub.seek(1, 8)
+    assert sub.next_due_us() == later(13).monotonic_us
+    for offset in range(7, 0, -1):
+        assert again(sub, now=later(20.0 - offset)) == list(range(offset, 8))
 
 
 def test_a_seek_lets_a_stuck_subscription_go_on() -> None:

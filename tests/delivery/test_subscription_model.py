@@ -75,8 +75,10 @@ class Model(RuleBasedStateMachine):
         attempts=st.integers(0, 3),
         copies=st.sets(st.integers(1, 4)),
         keys=st.text("xy", min_size=4, max_size=4),
+        consumers=st.integers(1, 3),
+        first=st.lists(st.sampled_from("xxyz-"), min_size=4, max_size=10),
     )
-    def start(self, window: int, attempts: int, copies: set[int], keys: str) -> None:
+    def start(self, window: int, attempts: int, copies: set[int], keys: str, consumers: int, first: list[str]) -> None:
         self.options = Options(id="s", filter="#", order=self.order, max_in_flight=window, max_attempts=attempts)  # type: ignore[arg-type]
         self.now = Moment(1_700_000_000 * SECOND_US, 5)
         self.messages: dict[tuple[LaneId, int], Told] = {}
@@ -87,8 +89,10 @@ class Model(RuleBasedStateMachine):
         self.sub = Subscription(self.options, CONFIG, lambda: 0.5)
         for stream in STREAMS:
             self.sub.open_lane(stream, 0)
-        self.sub.attach("a")
+        for consumer in CONSUMERS[:consumers]:
+            self.sub.attach(consumer)
         self.redrive(1, copies, keys)
+        self.publish(1, first)
 
     # What happens
 
@@ -103,7 +107,6 @@ class Model(RuleBasedStateMachine):
     def attach(self, consumer: str) -> None:
         self.sub.attach(consumer)
 
-    @rule(consumer=st.sampled_from(CONSUMERS))
     def detach(self, consumer: str) -> None:
         held = [told for told in self.messages.values() if told.lease and told.lease.consumer == consumer]
         was_active = self.sub.consumers[:1] == (consumer,)
@@ -112,12 +115,11 @@ class Model(RuleBasedStateMachine):
             self.recall(told)
         assert freed == bool(held or (was_active and self.order == "strict" and self.sub.consumers))
 
-    @rule(
-        consumer=st.sampled_from(CONSUMERS),
-        limit=st.integers(1, 8),
-        stream=st.sampled_from(STREAMS),
-        extra=st.integers(0, 3),
-    )
+    @precondition(lambda self: self.sub.consumers)
+    @rule(data=st.data(), limit=st.integers(1, 8), stream=st.sampled_from(STREAMS), extra=st.integers(0, 3))
+    def dispatch_to_one(self, data: st.DataObject, limit: int, stream: int, extra: int) -> None:
+        self.dispatch(str(data.draw(st.sampled_from(self.sub.consumers))), limit, stream, extra)
+
     def dispatch(self, consumer: str, limit: int, stream: int, extra: int) -> None:
         again = self.sub.redeliverable(consumer, limit, self.now)
         assert again == self.sub.redeliverable(consumer, limit, self.now)
@@ -150,8 +152,11 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
-        offsets = data.draw(st.lists(st.sampled_from(lease.offsets))) or lease.offsets
+        lease = self.some_lease(data)
+        if data.draw(st.booleans()):
+            offsets = data.draw(st.lists(st.sampled_from(lease.offsets), min_size=1))
+        else:
+            offsets = [self.some_offset(data, lease)] if data.draw(st.booleans()) else lease.offsets
         told = [self.messages[lease.lane, offset] for offset in offsets]
         if any(message.state in OPEN and not self.holds(message, lease) for message in told):
             with pytest.raises(Recalled):
@@ -169,8 +174,8 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), kind=st.sampled_from(["nack", "nack at once", "reject"]))
     def fail(self, data: st.DataObject, kind: str) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
-        offset = data.draw(st.sampled_from(lease.offsets))
+        lease = self.some_lease(data)
+        offset = self.some_offset(data, lease)
         told = self.messages[lease.lane, offset]
         if not self.holds(told, lease):
             with pytest.raises(Recalled):
@@ -187,7 +192,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
+        lease = self.some_lease(data)
         late = [told for offset in lease.offsets if (told := self.messages[lease.lane, offset]).lease is lease]
         changes = self.sub.expire(lease, self.now)
         for told in sorted(late, key=lambda told: told.at):
@@ -198,8 +203,8 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def extend(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
-        offset = data.draw(st.sampled_from(lease.offsets))
+        lease = self.some_lease(data)
+        offset = self.some_offset(data, lease)
         told = self.messages[lease.lane, offset]
         if self.holds(told, lease):
             told.lease = self.sub.extend(lease, offset, 99)
@@ -214,7 +219,6 @@ class Model(RuleBasedStateMachine):
         wall_us, monotonic_us = self.now
         self.now = Moment(wall_us + round((seconds + jump) * SECOND_US), monotonic_us + round(seconds * SECOND_US))
 
-    @rule(stream=st.sampled_from(STREAMS), back=st.integers(0, 12))
     def seek(self, stream: int, back: int) -> None:
         position = max(1, self.ends[stream] - back)
         self.rows.store(self.sub.seek(stream, position))
@@ -223,7 +227,6 @@ class Model(RuleBasedStateMachine):
                 told.state = State.PENDING if offset >= position else State.ACKED
                 told.attempts, told.lease, told.due_us, told.read = 0, None, 0, False
 
-    @rule(stream=st.sampled_from(STREAMS), back=st.integers(0, 12))
     def drop(self, stream: int, back: int) -> None:
         upto = self.ends[stream] - 1 - back
         self.rows.store(self.sub.drop(stream, upto))
@@ -245,12 +248,25 @@ class Model(RuleBasedStateMachine):
         self.sub.add_copies(stream, ordered, [self.messages[lane, offset].key for offset in ordered])
         self.rows.copies.update((stream, offset) for offset in offsets)
 
-    @rule(data=st.data())
-    def pause_or_resume(self, data: st.DataObject) -> None:
-        self.sub.paused = data.draw(st.booleans())
+    @rule(
+        kind=st.sampled_from(["seek", "drop", "detach", "crash", "crash"]),
+        stream=st.sampled_from(STREAMS),
+        back=st.integers(0, 12),
+        consumer=st.sampled_from(CONSUMERS),
+    )
+    def upset(self, kind: str, stream: int, back: int, consumer: str) -> None:
+        """One rule for all that wipes the slate, so that most steps do not."""
+        if kind == "seek":
+            self.seek(stream, back)
+        elif kind == "drop":
+            self.drop(stream, back)
+        elif kind == "detach":
+            self.detach(consumer)
+        else:
+            self.crash()
 
-    @rule()
     def crash(self) -> None:
+        consumers = self.sub.consumers
         self.sub = Subscription(self.options, CONFIG, lambda: 0.5)
         self.leases.clear()
         max_us = round(CONFIG.retry_delay_s_max * SECOND_US)
@@ -272,9 +288,22 @@ class Model(RuleBasedStateMachine):
                         if told.attempts:
                             wait_us = failures[offset].retry_at_us - self.now.wall_us
                             told.due_us = self.now.monotonic_us + min(max(wait_us, 0), max_us)
-        self.sub.attach("a")
+        for consumer in consumers:
+            self.sub.attach(consumer)
 
     # What the model makes of it
+
+    def some_lease(self, data: st.DataObject) -> Lease:
+        """Mostly one that still holds something."""
+        alive = [lease for lease in self.leases if any(self.holds(told, lease) for told in self.messages.values())]
+        stale = not alive or data.draw(st.integers(0, 4)) == 4
+        return data.draw(st.sampled_from(self.leases if stale else alive))
+
+    def some_offset(self, data: st.DataObject, lease: Lease) -> int:
+        """Mostly one that the lease still holds."""
+        held = [offset for offset in lease.offsets if self.holds(self.messages[lease.lane, offset], lease)]
+        stale = not held or data.draw(st.integers(0, 4)) == 4
+        return data.draw(st.sampled_from(lease.offsets if stale else held))
 
     def holds(self, told: Told, lease: Lease) -> bool:
         return told.lease is not None and told.lease.number == lease.number
@@ -349,6 +378,25 @@ class Model(RuleBasedStateMachine):
                 assert shown[row] is message.state
             elif row in shown:
                 assert shown[row] is (message.state if message.state in OPEN else State.ACKED)
+
+    @invariant()
+    def the_room_is_what_the_window_and_what_waits_leave(self) -> None:
+        if not hasattr(self, "sub"):
+            return
+        window = self.options.max_in_flight
+        behind = sum(state is not State.IN_FLIGHT for _, _, state, _ in self.sub.states())
+        left = max(0, min(window - self.sub.in_flight, max(window, CONFIG.held_max) - behind))
+        for consumer in CONSUMERS:
+            room = self.sub.room(consumer)
+            if consumer not in self.sub.consumers:
+                assert room == 0
+            elif self.order == "strict":
+                assert room in (0, left)
+            else:
+                assert room == left
+            self.sub.paused = True
+            assert (self.sub.room(consumer), self.sub.redeliverable(consumer, 9, self.now)) == (0, [])
+            self.sub.paused = False
 
     @invariant()
     def the_rows_say_what_the_model_says(self) -> None:

@@ -44,6 +44,8 @@ class Live:
         self._reply = reply
         self._on_close = on_close
         self._changed = threading.Condition()
+        self._reading = threading.Lock()
+        """Held by the reader, so that messages are made outside of the lock that the committing thread takes."""
         self._batches: deque[tuple[Batch, Sequence[int] | None, int]] = deque()
         self._ready: deque[Message] = deque()
         self._messages = 0
@@ -111,28 +113,35 @@ class Live:
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
+        with self._reading:
+            while not self._ready:
+                batch = self._take(until_us)
+                if batch is None:
+                    return []
+                self._ready.extend(self._messages_of(*batch))
+            return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
+
+    def _take(self, until_us: int | None) -> tuple[Batch, Sequence[int] | None] | None:
+        """The oldest batch; None when the time has passed."""
         with self._changed:
-            while not self._fill():
+            while not self._batches:
                 if self._closed is not None:
                     raise Closed(self._closed)
                 left_us = None if until_us is None else until_us - self._clock.monotonic_us()
                 if left_us is not None and left_us <= 0:
-                    return []
+                    return None
                 self._clock.wait(self._changed, left_us)
-            return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
-
-    def _fill(self) -> bool:
-        """Make messages of the oldest batch if none are ready."""
-        while not self._ready and self._batches:
             batch, places, count = self._batches.popleft()
             self._forget(batch, count)
-            found = batch.body.messages(batch.first_offset, places, self)
-            expiries = batch.body.expiries
-            if expiries is not None:
-                now_us = self._clock.now_us()
-                found = [m for m in found if not 0 < expiries[m.offset - batch.first_offset] <= now_us]
-            self._ready.extend(found)
-        return bool(self._ready)
+            return batch, places
+
+    def _messages_of(self, batch: Batch, places: Sequence[int] | None) -> list[Message]:
+        found = batch.body.messages(batch.first_offset, places, self)
+        expiries = batch.body.expiries
+        if expiries is not None:
+            now_us = self._clock.now_us()
+            found = [m for m in found if not 0 < expiries[m.offset - batch.first_offset] <= now_us]
+        return found
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -160,7 +169,6 @@ class Live:
             if self._closed is None:
                 self._closed = reason
             self._batches.clear()
-            self._ready.clear()
             self._changed.notify_all()
             wakers = tuple(self._wakers)
         for wake in wakers:

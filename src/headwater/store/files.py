@@ -226,6 +226,11 @@ class DiskFile:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        # A reader in another thread may be the last to hold a file that the pool let go of.
+        if getattr(self, "descriptor", -1) >= 0:
+            self.close()
+
 
 def sync_to_medium(descriptor: int) -> None:
     """Sync data and metadata, through the drive's cache."""

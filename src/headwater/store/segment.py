@@ -7,6 +7,7 @@ The index has one entry a batch: first offset u64, position u64, append time i64
 
 from __future__ import annotations
 
+import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -22,7 +23,7 @@ SCAN_BYTES = 1 << 20
 
 
 class FilePool:
-    """Files kept open, the one unused for longest closed first."""
+    """Files kept open, the one unused for longest closed first; for any thread."""
 
     def __init__(self, files: Files, open_files_max: int, write: bool) -> None:
         self.files = files
@@ -30,18 +31,19 @@ class FilePool:
         self._write = write
         self._open: OrderedDict[str, File] = OrderedDict()
         self._dirty: set[str] = set()
+        self._lock = threading.Lock()
 
     def get(self, path: str) -> File:
         """The open file of a path."""
-        file = self._open.get(path)
-        if file is not None:
-            self._open.move_to_end(path)
+        with self._lock:
+            file = self._open.get(path)
+            if file is not None:
+                self._open.move_to_end(path)
+                return file
+            file = self._open[path] = self.files.open(path, write=self._write)
+            if len(self._open) > self._max:
+                self._let_go_of_one()
             return file
-        file = self.files.open(path, write=self._write)
-        self._open[path] = file
-        if len(self._open) > self._max:
-            self._close_one()
-        return file
 
     def write(self, path: str, buffers: Sequence[bytes], position: int) -> None:
         """Write to a file, and remember that it is not synced."""
@@ -62,22 +64,23 @@ class FilePool:
         return sorted(self._dirty)
 
     def forget(self, path: str) -> None:
-        """Close a file that is going away."""
-        self._dirty.discard(path)
-        file = self._open.pop(path, None)
-        if file is not None:
-            file.close()
+        """Let go of a file that is going away; it is closed when the last reader in it is done."""
+        with self._lock:
+            self._dirty.discard(path)
+            self._open.pop(path, None)
 
     def close(self) -> None:
         """Close them all."""
-        for path in list(self._open):
-            self.forget(path)
+        with self._lock:
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
 
-    def _close_one(self) -> None:
+    def _let_go_of_one(self) -> None:
         # A file with unsynced writes stays open: an error of its sync must reach us through this handle.
         for path in self._open:
             if path not in self._dirty:
-                self._open.pop(path).close()
+                del self._open[path]
                 return
 
 

@@ -303,7 +303,12 @@ class DiskStream:
         for hole in self.holes:
             if hole.first <= offset <= hole.last:
                 return (hole,)
-        return self._from_disk(offset, bytes_max)
+        try:
+            return self._from_disk(offset, bytes_max)
+        except FileNotFoundError:
+            if offset >= self.first_offset:
+                raise
+            return self.read(offset, bytes_max)  # retention took the segment meanwhile
 
     def _from_tail(self, tail: list[Batch], place: int, bytes_max: int) -> list[Batch]:
         found: list[Batch] = []

@@ -33,8 +33,10 @@ class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
 class Retained:
     """The retained messages of a root."""
 
-    def __init__(self, stream: int, state: State, config: Config, count: int) -> None:
+    def __init__(self, stream: int, state: State, config: Config, count: int, expires_from_us: int = 0) -> None:
         self.count = count
+        self.expires_from_us = expires_from_us
+        """None of them expires before; 0 if none does."""
         self._stream = stream
         self._state = state
         self._config = config
@@ -85,23 +87,32 @@ class Retained:
                 continue
             self.count += before is None
             expires_us = body.expiries[place] if body.expiries is not None else 0
+            if expires_us:
+                self.expires_from_us = min(self.expires_from_us or expires_us, expires_us)
             self._changed[message.topic] = RetainedRow(
                 message.offset, message.payload, message.time_us, message.key, message.headers, expires_us
             )
 
     def expire(self, now_us: int) -> int:
         """Drop those whose ttl has ended; answers how many."""
-        if not self.count:
+        if not 0 < self.expires_from_us <= now_us:
             return 0
-        expired = []
-        for key, value in self._state.scan(rows.key_u32(rows.RETAINED, self._stream)):
-            topic = rows.name_in(key)
-            if topic not in self._changed and 0 < msgspec.msgpack.decode(value, type=RetainedRow).expires_us <= now_us:
+        expired, next_us = [], 0
+        stored = (
+            (rows.name_in(key), msgspec.msgpack.decode(value, type=RetainedRow))
+            for key, value in self._state.scan(rows.key_u32(rows.RETAINED, self._stream))
+            if rows.name_in(key) not in self._changed
+        )
+        for topic, row in (*stored, *self._changed.items()):
+            if row is None or not row.expires_us:
+                continue
+            if row.expires_us <= now_us:
                 expired.append(topic)
-        expired += [t for t, row in self._changed.items() if row is not None and 0 < row.expires_us <= now_us]
-        for topic in expired:
-            self._changed[topic] = None
+            else:
+                next_us = min(next_us or row.expires_us, row.expires_us)
+        self._changed.update(dict.fromkeys(expired))
         self.count -= len(expired)
+        self.expires_from_us = next_us
         return len(expired)
 
     def forget(self, wanted: Callable[[str], bool]) -> Rows:

@@ -35,6 +35,8 @@ class RootRow(msgspec.Struct, frozen=True, array_like=True):
     checkpoint: Checkpoint = Checkpoint()
     topics: int = 0
     retained: int = 0
+    expires_from_us: int = 0
+    """No retained message expires before; 0 if none does."""
     producers: int = 0
 
 
@@ -74,7 +76,7 @@ class Root:
         self._config = config
         self.purges: tuple[Purge, ...] = self._load_purges()
         self.topic_count = row.topics
-        self.retained = Retained(stream.number, state, config, row.retained)
+        self.retained = Retained(stream.number, state, config, row.retained, row.expires_from_us)
         self._messages: Counter[str] = Counter()
         self._last: dict[str, int] = {}
         self._known: set[str] = set()
@@ -100,6 +102,17 @@ class Root:
         changed[rows.key_offset(rows.PURGE, number, 1 + max(places, default=0))] = rows.pack((filter, upto))
         self.purges += (Purge(compile_filter(filter), upto),)
         return changed
+
+    def forget_purges(self) -> Rows:
+        """Rows of purges whose messages are all gone by now."""
+        first = self.stream.first_offset
+        gone: Rows = {
+            key: None
+            for key, value in self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))
+            if msgspec.msgpack.decode(value, type=tuple[str, int])[1] < first
+        }
+        self.purges = tuple(purge for purge in self.purges if purge.upto >= first)
+        return gone
 
     # Before the append
 
@@ -233,7 +246,14 @@ class Root:
             self._drop_producers(changed)
         changed.update(self.retained.rows())
         changed[rows.key_u32(rows.STREAM, number)] = rows.pack(
-            RootRow(self.name, checkpoint, self.topic_count, self.retained.count, self._producer_count)
+            RootRow(
+                self.name,
+                checkpoint,
+                self.topic_count,
+                self.retained.count,
+                self.retained.expires_from_us,
+                self._producer_count,
+            )
         )
         return changed
 

@@ -161,6 +161,8 @@ class Roots:
         self._since_batches = 0
         self._since_disk_check = DISK_CHECK_BYTES
         self._has_room = True
+        self._delayed = 0
+        """Delayed messages that wait."""
         self.commit = GroupCommit("log", self._commit, config.group_bytes_max, config.group_messages_max)
 
     # Looking
@@ -186,6 +188,7 @@ class Roots:
         for key, value in self._state.scan(rows.STREAM):
             known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
         floors = self._acked_floors()
+        self._delayed = sum(1 for _ in self._state.scan(rows.DELAYED))
 
         def checkpoint(number: int) -> Checkpoint:
             return known[number].checkpoint if number in known else Checkpoint()
@@ -273,6 +276,8 @@ class Roots:
             if group:
                 self._append(group)
         except HeadwaterError as error:
+            if isinstance(error, Failed):
+                self._on_trouble(str(error))
             for item in admitted:
                 self._refuse(item, error)
             return
@@ -303,6 +308,11 @@ class Roots:
             )
         fresh = self._unrepeated(item)
         homes = [(self._open(part.root), part) for part in fresh]
+        if item.is_delayed and self._delayed >= self._config.delayed_max:
+            raise QuotaExceeded(
+                f"{self._delayed} delayed messages wait already, and delayed_max is {self._config.delayed_max}; "
+                "publish without deliver_at, wait for some to be due, or raise the setting"
+            )
         for root, part in homes:
             root.admit(part.topics, part.retain is not None and any(part.retain))
         for root, part in homes:
@@ -396,10 +406,13 @@ class Roots:
         """A message has begun to wait, or has reached its topic and waits no more."""
         producer = batch.header.producer
         if root.name == DELAYED:
-            self._state.write({due_key(message): b"" for message in batch.body.messages(batch.first_offset)})
+            waiting: Rows = {due_key(message): b"" for message in batch.body.messages(batch.first_offset)}
+            self._state.write(waiting)
+            self._delayed += len(waiting)
         elif producer is not None and producer.startswith(DELAYED):
             due_us = int(producer.removeprefix(DELAYED + "/"))
             self._state.write({rows.key_due(due_us, batch.header.sequence): None})
+            self._delayed -= 1
 
     # Checkpoints: in the committing role.
 

@@ -1,0 +1,87 @@
+"""The command `headwater` and its groups, and how every command ends.
+
+Exit codes: 0 done; 1 something that was looked for is wrong or missing (damage, a failed check, fewer messages than
+asked for); 2 the command could not be carried out, and one sentence on stderr says why; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headwater.cli import bench, dead, demo, keeping, pub, replay, sub, subs, topics, verify
+from headwater.cli.output import complain
+from headwater.errors import HeadwaterError
+
+INTERRUPTED = 130
+
+
+class Commands(TyperGroup):
+    """The commands, which end in one sentence rather than a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except HeadwaterError as error:
+            complain(str(error))
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Whoever reads us has enough. What is still buffered has nowhere to go, and Python should not try at exit.
+            try:
+                sys.stdout.close()
+            except OSError:
+                pass
+            raise typer.Exit(0) from None
+        except OSError as error:
+            complain(str(error))
+            raise typer.Exit(2) from None
+        return result
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Headwater: publish, subscribe and replay on a folder. Every command has its own --help.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from headwater import __version__
+
+        print(f"headwater {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Headwater: publish, subscribe and replay on a folder. Every command has its own --help."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+app.command()(pub.pub)
+app.command()(sub.sub)
+app.command()(replay.replay)
+app.command()(topics.topics)
+app.add_typer(subs.app, name="subs")
+app.add_typer(dead.app, name="dead")
+app.command()(keeping.purge)
+app.command()(keeping.backup)
+app.command()(keeping.restore)
+app.command()(verify.verify)
+app.add_typer(bench.app, name="bench")
+app.command()(demo.demo)

@@ -1,0 +1,52 @@
+"""`headwater replay`: history, and with --follow what comes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from headwater import Message
+from headwater.cli.following import Follower, messages_of
+from headwater.cli.options import DATA, Data, Hex, Json, Raw, look, moment
+from headwater.cli.options import after as after_of
+from headwater.cli.output import Messages
+
+
+def replay(
+    filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
+    after: Annotated[
+        list[str] | None,
+        typer.Option("--after", metavar="OFFSET", help="Begin after this offset; with several roots, home=1200 for each."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Begin at 2026-01-31T12:00, or 10m (ago).")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Then go on with what is new, until Ctrl-C.")] = False,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many.")] = None,
+    hex: Hex = False,
+    raw: Raw = False,
+    data: Data = DATA,
+    json: Json = False,
+) -> None:
+    """Show the messages that are stored, in order; works beside the process that owns the folder."""
+    messages = Messages(json, hex, raw)
+    place = after_of(after or [])
+    moment_ = moment(since, ago=True) if since is not None else None
+    with look(data) as bus:
+        found: Iterable[Message | None]
+        if follow:
+            found = Follower(bus, filter, place, moment_).messages(None)
+        else:
+            found = messages_of(bus.replay(filter, after=place, since=moment_))
+        seen = 0
+        for message in found:
+            if message is None:
+                messages.flush()
+                continue
+            messages.print(message)
+            seen += 1
+            if seen == count:
+                break
+        messages.flush()

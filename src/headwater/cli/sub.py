@@ -1,0 +1,120 @@
+"""`headwater sub`: messages as they come, live or for a durable subscription."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headwater import Bus, Gap, Malformed
+from headwater.cli.following import Follower, ends
+from headwater.cli.options import DATA, Data, Hex, Json, Raw, look, own, start
+from headwater.cli.output import Messages, remark
+from headwater.clock import SECOND_US, SystemClock
+from headwater.delivery.consumer import Consumer
+
+BATCH = 100
+
+
+def sub(
+    filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
+    id: Annotated[
+        str | None, typer.Option("--id", help="The durable subscription of this name; made if there is none.")
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="WHERE",
+            help="Where a new subscription begins: latest (if not said), earliest, an offset, a moment, or 10m (ago).",
+        ),
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option("--order", help="strict, key or none; strict for a new one if not said.")
+    ] = None,
+    ack: Annotated[
+        bool, typer.Option("--ack/--no-ack", help="Whether what was shown is done; else it is only looked at.")
+    ] = True,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many.")] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout-s", min=0, help="End when none came for so many seconds.")
+    ] = None,
+    hex: Hex = False,
+    raw: Raw = False,
+    data: Data = DATA,
+    json: Json = False,
+) -> None:
+    """Show messages as they come, until Ctrl-C.
+
+    Without --id it looks on beside the process that owns the folder: retained messages first, then what is new. With
+    --id it is a consumer of a durable subscription and owns the folder itself: it goes on where that subscription was,
+    and what it has shown is acked.
+
+    Ends with code 1 if --count was not reached within --timeout-s.
+    """
+    messages = Messages(json, hex, raw)
+    if id is None:
+        if from_ is not None or order is not None or not ack:
+            raise Malformed("--start, --order and --no-ack are about a durable subscription; name it with --id")
+        with look(data) as bus:
+            seen = _watch(bus, filter, messages, count, timeout_s)
+    else:
+        with own(data) as bus:
+            begin = start(from_) if from_ is not None else "latest"
+            with bus.subscribe(filter, id=id, start=begin, order=order) as consumer:
+                seen = _consume(consumer, messages, ack, count, timeout_s)
+    messages.flush()
+    if count is not None and seen < count:
+        remark(f"{seen} of {count} messages came")
+        raise typer.Exit(1)
+
+
+def _watch(bus: Bus, filter: str, messages: Messages, count: int | None, timeout_s: float | None) -> int:
+    follower = Follower(bus, filter, after=ends(bus))
+    seen = 0
+    for message in bus.retained(filter):
+        messages.print(message)
+        seen += 1
+        if seen == count:
+            return seen
+    messages.flush()
+    for message in follower.messages(timeout_s):
+        if message is None:
+            messages.flush()
+            continue
+        messages.print(message)
+        seen += 1
+        if seen == count:
+            break
+    return seen
+
+
+def _consume(consumer: Consumer, messages: Messages, ack: bool, count: int | None, timeout_s: float | None) -> int:
+    seen = 0
+    window = consumer.subscriber.options.max_in_flight
+    clock = SystemClock()
+    heard_us = clock.monotonic_us()
+    while count is None or seen < count:
+        if not ack and seen >= window:
+            remark(f"{window} messages are in flight, as many as this subscription allows; without acks there are no more")
+            break
+        left = BATCH if count is None else min(BATCH, count - seen)
+        wait_s = None
+        if timeout_s is not None:
+            wait_s = timeout_s - (clock.monotonic_us() - heard_us) / SECOND_US
+            if wait_s < 0:
+                break
+        try:
+            batch = consumer.batch(left, wait_s)
+        except Gap as gap:
+            remark(f'messages {gap.first} to {gap.last} of "{gap.root}" are gone: {gap.reason}')
+            continue
+        for message in batch:
+            messages.print(message)
+        messages.flush()
+        if ack and batch:
+            consumer.ack(batch)
+        seen += len(batch)
+        if batch:
+            heard_us = clock.monotonic_us()
+    return seen
