@@ -71,11 +71,11 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         """Done with it: never handed out again; on disk when this returns."""
         await _ack((self,))
 
-    async def nack(self, error: str = "", delay_s: float | None = None) -> None:
+    async def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
         """It failed this time: hand it out again, after `delay_s` or a growing delay."""
         await asyncio.to_thread(_plain(self).nack, error, delay_s)
 
-    async def reject(self, error: str = "") -> None:
+    async def reject(self, error: str | BaseException = "") -> None:
         """It will never succeed: move it to the dead letters now."""
         await asyncio.to_thread(_plain(self).reject, error)
 

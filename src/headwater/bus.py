@@ -120,8 +120,9 @@ class Bus:
         if self.is_read_only:
             folders.check(self._files, self.folder)
             return
+        folders.inspect(self._files, self.folder)
         self._files.make_folder(self.folder)
-        self._lock = self._files.lock(f"{self.folder}/owner.lock")
+        self._lock = self._files.lock(f"{self.folder}/{folders.LOCK}")
         try:
             folders.prepare(self._files, self.folder)
         except BaseException:
@@ -400,7 +401,10 @@ class Bus:
         check_filter(filter, self.config)
         wanted = compile_filter(filter)
         found = [
-            info for root in self._roots.all() if filter_covers_root(filter, root.name) for info in root.topics(wanted)
+            info
+            for root in self._roots.all()
+            if filter_covers_root(filter, root.name)
+            for info in root.topics(wanted, self._clock.now_us())
         ]
         return sorted(found, key=lambda info: info.topic)
 

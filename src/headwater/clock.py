@@ -24,6 +24,9 @@ class Clock(Protocol):
     def monotonic_us(self) -> int:
         """Microseconds since some moment; never jumps."""
 
+    def read(self) -> tuple[int, int]:
+        """Both at once: wall and monotonic."""
+
     def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
         """Wait on a condition that the caller holds; False if the time passed."""
 
@@ -37,6 +40,9 @@ class SystemClock:
     def monotonic_us(self) -> int:
         return time.monotonic_ns() // 1000
 
+    def read(self) -> tuple[int, int]:
+        return time.time_ns() // 1000, time.monotonic_ns() // 1000
+
     def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
         return condition.wait(None if timeout_us is None else max(0, timeout_us) / SECOND_US)
 
@@ -44,31 +50,39 @@ class SystemClock:
 class ManualClock:
     """A clock that moves when it is told to: for your own tests of retries, timeouts and retention."""
 
+    REAL_WAIT_S_MAX = 10.0
+    """So that a test whose clock nobody moves fails instead of hanging."""
+
     def __init__(self, now_us: int = 1_700_000_000 * SECOND_US) -> None:
         self._now_us = now_us
         self._monotonic_us = 0
         self._waiting: list[threading.Condition] = []
         self._lock = threading.Lock()
+        self._seen = threading.local()
 
     def now_us(self) -> int:
-        return self._now_us
+        return self.read()[0]
 
     def monotonic_us(self) -> int:
-        return self._monotonic_us
+        return self.read()[1]
+
+    def read(self) -> tuple[int, int]:
+        with self._lock:
+            self._seen.monotonic_us = self._monotonic_us
+            return self._now_us, self._monotonic_us
 
     def advance(self, seconds: float) -> None:
         """Let time pass, on both clocks."""
-        self._now_us += round(seconds * SECOND_US)
-        self._monotonic_us += round(seconds * SECOND_US)
-        self._wake()
+        self._move(seconds, seconds)
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back; no time passes."""
-        self._now_us += round(seconds * SECOND_US)
-        self._wake()
+        self._move(seconds, 0)
 
-    def _wake(self) -> None:
+    def _move(self, wall_s: float, passed_s: float) -> None:
         with self._lock:
+            self._now_us += round(wall_s * SECOND_US)
+            self._monotonic_us += round(passed_s * SECOND_US)
             waiting = list(self._waiting)
         for condition in waiting:
             with condition:
@@ -78,10 +92,12 @@ class ManualClock:
         if timeout_us is not None and timeout_us <= 0:
             return False
         with self._lock:
+            # Whoever computed a timeout from an older time must look again, or it would sleep through the move.
+            if getattr(self._seen, "monotonic_us", self._monotonic_us) != self._monotonic_us:
+                return True
             self._waiting.append(condition)
         try:
-            # A real limit too, so that a test whose clock nobody moves fails instead of hanging.
-            return condition.wait(10.0)
+            return condition.wait(self.REAL_WAIT_S_MAX)
         finally:
             with self._lock:
                 self._waiting.remove(condition)
@@ -101,13 +117,17 @@ class SteadyClock:
     def __init__(self, clock: Clock, on_step: Callable[[int], None] | None = None) -> None:
         self._clock = clock
         self._on_step = on_step
-        self._offset_us = clock.now_us() - clock.monotonic_us()
+        wall_us, monotonic_us = clock.read()
+        self._offset_us = wall_us - monotonic_us
         self._stepped_us: int | None = None
         """Since when, on the monotonic clock, the wall has been elsewhere."""
 
     def now_us(self) -> int:
-        monotonic_us = self._clock.monotonic_us()
-        step_us = self._clock.now_us() - monotonic_us - self._offset_us
+        return self.read()[0]
+
+    def read(self) -> tuple[int, int]:
+        wall_us, monotonic_us = self._clock.read()
+        step_us = wall_us - monotonic_us - self._offset_us
         if -self.STEP_SMALL_US <= step_us <= self.STEP_SMALL_US:
             self._offset_us += step_us
             self._stepped_us = None
@@ -118,7 +138,7 @@ class SteadyClock:
         elif monotonic_us - self._stepped_us >= self.STEP_SETTLE_US:
             self._offset_us += step_us
             self._stepped_us = None
-        return monotonic_us + self._offset_us
+        return monotonic_us + self._offset_us, monotonic_us
 
     def monotonic_us(self) -> int:
         return self._clock.monotonic_us()

@@ -16,6 +16,25 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 
+AT_LEAST_ONE = frozenset(
+    ("group_bytes_max", "group_messages_max", "read_bytes", "open_files_max", "checkpoint_bytes", "checkpoint_batches")
+)
+
+
+def _check(settings: msgspec.Struct) -> None:
+    """Malformed unless each value is of its setting's type, and not negative."""
+    for field in msgspec.structs.fields(settings):
+        value = getattr(settings, field.name)
+        try:
+            msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            raise Malformed(f"setting {field.name} is {value!r}: {error}") from None
+        if isinstance(value, int | float) and not 0 <= value < float("inf"):
+            raise Malformed(f"setting {field.name} is {value}; it has to be 0 or more, and finite")
+        if field.name in AT_LEAST_ONE and value < 1:
+            raise Malformed(f"setting {field.name} is {value}; use 1 or more")
+
+
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the stream of a root keeps its messages; zero means no limit."""
 
@@ -27,6 +46,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Above this size the oldest are deleted even if unacked; an event and a typed gap say so."""
     hard_age_s: float = 0.0
     """Beyond this age they are deleted even if unacked; an event and a typed gap say so."""
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,16 +173,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long `request` waits for a reply unless told."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
-                raise Malformed(f"setting {name} is {value}; it cannot be negative")
+        _check(self)
         if self.segment_bytes < 64 * KIB:
             raise Malformed(f"setting segment_bytes is {self.segment_bytes}; use at least {64 * KIB}")
         if self.batch_bytes_max > GIB:
-            raise Malformed(
-                f"setting batch_bytes_max is {self.batch_bytes_max}; offsets in a batch are 31 bits: use at most {GIB}"
-            )
+            raise Malformed(f"setting batch_bytes_max is {self.batch_bytes_max}; the most that fits is {GIB}")
 
     def retention_of(self, root: str) -> Retention:
         """The rule that applies to a root."""

@@ -22,8 +22,8 @@ class Origin(Protocol):
     """Where a message came from, and so what can be said about it."""
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None: ...
-    def nack(self, message: Message, error: str, delay_s: float | None) -> None: ...
-    def reject(self, message: Message, error: str) -> None: ...
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None: ...
+    def reject(self, message: Message, error: str | BaseException) -> None: ...
     def extend(self, message: Message, seconds: float) -> None: ...
     def reply(self, message: Message, payload: bytes) -> Receipt: ...
 
@@ -79,11 +79,11 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         """Done with it: never handed out again. On disk when this returns, unless wait=False."""
         self._origin("ack").ack((self,), wait)
 
-    def nack(self, error: str = "", delay_s: float | None = None) -> None:
+    def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
         """It failed this time: hand it out again, after `delay_s` or a growing delay."""
         self._origin("nack").nack(self, error, delay_s)
 
-    def reject(self, error: str = "") -> None:
+    def reject(self, error: str | BaseException = "") -> None:
         """It will never succeed: move it to the dead letters now."""
         self._origin("reject").reject(self, error)
 

@@ -55,6 +55,8 @@ class Desk:
             payload = self._bytes("payload", payload)
         if len(payload) > self._config.message_bytes_max:
             raise self._too_large(len(payload))
+        if type(retain) is not bool:
+            raise Malformed(f"retain is {retain!r}; use True or False")
         key = self._key(key) if key is not None else None
         pairs = self._headers(headers) if headers else ()
         number = self._sequence(producer, sequence)
@@ -144,6 +146,8 @@ class Desk:
         ]
         weight = self._check_payloads(payloads)
         self._common_root(topics)
+        if {type(message.retain) for message in given} != {bool}:
+            raise Malformed("retain is True or False, in every message")
         keys = [None if message.key is None else self._key(message.key) for message in given]
         headers = [self._headers(message.headers) if message.headers else () for message in given]
         expiries = [0 if message.ttl_s is None else self._expiry(message.ttl_s) for message in given]

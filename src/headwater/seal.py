@@ -39,9 +39,10 @@ def unseal(key: bytes, sealed: bytes, topic: str = "") -> bytes:
     if sealed[:1] != VERSION or len(sealed) < 1 + NONCE_BYTES + 16:
         raise Malformed("this is no sealed payload; seal it with headwater.seal.seal(key, payload)")
     nonce, rest = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
+    cipher = _cipher(key)
     invalid = importlib.import_module("cryptography.exceptions").InvalidTag
     try:
-        payload: bytes = _cipher(key).decrypt(nonce, rest, topic.encode())
+        payload: bytes = cipher.decrypt(nonce, rest, topic.encode())
     except invalid as error:
         raise NotAllowed("the payload does not open: another key, another topic, or it was changed") from error
     return payload

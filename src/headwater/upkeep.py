@@ -25,6 +25,9 @@ from headwater.topics.name import filter_covers_root, is_everything_of
 from headwater.topics.root import Root
 from headwater.topics.roots import Publish, Roots
 
+RELEASE_AGAIN_S = 5.0
+"""How long a delayed message that could not be published waits before the next try."""
+
 
 class Upkeep:
     """The housekeeping of one bus."""
@@ -71,10 +74,10 @@ class Upkeep:
 
     # Delayed messages
 
-    def _arm_delays(self) -> None:
+    def _arm_delays(self, wait_s: float = 0) -> None:
         due_us = delays.earliest(self._state)
         if due_us is not None:
-            wait_us = max(0, due_us - self._clock.now_us())
+            wait_us = max(round(wait_s * SECOND_US), due_us - self._clock.now_us())
             # Looked at again at least each minute, as the wall clock may be corrected meanwhile.
             due_us = self._clock.monotonic_us() + min(wait_us, 60 * SECOND_US)
         self._timers.set("delays", due_us, self._release)
@@ -85,27 +88,31 @@ class Upkeep:
         if waiting is None:
             return
         items = []
-        for offset in delays.due(self._state, self._clock.now_us()):
+        for key, offset in delays.due(self._state, self._clock.now_us()):
             for batch in waiting.stream.read(offset, 1)[:1]:
                 if isinstance(batch, Hole):
                     self._events.trouble(f"delayed message {offset} is gone ({batch.reason})")
+                    self._state.write({key: None})
                     continue
                 message = batch.body.messages(batch.first_offset, [offset - batch.first_offset])[0]
                 topic, headers, due_us, ttl_s, retain = delays.unwrap(message)
                 items.append(
                     self._desk.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
                 )
-        self._submit(items)
-        self._arm_delays()
+        self._arm_delays(wait_s=RELEASE_AGAIN_S if self._submit(items) else 0)
 
-    def _submit(self, items: list[Publish]) -> None:
+    def _submit(self, items: list[Publish]) -> bool:
+        """Publish them; whether any failed."""
         for item in items:
-            self._roots.commit.enqueue(item)
+            self._roots.commit.submit(item)
+        failed = False
         for item in items:
             try:
-                self._roots.commit.drive(item)
+                item.wait()
             except HeadwaterError as error:
+                failed = True
                 self._events.trouble(f'a delayed message for "{item.topics[0]}" could not be published: {error}')
+        return failed
 
     # Retention and expiry
 

@@ -18,7 +18,9 @@ def replay(
     filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
     after: Annotated[
         list[str] | None,
-        typer.Option("--after", metavar="OFFSET", help="Begin after this offset; with several roots, home=1200 for each."),
+        typer.Option(
+            "--after", metavar="OFFSET", help="Begin after this offset; with several roots, home=1200 for each."
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Begin at 2026-01-31T12:00, or 10m (ago).")

@@ -96,7 +96,9 @@ def _consume(consumer: Consumer, messages: Messages, ack: bool, count: int | Non
     heard_us = clock.monotonic_us()
     while count is None or seen < count:
         if not ack and seen >= window:
-            remark(f"{window} messages are in flight, as many as this subscription allows; without acks there are no more")
+            remark(
+                f"{window} messages are in flight, as many as this subscription allows; without acks there are no more"
+            )
             break
         left = BATCH if count is None else min(BATCH, count - seen)
         wait_s = None

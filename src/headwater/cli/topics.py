@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
@@ -20,24 +21,90 @@ INTERVAL_S = 1.0
 RETAINED = "●"
 
 
+def topics(
+    filter: Annotated[str, typer.Argument(help="Which topics.")] = "#",
+    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Show so many levels, and sums below.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    interval_s: Annotated[
+        float | None,
+        typer.Option("--interval", min=0.05, help="Seconds between looks; also without --watch, to see rates once."),
+    ] = None,
+    data: Data = DATA,
+    json: Json = False,
+) -> None:
+    """Show topics as a tree: messages, last offset, whether there is a retained value (●), and messages per second.
+
+    It works beside the process that owns the folder. Rates need two looks: --watch, or --interval.
+
+    With --json: an object for each topic (topic, messages, last_offset, retained, and rate where there are two looks);
+    with --watch, all of them at each look.
+    """
+    with look(data) as bus:
+        before = Sample(bus.topics(filter))
+        if watch:
+            _watch(bus, filter, before, interval_s or INTERVAL_S, depth, json)
+        elif interval_s is not None:
+            pause(interval_s)
+            bus.refresh()
+            sample = Sample(bus.topics(filter))
+            _show(sample, sample.rates_since(before), depth, json)
+        else:
+            _show(before, None, depth, json)
+
+
 class Sample:
     """The topics at a moment."""
 
     def __init__(self, topics: Sequence[TopicInfo]) -> None:
         self.topics = topics
-        self.at_s = time.perf_counter()
+        self._at_s = time.perf_counter()
 
-    def rates_since(self, before: Sample | None) -> dict[str, float]:
+    def rates_since(self, before: Sample) -> dict[str, float]:
         """Messages per second of each topic."""
-        if before is None:
-            return {}
-        elapsed_s = max(self.at_s - before.at_s, 1e-9)
+        elapsed_s = max(self._at_s - before._at_s, 1e-9)
         known = {info.topic: info.messages for info in before.topics}
         return {info.topic: max(0, info.messages - known.get(info.topic, 0)) / elapsed_s for info in self.topics}
 
 
+def _watch(bus: Bus, filter: str, before: Sample, interval_s: float, depth: int | None, json: bool) -> None:
+    if json:
+        while True:
+            pause(interval_s)
+            bus.refresh()
+            sample = Sample(bus.topics(filter))
+            _show(sample, sample.rates_since(before), depth, json)
+            before = sample
+    with Live(tree_of(before.topics, None, depth), console=console(), auto_refresh=False) as live:
+        while True:
+            pause(interval_s)
+            bus.refresh()
+            sample = Sample(bus.topics(filter))
+            live.update(tree_of(sample.topics, sample.rates_since(before), depth), refresh=True)
+            before = sample
+
+
+def _show(sample: Sample, rates: Mapping[str, float] | None, depth: int | None, json: bool) -> None:
+    if not json:
+        console().print(tree_of(sample.topics, rates, depth), soft_wrap=True)
+        return
+    for info in sample.topics:
+        found: dict[str, Any] = {
+            "topic": info.topic,
+            "messages": info.messages,
+            "last_offset": info.last_offset,
+            "retained": info.retained,
+        }
+        if rates is not None:
+            found["rate"] = round(rates[info.topic], 3)
+        emit(found)
+    console().file.flush()
+
+
+# The tree
+
+
 class Level:
-    """A level of the tree: what is published to it, and what lies below."""
+    """A level: the topic that ends here, if any, and sums over it and everything below."""
 
     __slots__ = ("below", "info", "messages", "rate", "topics")
 
@@ -50,14 +117,9 @@ class Level:
 
 
 def levels_of(topics: Sequence[TopicInfo], rates: Mapping[str, float]) -> Level:
-    """The topics as a tree, with sums at each level."""
+    """Topics by their levels."""
     top = Level()
     for info in topics:
-        level = top
-        rate = rates.get(info.topic, 0.0)
-        for name in ("", *info.topic.split("/")):
-            level = top if level is top and name == "" and level.topics >= 0 and level is top else level
-            break
         path = [top]
         for name in info.topic.split("/"):
             path.append(path[-1].below.setdefault(name, Level()))
@@ -65,5 +127,46 @@ def levels_of(topics: Sequence[TopicInfo], rates: Mapping[str, float]) -> Level:
         for level in path:
             level.messages += info.messages
             level.topics += 1
-            level.rate += rate
+            level.rate += rates.get(info.topic, 0.0)
     return top
+
+
+def tree_of(topics: Sequence[TopicInfo], rates: Mapping[str, float] | None, depth: int | None = None) -> Group:
+    """Topics as people see them."""
+    top = levels_of(topics, rates or {})
+    summary = Text.assemble(
+        (f"{top.topics:,}", "bold"),
+        " topic" if top.topics == 1 else " topics",
+        f" in {len(top.below):,} root{'' if len(top.below) == 1 else 's'}, {top.messages:,} messages",
+        f", {top.rate:,.1f}/s" if rates is not None else "",
+    )
+    trees = []
+    for name in sorted(top.below):
+        tree = Tree(_label(name, top.below[name], rates is not None, bold=True), guide_style="dim")
+        _grow(tree, top.below[name], rates is not None, None if depth is None else depth - 1)
+        trees.append(tree)
+    return Group(*trees, summary)
+
+
+def _grow(tree: Tree, level: Level, with_rates: bool, depth: int | None) -> None:
+    if depth == 0:
+        return
+    for name in sorted(level.below):
+        below = level.below[name]
+        branch = tree.add(_label(name, below, with_rates))
+        _grow(branch, below, with_rates, None if depth is None else depth - 1)
+
+
+def _label(name: str, level: Level, with_rates: bool, bold: bool = False) -> Text:
+    label = Text(safe(name) if name else "(empty)", style="bold cyan" if bold else "cyan")
+    info = level.info
+    if info is not None:
+        label.append(f"  {info.messages:,}", style="default not bold")
+        label.append(f"  last {info.last_offset}", style="dim not bold default")
+        if info.retained:
+            label.append(f"  {RETAINED}", style="yellow not bold")
+    if level.topics > (1 if info is not None else 0):
+        label.append(f"  {level.messages:,} in {level.topics:,}", style="dim not bold default")
+    if with_rates and level.rate:
+        label.append(f"  {level.rate:,.1f}/s", style="green not bold")
+    return label

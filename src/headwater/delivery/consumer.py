@@ -54,7 +54,8 @@ class Consumer:
             left_us = None if until_us is None else until_us - self._clock.monotonic_us()
             if left_us is not None and left_us <= 0:
                 return []
-            subscriber.wait(seen, left_us)
+            if not subscriber.wait(seen, left_us) and left_us is not None:
+                until_us = 0  # one last look
 
     def __iter__(self) -> Iterator[Message]:
         while True:

@@ -40,6 +40,8 @@ class Cursor:
             found = self._read.pop()
             if isinstance(found, Hole):
                 self.position = found.last + 1
+                if found.last <= self.root.purged_upto:
+                    continue
                 return found
             try:
                 places = places_in(found, self._wanted, self.position, self.root.purges, now_us)

@@ -46,17 +46,17 @@ class DeadLetters:
 
         def work(subscriber: Subscriber) -> int:
             changed: Rows = {}
-            places: dict[int, list[int]] = {}
+            copies: dict[int, dict[int, CopyRow]] = {}
             for stream, offset, row in self._rows(subscriber.number, offsets):
                 notes = ((FROM, id), (ATTEMPTS, str(row.attempts)), (ERROR, row.errors[-1] if row.errors else ""))
                 headers = tuple(pair for pair in row.headers if pair[0] not in (FROM, ATTEMPTS, ERROR)) + notes
                 copy = CopyRow(row.topic, row.payload, row.time_us, row.key, headers, False)
                 changed[rows.key_message(rows.DEAD, subscriber.number, stream, offset)] = None
                 changed[rows.key_message(rows.COPY, subscriber.number, stream, offset)] = rows.pack(copy)
-                places.setdefault(stream, []).append(offset)
-            count = sum(map(len, places.values()))
+                copies.setdefault(stream, {})[offset] = copy
+            count = sum(map(len, copies.values()))
             if count:
-                subscriber.add_copies(changed, places, count)
+                subscriber.add_copies(changed, copies, count)
             return count
 
         return self._dispatcher.use(id, work)

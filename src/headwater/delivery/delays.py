@@ -44,13 +44,13 @@ def earliest(state: State) -> int | None:
     return None
 
 
-def due(state: State, now_us: int) -> list[int]:
-    """Offsets in `$delayed` of messages that are due, the earliest first; not all of them at once."""
-    found: list[int] = []
+def due(state: State, now_us: int) -> list[tuple[bytes, int]]:
+    """Rows and offsets in `$delayed` of messages that are due, the earliest first; not all of them at once."""
+    found: list[tuple[bytes, int]] = []
     for key, _ in state.scan(rows.DELAYED):
         if int.from_bytes(key[1:9], "big") > now_us or len(found) == RELEASED_MAX:
             break
-        found.append(rows.offset_in(key))
+        found.append((key, rows.offset_in(key)))
     return found
 
 

@@ -24,7 +24,7 @@ from headwater.delivery.start import Start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
-from headwater.errors import Conflict, NotFound, QuotaExceeded
+from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
 from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
@@ -73,7 +73,8 @@ class Dispatcher:
         self._lock = threading.RLock()
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
         self._count = len(known)
-        self._last_number = max((row.number for row in known), default=0)
+        last = state.get(rows.COUNTERS)
+        self._last_number = int.from_bytes(last, "big") if last is not None else 0
 
     # Telling: in the committing role.
 
@@ -108,8 +109,7 @@ class Dispatcher:
         wanted, now_us = compile_filter(filter), self._clock.now_us()
         return [
             retained_message(row, topic)
-            for root in self._roots.all()
-            if filter_covers_root(filter, root.name)
+            for root in self._covered(filter)
             for topic, row in root.retained.matching(wanted, now_us)
         ]
 
@@ -119,7 +119,7 @@ class Dispatcher:
         return msgspec.msgpack.decode(value, type=SubscriptionRow)
 
     def _key(self, id: str) -> bytes:
-        return rows.SUBSCRIPTION + id.encode()
+        return rows.SUBSCRIPTION + id.encode("utf-8", "surrogatepass")
 
     def row(self, id: str) -> SubscriptionRow | None:
         """A subscription as it is stored."""
@@ -132,6 +132,8 @@ class Dispatcher:
         `given` are the options that the caller stated; the others are as stored, or the defaults.
         """
         with self._lock:
+            if type(options.id) is not str:
+                raise Malformed(f"id is {options.id!r}; use a str")
             row = self.row(options.id)
             if row is None:
                 options.check(self._config)
@@ -156,7 +158,7 @@ class Dispatcher:
         floors = {root: floor_for(root, options.filter, start) for root in self._covered(options.filter)}
         number, now_us = self._last_number + 1, self._clock.now_us()
         row = SubscriptionRow(number=number, options=options, created_us=now_us, used_us=now_us)
-        changed: Rows = {self._key(options.id): rows.pack(row)}
+        changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
         if start == "latest":
@@ -171,11 +173,11 @@ class Dispatcher:
 
     def _retained_copies(self, number: int, filter: str) -> Rows:
         changed: Rows = {}
-        for message in self.retained(filter):
-            root = self._roots.get(message.root)
-            assert root is not None
-            copy = CopyRow(message.topic, message.payload, message.time_us, message.key, message.headers, True)
-            changed[rows.key_message(rows.COPY, number, root.stream.number, message.offset)] = rows.pack(copy)
+        wanted, now_us = compile_filter(filter), self._clock.now_us()
+        for root in self._covered(filter):
+            for topic, row in root.retained.matching(wanted, now_us):
+                copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us)
+                changed[rows.key_message(rows.COPY, number, root.stream.number, row.offset)] = rows.pack(copy)
         return changed
 
     def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
@@ -259,8 +261,9 @@ class Dispatcher:
 
     def pause(self, subscriber: Subscriber, paused: bool) -> None:
         """Hand out nothing, or go on; remembered."""
-        subscriber.pause(paused)
-        self._keep(subscriber, paused=paused)
+        with self._lock:
+            subscriber.pause(paused)
+            self._keep(subscriber, paused=paused)
 
     def delete(self, id: str) -> None:
         """A subscription and everything about it is gone. In the committing role."""

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+import msgspec
+
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.errors import Closed, Malformed
@@ -57,7 +59,7 @@ class Live:
 
     def greet(self, retained: list[Message]) -> None:
         """Retained messages come before all others."""
-        self._ready.extend(retained)
+        self._ready.extend(msgspec.structs.replace(message, origin=self) for message in retained)
 
     def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
         """A batch with messages that match is durable."""
@@ -130,7 +132,8 @@ class Live:
                 left_us = None if until_us is None else until_us - self._clock.monotonic_us()
                 if left_us is not None and left_us <= 0:
                     return None
-                self._clock.wait(self._changed, left_us)
+                if not self._clock.wait(self._changed, left_us) and left_us is not None:
+                    until_us = 0  # one last look
             batch, places, count = self._batches.popleft()
             self._forget(batch, count)
             return batch, places
@@ -185,10 +188,10 @@ class Live:
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
         """Nothing is kept about a live subscription, so there is nothing to note."""
 
-    def nack(self, message: Message, error: str, delay_s: float | None) -> None:
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
         raise Malformed("a live subscription keeps nothing to hand out again; subscribe with an id for that")
 
-    def reject(self, message: Message, error: str) -> None:
+    def reject(self, message: Message, error: str | BaseException) -> None:
         raise Malformed("a live subscription has no dead letters; subscribe with an id for that")
 
     def extend(self, message: Message, seconds: float) -> None:

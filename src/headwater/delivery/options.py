@@ -31,6 +31,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, config: Config) -> None:
         """Malformed (422) unless every option can be right."""
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            try:
+                msgspec.convert(value, field.type)
+            except msgspec.ValidationError as error:
+                raise Malformed(f"{field.name} is {value!r}: {error}") from None
+        try:
+            self.id.encode()
+        except UnicodeEncodeError:
+            raise Malformed(f"subscription id {self.id[:40]!r} cannot be written as UTF-8; use another") from None
         if not 1 <= len(self.id.encode()) <= config.subscription_id_bytes_max:
             longest = config.subscription_id_bytes_max
             raise Malformed(f"subscription id {self.id[:40]!r} has {len(self.id.encode())} bytes; use 1 to {longest}")

@@ -27,7 +27,7 @@ from headwater.topics.roots import Roots
 After = int | Mapping[str, int] | None
 
 
-def check_after(filter: str, after: After, since: datetime | None) -> None:
+def check_after(filter: str, after: object, since: object) -> None:
     """Malformed unless it says where to begin."""
     if after is not None and since is not None:
         raise Malformed("state where to begin as after=offset or as since=datetime, not both")
@@ -41,8 +41,10 @@ def check_after(filter: str, after: After, since: datetime | None) -> None:
             )
         if isinstance(after, bool) or after < 0:
             raise Malformed(f"after is {after}; offsets count from 1, and 0 is before the first")
-    elif after is not None and not isinstance(after, Mapping):
-        raise Malformed(f"after is {after!r}; use an offset, or a dict of them by root")
+    elif after is not None:
+        offsets: list[object] = list(after.values()) if isinstance(after, Mapping) else [after]
+        if not all(type(offset) is int and offset >= 0 for offset in offsets):
+            raise Malformed(f"after is {after!r}; use an offset from 0 on, or a dict of them by root")
 
 
 class Reading:
@@ -164,8 +166,8 @@ class Reading:
             if not self._follows or (left_us is not None and left_us <= 0):
                 return False
             with self._signal:
-                if self._version == seen:
-                    self._clock.wait(self._signal, left_us)
+                if self._version == seen and not self._clock.wait(self._signal, left_us) and left_us is not None:
+                    until_us = 0  # one last look
 
     # Being told
 

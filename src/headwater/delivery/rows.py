@@ -42,6 +42,8 @@ class CopyRow(msgspec.Struct, frozen=True, array_like=True):
     key: bytes | None
     headers: Headers
     retained: bool
+    expires_us: int = 0
+    """When its ttl ends; 0 for never."""
 
     def message(self, offset: int) -> Message:
         return Message(self.topic, offset, self.payload, self.time_us, self.key, self.headers, self.retained)

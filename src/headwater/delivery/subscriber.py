@@ -48,10 +48,10 @@ class Held:
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
         self.subscriber.ack(messages, wait)
 
-    def nack(self, message: Message, error: str, delay_s: float | None) -> None:
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
         self.subscriber.nack(message, error, delay_s)
 
-    def reject(self, message: Message, error: str) -> None:
+    def reject(self, message: Message, error: str | BaseException) -> None:
         self.subscriber.reject(message, error)
 
     def extend(self, message: Message, seconds: float) -> None:
@@ -128,7 +128,7 @@ class Subscriber:
             )
         for stream, copies in stored.copies_of(self._state, self.number).items():
             lane = (stream, True)
-            self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, pending=sorted(copies))
+            self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, sorted(copies), _keys(copies))
         self._open_lanes()
 
     def _open_lanes(self) -> None:
@@ -177,6 +177,10 @@ class Subscriber:
             self._timers.set(self, None, self._ring)
         self.wake()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f'subscription "{self.options.id}" is closed; subscribe again to go on')
+
     # Waking
 
     def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
@@ -214,8 +218,7 @@ class Subscriber:
     def take(self, consumer: object, limit: int) -> list[Message]:
         """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
         with self._lock:
-            if self._closed:
-                raise Closed(f'subscription "{self.options.id}" is closed; subscribe again to go on')
+            self._check_open()
             self._open_lanes()
             now = self._moment()
             found = self._take_again(consumer, limit, now)
@@ -321,9 +324,10 @@ class Subscriber:
         if copies:
             found = {}
             for offset in offsets:
-                row = self._state.get(rows.key_message(rows.COPY, self.number, stream, offset))
-                if row is not None:
-                    found[offset] = msgspec.msgpack.decode(row, type=CopyRow).message(offset)
+                value = self._state.get(rows.key_message(rows.COPY, self.number, stream, offset))
+                row = None if value is None else msgspec.msgpack.decode(value, type=CopyRow)
+                if row is not None and not 0 < row.expires_us <= now.wall_us:
+                    found[offset] = row.message(offset)
             return found
         root = self._by_number[stream]
         found = {}
@@ -357,7 +361,12 @@ class Subscriber:
     def _note_acks(self, messages: Sequence[Message], future: Future[object] | None) -> RowsItem | None:
         changed: Rows = {}
         with self._lock:
-            for held, offsets in self._by_lease(messages):
+            self._check_open()
+            groups = self._by_lease(messages)
+            if len(groups) > 1:
+                for held, offsets in groups:
+                    self._machine.check_held(held.lease, offsets)
+            for held, offsets in groups:
                 changes = self._machine.ack(held.lease, offsets)
                 changed.update(stored.rows_of(self.number, changes))
             item = self._commit.enqueue(changed, future) if changed else None
@@ -383,18 +392,21 @@ class Subscriber:
             return origin
         raise Malformed(f'this message did not come from subscription "{self.options.id}"; ack it where it came from')
 
-    def nack(self, message: Message, error: str, delay_s: float | None) -> None:
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
         """It failed this time."""
+        text = _text(error)
         if delay_s is not None and not 0 <= delay_s <= self._config.delay_s_max:
             raise Malformed(f"delay_s is {delay_s}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
-        self._fail(lambda held, now: self._machine.nack(held.lease, message.offset, error, delay_s, now), message)
+        self._fail(lambda held, now: self._machine.nack(held.lease, message.offset, text, delay_s, now), message)
 
-    def reject(self, message: Message, error: str) -> None:
+    def reject(self, message: Message, error: str | BaseException) -> None:
         """It will never succeed."""
-        self._fail(lambda held, now: self._machine.reject(held.lease, message.offset, error, now), message)
+        text = _text(error)
+        self._fail(lambda held, now: self._machine.reject(held.lease, message.offset, text, now), message)
 
     def _fail(self, apply: Callable[[Held, Moment], Changes], message: Message) -> None:
         with self._lock:
+            self._check_open()
             item = self._store(apply(self._mine(message.origin), self._moment()))
             self._arm()
         self.wake()
@@ -405,6 +417,7 @@ class Subscriber:
         if not 0 < seconds <= self._config.delay_s_max:
             raise Malformed(f"extend by {seconds} seconds is out of range; use up to {self._config.delay_s_max}")
         with self._lock:
+            self._check_open()
             deadline_us = self._clock.monotonic_us() + round(seconds * SECOND_US)
             self._hold(self._machine.extend(self._mine(message.origin).lease, message.offset, deadline_us))
             self._arm()
@@ -493,6 +506,7 @@ class Subscriber:
     def pause(self, paused: bool) -> None:
         """Hand out nothing until resumed."""
         with self._lock:
+            self._check_open()
             self._machine.paused = paused
             self.row = msgspec.structs.replace(self.row, paused=paused)
         self.wake()
@@ -500,6 +514,7 @@ class Subscriber:
     def seek(self, positions: dict[int, int]) -> None:
         """Go on from other places; what is in flight is taken back."""
         with self._lock:
+            self._check_open()
             self._open_lanes()
             changed: Rows = {}
             for stream, position in positions.items():
@@ -515,14 +530,16 @@ class Subscriber:
         self.wake()
         self._finish(item, wait=True)
 
-    def add_copies(self, changed: Rows, places: dict[int, list[int]], removed_dead: int = 0) -> None:
+    def add_copies(self, changed: Rows, copies: dict[int, dict[int, CopyRow]], removed_dead: int = 0) -> None:
         """Hand these copies out too; their rows are stored first."""
         with self._lock:
+            self._check_open()
             self._dead -= removed_dead
             item = self._commit.enqueue(changed)
-            for stream, offsets in places.items():
-                self._machine.add_copies(stream, offsets)
         self._finish(item, wait=True)
+        with self._lock:
+            for stream, found in copies.items():
+                self._machine.add_copies(stream, sorted(found), _keys(found))
         self.wake()
 
     def drop_dead(self, changed: Rows) -> None:
@@ -605,3 +622,18 @@ class Subscriber:
                 del self._lag[stream]
             else:
                 self._lag[stream] = (upto, count - handed)
+
+
+def _text(error: object) -> str:
+    """What is stored of an error: its text, or an exception's type and text."""
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    if not isinstance(error, str):
+        raise Malformed(f"error is of type {type(error).__name__}; give a str or an exception")
+    return error.encode("utf-8", "replace").decode()
+
+
+def _keys(copies: dict[int, CopyRow]) -> list[bytes | str]:
+    """What order="key" goes by, for copies in the order of their offsets."""
+    found = (copies[offset] for offset in sorted(copies))
+    return [copy.topic if copy.key is None else copy.key for copy in found]

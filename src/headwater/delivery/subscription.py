@@ -278,6 +278,10 @@ class Subscription:
 
     # What became of it
 
+    def check_held(self, lease: Lease, offsets: Sequence[int]) -> None:
+        """Recalled (409) unless an ack of these would be taken; changes nothing."""
+        self._ledger.held_by(lease, self._ledger.lane_of(lease), offsets)
+
     def ack(self, lease: Lease, offsets: Sequence[int]) -> Changes:
         """Messages are done: all of them, or none and Recalled (409)."""
         ledger, changes = self._ledger, Changes()

@@ -184,7 +184,8 @@ class Body:
         reader = _Reader(data)
         self.names: tuple[str, ...] = _names(reader, topics)
         self._index = reader.numbers("i", count, 4)
-        if topics > 1 and not 0 <= min(self._index) <= max(self._index) < topics:
+        # A dictionary of one topic is the usual case, and its index is zeros.
+        if self._index.tobytes().strip(b"\0") and not 0 <= min(self._index) <= max(self._index) < topics:
             raise ValueError("a topic's index is outside the dictionary")
         self._times = reader.numbers("q", count, 8)
         self.expiries = reader.numbers("q", count, 8) if columns & EXPIRIES else None

@@ -105,6 +105,7 @@ class GroupCommit(Generic[T]):
 
     def submit_and_wait(self, item: T | Call) -> None:
         """Commit an item; returns when it is durable, raises what went wrong."""
+        self._refuse_owner()
         self.enqueue(item)
         self.drive(item)
 
@@ -120,19 +121,24 @@ class GroupCommit(Generic[T]):
 
     def drive(self, item: T | Call) -> None:
         """Wait for an item that was enqueued, committing it here if nobody else is at it."""
-        if self._owner == threading.get_ident():
-            raise Conflict(
-                "this would wait for itself: it was called by a callback in the thread that commits; "
-                "use publish_soon there, or hand the work to a thread of yours"
-            )
+        self._refuse_owner()
         with self._lock:
             lead = not self._busy and item.is_waiting
             if lead:
                 self._busy = True
         if lead:
-            self._commit_pending()
-            self._hand_over()
+            try:
+                self._commit_pending()
+            finally:
+                self._hand_over()
         item.wait()
+
+    def _refuse_owner(self) -> None:
+        if self._owner == threading.get_ident():
+            raise Conflict(
+                "this would wait for itself: it was called by a callback in the thread that commits; "
+                "use publish_soon there, or hand the work to a thread of yours"
+            )
 
     @property
     def is_full(self) -> bool:
@@ -158,6 +164,9 @@ class GroupCommit(Generic[T]):
         """Commit what is pending, and accept nothing more."""
         with self._lock:
             self._closed = True
+            if self._pending and not self._busy:
+                self._busy = True
+                self._wake_thread()
             while self._busy:
                 self._idle.wait()
             self._work.notify_all()

@@ -17,6 +17,7 @@ UPGRADES: dict[int, Callable[[Files, str], None]] = {}
 """From format n to n + 1; each leaves a whole folder behind, or can be repeated."""
 
 COPY_BYTES = 1 << 20
+LOCK = "owner.lock"
 VERSION = "VERSION"
 STATE = "state"
 
@@ -27,19 +28,24 @@ class Version(msgspec.Struct, frozen=True):
     format: int
 
 
-def prepare(files: Files, folder: str) -> None:
-    """Make the folder, or check that it is one of ours, and bring it to the present format."""
-    files.make_folder(folder)
+def inspect(files: Files, folder: str) -> None:
+    """Refuse a folder that is not ours, or of a newer format, before anything in it is touched."""
     known = _version(files, folder)
-    if known is None:
-        strangers = [name for name in files.list(folder) if name not in ("owner.lock", VERSION + ".tmp")]
-        if strangers:
-            raise Malformed(
-                f'"{folder}" holds other things ({", ".join(strangers[:3])}) and no Headwater data; '
-                "use an empty folder or a new one"
-            )
-        known = _write(files, folder, FORMAT)
-    _refuse_newer(folder, known)
+    if known is not None:
+        _refuse_newer(folder, known)
+        return
+    strangers = [name for name in files.list(folder) if name not in (LOCK, VERSION + ".tmp")]
+    if strangers:
+        raise Malformed(
+            f'"{folder}" holds other things ({", ".join(strangers[:3])}) and no Headwater data; '
+            "use an empty folder or a new one"
+        )
+
+
+def prepare(files: Files, folder: str) -> None:
+    """Bring a folder that this process owns to the present format."""
+    inspect(files, folder)
+    known = _version(files, folder) or _write(files, folder, FORMAT)
     for step in range(known, FORMAT):
         UPGRADES[step](files, folder)
         _write(files, folder, step + 1)
@@ -67,7 +73,10 @@ def _version(files: Files, folder: str) -> int | None:
     if not files.exists(path):
         return None
     try:
-        return msgspec.json.decode(files.read(path), type=Version).format
+        known = msgspec.json.decode(files.read(path), type=Version).format
+        if known < 1:
+            raise msgspec.DecodeError(f"formats count from 1, this is {known}")
+        return known
     except msgspec.DecodeError as error:
         raise Malformed(
             f'"{path}" is damaged ({error}); restore it from a backup, or write {{"format": {FORMAT}}}'
@@ -87,8 +96,13 @@ def copy(files: Files, source: str, target: str, *, link: bool = False) -> None:
     files.make_folder(target)
     for stream in files.list(f"{source}/streams"):
         files.make_folder(f"{target}/streams/{stream}")
-        for name in files.list(f"{source}/streams/{stream}"):
-            _copy_file(files, f"{source}/streams/{stream}/{name}", f"{target}/streams/{stream}/{name}", link)
+        names = files.list(f"{source}/streams/{stream}")
+        active = max((name for name in names if name.endswith(".log")), default="")
+        for name in names:
+            changes = name.partition(".")[0] == active.partition(".")[0]
+            _copy_file(
+                files, f"{source}/streams/{stream}/{name}", f"{target}/streams/{stream}/{name}", link and not changes
+            )
         files.sync_folder(f"{target}/streams/{stream}")
     if not link:
         files.make_folder(f"{target}/{STATE}")

@@ -10,6 +10,7 @@ import bisect
 import shutil
 import struct
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Protocol, cast
 
@@ -31,6 +32,8 @@ COPY = b"Q"
 DEAD = b"L"
 PURGE = b"X"
 GAP = b"G"
+COUNTERS = b"N"
+"""Numbers that are given once: here, the last subscription's."""
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -187,28 +190,29 @@ class MemoryState:
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
+        self._lock = threading.Lock()
 
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
 
     def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        low = bisect.bisect_left(self._keys, prefix if start is None else start)
-        last = successor(prefix)
-        high = len(self._keys) if last is None else bisect.bisect_left(self._keys, last)
-        for key in self._keys[low:high]:
-            value = self._values.get(key)
-            if value is not None:
-                yield key, value
+        with self._lock:
+            low = bisect.bisect_left(self._keys, prefix if start is None else start)
+            last = successor(prefix)
+            high = len(self._keys) if last is None else bisect.bisect_left(self._keys, last)
+            found = [(key, self._values[key]) for key in self._keys[low:high]]
+        yield from found
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
-        for key, value in rows.items():
-            if value is None:
-                if self._values.pop(key, None) is not None:
-                    del self._keys[bisect.bisect_left(self._keys, key)]
-            else:
-                if key not in self._values:
-                    bisect.insort(self._keys, key)
-                self._values[key] = value
+        with self._lock:
+            for key, value in rows.items():
+                if value is None:
+                    if self._values.pop(key, None) is not None:
+                        del self._keys[bisect.bisect_left(self._keys, key)]
+                else:
+                    if key not in self._values:
+                        bisect.insort(self._keys, key)
+                    self._values[key] = value
 
     def sync(self) -> None:
         """Memory is as durable as it gets."""

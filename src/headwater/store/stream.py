@@ -23,6 +23,7 @@ from headwater.store.files import Files
 from headwater.store.segment import FilePool, Index, Segment, bases, header_at, load_index, store_index, whole_batches
 
 ZEROS = bytes(8)
+RETENTION = "deleted by retention"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
 
@@ -299,16 +300,16 @@ class DiskStream:
                 return self._from_tail(tail, place, bytes_max)
         first = self.first_offset
         if offset < first:
-            return (Hole(offset, first - 1, "deleted by retention"),)
+            return (Hole(offset, first - 1, RETENTION),)
         for hole in self.holes:
             if hole.first <= offset <= hole.last:
                 return (hole,)
         try:
             return self._from_disk(offset, bytes_max)
         except FileNotFoundError:
-            if offset >= self.first_offset:
-                raise
-            return self.read(offset, bytes_max)  # retention took the segment meanwhile
+            # Retention took the segment meanwhile, in this process or beside it.
+            later = [segment.base for segment in self.segments if segment.base > offset]
+            return (Hole(offset, min(later, default=self.durable + 1) - 1, RETENTION),)
 
     def _from_tail(self, tail: list[Batch], place: int, bytes_max: int) -> list[Batch]:
         found: list[Batch] = []

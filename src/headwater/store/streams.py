@@ -137,8 +137,8 @@ class Streams:
         return DiskStream(self._files, self._pool, self._config, f"{self._folder}/streams/{name}", number, root)
 
     def _new(self, root: str) -> DiskStream:
-        names = self._files.list(f"{self._folder}/streams")
-        number = 1 + max((int(name.partition("-")[0]) for name in names), default=0)
+        numbers = [name.partition("-")[0] for name in self._files.list(f"{self._folder}/streams")]
+        number = 1 + max((int(number) for number in numbers if number.isdigit()), default=0)
         number = max(number, 1 + max((stream.number for stream in self._by_root.values()), default=0))
         stream = self._stream(f"{number}-{quote(root)}", number, root)
         self._files.make_folder(stream.folder)

@@ -6,7 +6,7 @@ memory, the rest in the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -41,6 +41,7 @@ class Retained:
         self._state = state
         self._config = config
         self._changed: dict[str, RetainedRow | None] = {}
+        self._promised: set[str] = set()
 
     def get(self, topic: str) -> RetainedRow | None:
         """The retained message of a topic, expired or not."""
@@ -48,6 +49,11 @@ class Retained:
             return self._changed[topic]
         row = self._state.get(rows.key_name(rows.RETAINED, self._stream, topic))
         return None if row is None else msgspec.msgpack.decode(row, type=RetainedRow)
+
+    def is_kept(self, topic: str, now_us: int) -> bool:
+        """Whether a topic has a retained message whose ttl has not ended."""
+        row = self.get(topic)
+        return row is not None and not 0 < row.expires_us <= now_us
 
     def matching(self, wanted: Callable[[str], bool], now_us: int) -> Iterator[tuple[str, RetainedRow]]:
         """Those of the wanted topics whose ttl has not ended, by name."""
@@ -64,13 +70,22 @@ class Retained:
             if not 0 < found[topic].expires_us <= now_us:
                 yield topic, found[topic]
 
-    def admit(self, names: Iterable[str]) -> None:
-        """Refuse one more than the limit allows."""
-        if self.count >= self._config.retained_per_root_max and any(self.get(name) is None for name in names):
-            raise QuotaExceeded(
-                f"{self.count} topics of this root have a retained message, and retained_per_root_max is "
-                f"{self._config.retained_per_root_max}; clear some with an empty payload, or raise the setting"
-            )
+    def admit(self, topics: Sequence[str]) -> None:
+        """Refuse more than the limit allows; changes nothing."""
+        if self.count + len(self._promised) + len(topics) > self._config.retained_per_root_max:
+            check_retained(self.count, len(self._promised | self._fresh(topics)), self._config)
+
+    def promise(self, topics: Sequence[str]) -> None:
+        """These will be retained, if all goes well."""
+        self._promised |= self._fresh(topics)
+
+    def forget_promises(self) -> None:
+        """Their group was appended, or was not."""
+        if self._promised:
+            self._promised.clear()
+
+    def _fresh(self, topics: Sequence[str]) -> set[str]:
+        return {topic for topic in topics if self.get(topic) is None}
 
     def apply(self, batch: Batch) -> None:
         """Keep a copy of the last retained message of each topic; an empty payload clears it."""
@@ -137,3 +152,12 @@ class Retained:
     def checkpointed(self) -> None:
         """The rows are in the state."""
         self._changed = {}
+
+
+def check_retained(known: int, more: int, config: Config) -> None:
+    """Refuse more retained messages than a root may have."""
+    if known + more > config.retained_per_root_max:
+        raise QuotaExceeded(
+            f"{known} topics of this root have a retained message, and retained_per_root_max is "
+            f"{config.retained_per_root_max}; clear some with an empty payload, or raise the setting"
+        )

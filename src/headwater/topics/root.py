@@ -20,7 +20,7 @@ from headwater.store.batch import Batch
 from headwater.store.recovery import Checkpoint
 from headwater.store.state import Rows, State
 from headwater.store.stream import DiskStream
-from headwater.topics.name import compile_filter
+from headwater.topics.name import compile_filter, is_everything_of
 from headwater.topics.retained import Retained, RetainedRow
 
 DELAYED = "$delayed"
@@ -38,6 +38,8 @@ class RootRow(msgspec.Struct, frozen=True, array_like=True):
     expires_from_us: int = 0
     """No retained message expires before; 0 if none does."""
     producers: int = 0
+    purged_upto: int = 0
+    """Everything up to here was purged, and nobody is to miss it."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,6 +77,7 @@ class Root:
         self._state = state
         self._config = config
         self.purges: tuple[Purge, ...] = self._load_purges()
+        self.purged_upto = row.purged_upto
         self.topic_count = row.topics
         self.retained = Retained(stream.number, state, config, row.retained, row.expires_from_us)
         self._messages: Counter[str] = Counter()
@@ -97,6 +100,8 @@ class Root:
     def purge(self, filter: str, upto: int) -> Rows:
         """Hide the messages that a filter matches, up to an offset; the rows to write for that."""
         number = self.stream.number
+        if is_everything_of(filter, self.name):
+            self.purged_upto = upto
         places = [rows.offset_in(key) for key, _ in self._state.scan(rows.key_u32(rows.PURGE, number))]
         changed = self.forget_topics(compile_filter(filter))
         changed[rows.key_offset(rows.PURGE, number, 1 + max(places, default=0))] = rows.pack((filter, upto))
@@ -116,19 +121,25 @@ class Root:
 
     # Before the append
 
-    def admit(self, names: Sequence[str], retains: bool) -> None:
-        """Refuse what would go over a limit; changes nothing if it raises."""
-        fresh = self._fresh(names)
-        if retains:
-            self.retained.admit(names)
-        if not fresh:
-            return
-        if self.topic_count + len(self._promised | fresh) > self._config.topics_per_root_max:
-            raise QuotaExceeded(
-                f'root "{self.name}" has {self.topic_count} topics, and topics_per_root_max is '
-                f"{self._config.topics_per_root_max}; publish to topics that exist, or raise the setting"
-            )
-        self._promised |= fresh
+    def admit(self, topics: Sequence[str], retained: Sequence[str]) -> None:
+        """Refuse what would go over a limit; changes nothing."""
+        fresh = self._fresh(topics)
+        if fresh:
+            check_topics(self.name, self.topic_count, len(self._promised | fresh), self._config)
+        if retained:
+            self.retained.admit(retained)
+
+    def promise(self, topics: Sequence[str], retained: Sequence[str]) -> None:
+        """These will be appended, if all goes well: others in their group are admitted with them in mind."""
+        self._promised |= self._fresh(topics)
+        if retained:
+            self.retained.promise(retained)
+
+    def forget_promises(self) -> None:
+        """Their group was appended, or was not."""
+        if self._promised:
+            self._promised.clear()
+        self.retained.forget_promises()
 
     def _fresh(self, names: Sequence[str]) -> set[str]:
         if self._known.issuperset(names):
@@ -202,7 +213,6 @@ class Root:
         if fresh:
             self.topic_count += len(fresh)
             self._remember(fresh)
-            self._promised.clear()
         self._count(topics, batch.first_offset)
         self.retained.apply(batch)
         if header.producer is not None and not header.producer.startswith(DELAYED):
@@ -253,6 +263,7 @@ class Root:
                 self.retained.count,
                 self.retained.expires_from_us,
                 self._producer_count,
+                self.purged_upto,
             )
         )
         return changed
@@ -280,7 +291,7 @@ class Root:
 
     # Looking
 
-    def topics(self, wanted: Callable[[str], bool]) -> Iterator[TopicInfo]:
+    def topics(self, wanted: Callable[[str], bool], now_us: int = 0) -> Iterator[TopicInfo]:
         """Topics of this root, in order of their names."""
         number = self.stream.number
         messages, last = dict(self._messages), dict(self._last)
@@ -295,7 +306,7 @@ class Root:
                 found[topic] = (before + count, last[topic])
         for topic in sorted(found):
             count, offset = found[topic]
-            yield TopicInfo(topic, count, offset, self.retained.get(topic) is not None)
+            yield TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
 
     def forget_topics(self, wanted: Callable[[str], bool]) -> Rows:
         """Purged topics are no topics any more; the rows to write for that."""
@@ -314,3 +325,12 @@ class Root:
 def retained_message(row: RetainedRow, topic: str) -> Message:
     """A retained message as a new subscriber sees it."""
     return Message(topic, row.offset, row.payload, row.time_us, row.key, row.headers, True)
+
+
+def check_topics(root: str, known: int, more: int, config: Config) -> None:
+    """Refuse more topics than a root may have."""
+    if known + more > config.topics_per_root_max:
+        raise QuotaExceeded(
+            f'root "{root}" has {known} topics, and topics_per_root_max is {config.topics_per_root_max}; '
+            "publish to topics that exist, or raise the setting"
+        )

@@ -15,7 +15,7 @@ import msgspec
 from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.delays import due_key
-from headwater.errors import DiskFull, Failed, HeadwaterError, QuotaExceeded
+from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded
 from headwater.message import Headers, Receipt, Receipts
 from headwater.store import state as rows
 from headwater.store.batch import Batch, checksum
@@ -25,7 +25,8 @@ from headwater.store.recovery import Checkpoint, Found
 from headwater.store.state import Rows, State
 from headwater.store.stream import DiskStream, Hole, Write
 from headwater.store.streams import Streams
-from headwater.topics.root import DELAYED, Root, RootRow
+from headwater.topics.retained import check_retained
+from headwater.topics.root import DELAYED, Root, RootRow, check_topics
 
 DISK_CHECK_BYTES = 4 * 1024 * 1024
 """Free room is asked for again after this much was written."""
@@ -59,6 +60,13 @@ class Part:
         self.expiries = expiries
         self.body: bytes | None = None
         self.crc = 0
+
+    @property
+    def retained_topics(self) -> Sequence[str]:
+        """Topics of its messages with the retain flag."""
+        if self.retain is None:
+            return ()
+        return [topic for topic, retain in zip(self.topics, self.retain, strict=True) if retain]
 
     def encode(self, time_us: int) -> None:
         """Make the body here, in the publisher's thread, rather than in the one that commits."""
@@ -138,6 +146,20 @@ class _Place:
         self.loose = loose
 
 
+class _Group:
+    """What is committed together."""
+
+    __slots__ = ("coming", "echoes", "loose", "places")
+
+    def __init__(self) -> None:
+        self.places: dict[Root, list[_Place]] = {}
+        self.loose: dict[Root, _Loose] = {}
+        self.coming: dict[tuple[str, str], dict[int, tuple[Publish, Part]]] = {}
+        """Idempotent publishes of this group, by root and producer, then sequence."""
+        self.echoes: list[tuple[Publish, Part, Publish, Part]] = []
+        """Repeats of a publish in this same group, with the first of them."""
+
+
 class Roots:
     """Every root of a bus, and the way into them."""
 
@@ -163,6 +185,7 @@ class Roots:
         self._has_room = True
         self._delayed = 0
         """Delayed messages that wait."""
+        self._delays_promised = 0
         self.commit = GroupCommit("log", self._commit, config.group_bytes_max, config.group_messages_max)
 
     # Looking
@@ -260,30 +283,38 @@ class Roots:
     def _commit(self, items: list[Publish]) -> None:
         """Append a group: one batch per call, loose messages of a root together; then finish every item."""
         self._check_room()
-        group: dict[Root, list[_Place]] = {}
-        loose: dict[Root, _Loose] = {}
-        admitted: list[Publish] = []
-        for item in items:
-            try:
-                self._admit(item, group, loose)
-            except HeadwaterError as error:
-                self._refuse(item, error)
-            else:
-                admitted.append(item)
-        for root, messages in loose.items():
-            self._gather(root, messages, group)
+        group = _Group()
         try:
-            if group:
+            admitted = [item for item in items if self._is_admitted(item, group)]
+            for root, messages in group.loose.items():
+                self._gather(root, messages, group)
+            if group.places:
                 self._append(group)
         except HeadwaterError as error:
             if isinstance(error, Failed):
                 self._on_trouble(str(error))
-            for item in admitted:
-                self._refuse(item, error)
+            for item in items:
+                if item.is_waiting:
+                    self._refuse(item, error)
             return
+        finally:
+            self._forget_promises(group)
         for item in admitted:
             item.finish()
         self._checkpoint_in_time()
+
+    def _is_admitted(self, item: Publish, group: _Group) -> bool:
+        try:
+            self._admit(item, group)
+        except HeadwaterError as error:
+            self._refuse(item, error)
+            return False
+        return True
+
+    def _forget_promises(self, group: _Group) -> None:
+        for root in group.places:
+            root.forget_promises()
+        self._delays_promised = 0
 
     def _checkpoint_in_time(self) -> None:
         """What recovery would have to look at stays bounded. The messages are safe whether or not this works."""
@@ -300,40 +331,47 @@ class Roots:
             self._has_room = self._streams.free_bytes() >= self._config.disk_free_bytes_min
             self._since_disk_check = 0
 
-    def _admit(self, item: Publish, group: dict[Root, list[_Place]], loose: dict[Root, _Loose]) -> None:
+    def _admit(self, item: Publish, group: _Group) -> None:
+        """Give a call its places in the group; refused as a whole, or not at all."""
         if not self._has_room:
             raise DiskFull(
                 f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was "
                 "stored: free some room and publish again"
             )
-        fresh = self._unrepeated(item)
-        homes = [(self._open(part.root), part) for part in fresh]
-        if item.is_delayed and self._delayed >= self._config.delayed_max:
-            raise QuotaExceeded(
-                f"{self._delayed} delayed messages wait already, and delayed_max is {self._config.delayed_max}; "
-                "publish without deliver_at, wait for some to be due, or raise the setting"
-            )
-        for root, part in homes:
-            root.admit(part.topics, part.retain is not None and any(part.retain))
-        for root, part in homes:
+        fresh = self._unrepeated(item, group)
+        self._check_quotas(item, fresh)
+        for part in fresh:
+            root = self._open(part.root)
+            root.promise(part.topics, part.retained_topics)
             if part.body is None and item.producer is None:
-                loose.setdefault(root, _Loose()).add(item, part)
+                group.loose.setdefault(root, _Loose()).add(item, part)
                 continue
-            if root in loose:
-                self._gather(root, loose.pop(root), group)
+            if root in group.loose:
+                self._gather(root, group.loose.pop(root), group)
             if part.body is None:
                 part.encode(self._clock.now_us())
             assert part.body is not None
             producer = item.producer.encode() if item.producer is not None else None
             write = Write(part.body, part.crc, len(part.topics), producer, item.sequence)
-            group.setdefault(root, []).append(_Place(write, part.topics, item, part, []))
+            group.places.setdefault(root, []).append(_Place(write, part.topics, item, part, []))
+            if item.producer is not None:
+                group.coming.setdefault((part.root, item.producer), {})[item.sequence] = (item, part)
 
-    def _unrepeated(self, item: Publish) -> list[Part]:
+    def _unrepeated(self, item: Publish, group: _Group) -> list[Part]:
         """The parts that are to be stored; what an idempotent producer sent before is answered as it was then."""
         if item.producer is None or item.producer.startswith(DELAYED):
             return item.parts
         fresh = []
         for part in item.parts:
+            coming = group.coming.get((part.root, item.producer), {})
+            if item.sequence in coming:
+                group.echoes.append((item, part, *coming[item.sequence]))
+                continue
+            if coming and item.sequence < max(coming):
+                raise Conflict(
+                    f'sequence {item.sequence} of producer "{item.producer}" comes after {max(coming)}; '
+                    "a producer's sequences grow with each publish"
+                )
             root = self._roots.get(part.root)
             stored = root.repeated(item.producer, item.sequence) if root is not None else None
             if stored is None:
@@ -342,18 +380,34 @@ class Roots:
                 item.runs.append((part.positions, stored.first_offset, stored.time_us, True))
         return fresh
 
-    def _open(self, name: str) -> Root:
-        root = self._roots.get(name)
-        if root is not None:
-            return root
-        if len(self._roots) >= self._config.roots_max:
+    def _check_quotas(self, item: Publish, parts: list[Part]) -> None:
+        config = self._config
+        unknown = [part.root for part in parts if part.root not in self._roots]
+        if unknown and len(self._roots) + len(unknown) > config.roots_max:
             raise QuotaExceeded(
-                f'there are {len(self._roots)} roots, and roots_max is {self._config.roots_max}; publish "{name}/…" '
+                f'there are {len(self._roots)} roots, and roots_max is {config.roots_max}; publish "{unknown[0]}/…" '
                 "under a root that exists, or raise the setting"
             )
-        return self._root_of(self._streams.create(name), {})
+        if item.is_delayed:
+            if self._delayed + self._delays_promised >= config.delayed_max:
+                raise QuotaExceeded(
+                    f"{self._delayed} delayed messages wait already, and delayed_max is {config.delayed_max}; "
+                    "publish without deliver_at, wait for some to be due, or raise the setting"
+                )
+            self._delays_promised += 1
+        for part in parts:
+            root = self._roots.get(part.root)
+            if root is not None:
+                root.admit(part.topics, part.retained_topics)
+            else:
+                check_topics(part.root, 0, len(set(part.topics)), config)
+                check_retained(0, len(set(part.retained_topics)), config)
 
-    def _gather(self, root: Root, messages: _Loose, group: dict[Root, list[_Place]]) -> None:
+    def _open(self, name: str) -> Root:
+        root = self._roots.get(name)
+        return root if root is not None else self._root_of(self._streams.create(name), {})
+
+    def _gather(self, root: Root, messages: _Loose, group: _Group) -> None:
         body = encode_body(
             messages.topics,
             messages.payloads,
@@ -364,16 +418,21 @@ class Roots:
             expiries=messages.expiries,
         )
         write = Write(body, checksum(body), len(messages.topics))
-        group.setdefault(root, []).append(_Place(write, messages.topics, None, None, messages.items))
+        group.places.setdefault(root, []).append(_Place(write, messages.topics, None, None, messages.items))
 
-    def _append(self, group: dict[Root, list[_Place]]) -> None:
-        writes = [(root.stream, [place.write for place in places]) for root, places in group.items()]
+    def _append(self, group: _Group) -> None:
+        writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
         try:
             self._streams.append(writes, self._clock.now_us()).wait()
         except DiskFull:
             self._has_room = False
             raise
-        for root, places in group.items():
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C in the middle: nobody can say how far it got
+                for stream, _ in writes:
+                    stream.fail(f"a commit was interrupted ({error!r})")
+            raise
+        for root, places in group.places.items():
             for place in places:
                 batch = place.write.batch
                 assert batch is not None
@@ -384,6 +443,9 @@ class Roots:
                 self._since_disk_check += len(batch.data)
             self._since_batches += len(places)
             self._on_durable(root, [place.write.batch for place in places if place.write.batch is not None])
+        for item, part, first_item, first_part in group.echoes:
+            _, first, time_us, _ = next(run for run in first_item.runs if run[0] is first_part.positions)
+            item.runs.append((part.positions, first, time_us, True))
 
     def _settle(self, place: _Place, batch: Batch) -> None:
         """Tell each call where its messages stand."""

@@ -1,0 +1,149 @@
+"""`headwater bench`: how fast this machine lets Headwater be, each figure beside the raw limit of the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.options import Json
+
+if TYPE_CHECKING:
+    from headwater.cli.bench.figure import Figure
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure: publish, deliver, replay, match, open, import, or all. 400-byte messages; one topic, then 1,000.",
+)
+
+Where = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="FOLDER",
+        help="Where to make the temporary folders that are measured: on the disk that you want to know about.",
+    ),
+]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.05, help="How long each figure is measured.")]
+Count = Annotated[int, typer.Option("--count", min=1000, help="Messages stored before they are read.")]
+Stored = Annotated[int, typer.Option("--stored", min=10_000, help="Messages stored before kill -9.")]
+Subscriptions = Annotated[int, typer.Option("--subscriptions", min=100, help="Filters in the tree.")]
+
+SECONDS = 2.0
+COUNT = 200_000
+STORED = 1_000_000
+SUBSCRIPTIONS = 1_000_000
+
+Part = tuple[str, Callable[[], "Iterable[Figure]"]]
+
+
+@app.command()
+def publish(data: Where = ".", seconds: Seconds = SECONDS, json: Json = False) -> None:
+    """publish_many, single publish, 16 threads, and 100 roots at once; against synced raw appends."""
+    _run([_publish(data, seconds)], json)
+
+
+@app.command()
+def deliver(data: Where = ".", count: Count = COUNT, json: Json = False) -> None:
+    """A durable subscription: batch(100) and sub.ack, each ack on disk."""
+    _run([_deliver(data, count)], json)
+
+
+@app.command()
+def replay(data: Where = ".", count: Count = COUNT, json: Json = False) -> None:
+    """History as message objects, against reading the same bytes with their checksums."""
+    _run([_replay(data, count)], json)
+
+
+@app.command()
+def match(seconds: Seconds = SECONDS, subscriptions: Subscriptions = SUBSCRIPTIONS, json: Json = False) -> None:
+    """Look-up of the subscribers of a topic: warm, cold, and while filters come and go."""
+    _run([_match(seconds, subscriptions)], json)
+
+
+@app.command("open")
+def open_(data: Where = ".", stored: Stored = STORED, json: Json = False) -> None:
+    """How long open takes after kill -9, with a tenth of the messages stored and with all of them."""
+    _run([_open(data, stored)], json)
+
+
+@app.command("import")
+def import_(json: Json = False) -> None:
+    """How long `import headwater` takes."""
+    _run([_import()], json)
+
+
+@app.command("all")
+def all_(
+    data: Where = ".",
+    seconds: Seconds = SECONDS,
+    count: Count = COUNT,
+    stored: Stored = STORED,
+    subscriptions: Subscriptions = SUBSCRIPTIONS,
+    json: Json = False,
+) -> None:
+    """Everything, in two or three minutes.
+
+    With --json, as with all of them: one object (machine, figures: each with name, variant, value, unit, raw, raw_name,
+    ratio, goal, is_met).
+    """
+    parts = [
+        _import(),
+        _publish(data, seconds),
+        _deliver(data, count),
+        _replay(data, count),
+        _match(seconds, subscriptions),
+        _open(data, stored),
+    ]
+    _run(parts, json)
+
+
+def _publish(data: str, seconds: float) -> Part:
+    from headwater.cli.bench.publish import measure
+
+    return "publish", lambda: measure(data, seconds)
+
+
+def _deliver(data: str, count: int) -> Part:
+    from headwater.cli.bench.deliver import measure
+
+    return "deliver", lambda: measure(data, count)
+
+
+def _replay(data: str, count: int) -> Part:
+    from headwater.cli.bench.replay import measure
+
+    return "replay", lambda: measure(data, count)
+
+
+def _match(seconds: float, subscriptions: int) -> Part:
+    from headwater.cli.bench.match import measure
+
+    return "match", lambda: measure(subscriptions, seconds)
+
+
+def _open(data: str, stored: int) -> Part:
+    from headwater.cli.bench.reopen import measure
+
+    return "open", lambda: measure(data, stored)
+
+
+def _import() -> Part:
+    from headwater.cli.bench.importing import measure
+
+    return "import", measure
+
+
+def _run(parts: list[Part], json: bool) -> None:
+    from headwater.cli.bench.figure import show
+    from headwater.cli.output import side
+
+    figures: list[Figure] = []
+    with side().status("measuring") as status:
+        for name, measure in parts:
+            status.update(f"measuring: {name}")
+            for figure in measure():
+                figures.append(figure)
+                status.update(f"measuring: {name}, {figure.name}")
+    show(figures, json)

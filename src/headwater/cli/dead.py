@@ -1,0 +1,124 @@
+"""`headwater dead`: messages that a subscription gave up on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from headwater import DeadLetter, Malformed
+from headwater.cli.options import DATA, Data, Hex, Json, look, own
+from headwater.cli.output import clock_time, console, emit, iso, message_object, preview, safe, say, shown
+
+app = typer.Typer(help="Dead letters: list, show, redrive, drop.", no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(help="Which subscription.")]
+Offsets = Annotated[list[int] | None, typer.Argument(help="Which of them, by offset.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+@app.command("list")
+def list_(
+    id: Annotated[str | None, typer.Argument(help="Of this subscription; all if left out.")] = None,
+    data: Data = DATA,
+    json: Json = False,
+) -> None:
+    """List dead letters.
+
+    With --json: an object for each, as a message, with subscription, attempts, errors and dead_at.
+    """
+    with look(data) as bus:
+        ids = [id] if id is not None else [info.id for info in bus.subscriptions() if info.dead]
+        letters = [letter for name in ids for letter in bus.dead_letters(name)]
+    if json:
+        for letter in letters:
+            emit(_object(letter))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("subscription", "topic", "offset", "attempts", "given up", "last error", "payload"):
+        table.add_column(name, justify="right" if name in ("offset", "attempts") else "left", overflow="fold")
+    for letter in letters:
+        table.add_row(
+            Text(safe(letter.subscription), style="cyan"),
+            Text(safe(letter.topic)),
+            str(letter.offset),
+            str(letter.attempts),
+            clock_time(letter.dead_at),
+            Text(safe(letter.errors[-1]) if letter.errors else "", style="red"),
+            Text(preview(letter.payload)),
+        )
+    console().print(table)
+
+
+@app.command()
+def show(
+    id: Id,
+    offset: Annotated[int, typer.Argument(help="Which of them.")],
+    hex: Hex = False,
+    data: Data = DATA,
+    json: Json = False,
+) -> None:
+    """Show a dead letter whole: its errors, headers and payload."""
+    with look(data) as bus:
+        letter = bus.dead_letter(id, offset)
+    if json:
+        emit(_object(letter))
+        return
+    rows = [
+        ("subscription", safe(letter.subscription)),
+        ("topic", safe(letter.topic)),
+        ("offset", str(letter.offset)),
+        ("published", clock_time(letter.timestamp)),
+        ("given up", clock_time(letter.dead_at)),
+        ("attempts", str(letter.attempts)),
+        *(("error", safe(error)) for error in letter.errors),
+        *(("header", safe(f"{name}: {value}")) for name, value in letter.headers),
+        *([("key", shown(letter.key))] if letter.key is not None else []),
+        ("payload", shown(letter.payload, hex)),
+    ]
+    for name, value in rows:
+        say((f"{name:<14}", "bold"), (value, "red" if name == "error" else ""))
+
+
+@app.command()
+def redrive(id: Id, offsets: Offsets = None, all: All = False, data: Data = DATA, json: Json = False) -> None:
+    """Hand dead letters to their subscription again, in order, and to no other."""
+    _check(offsets, all)
+    with own(data) as bus:
+        count = bus.redrive(id, offsets or None)
+    _done(id, "redriven", count, offsets, json)
+
+
+@app.command()
+def drop(id: Id, offsets: Offsets = None, all: All = False, data: Data = DATA, json: Json = False) -> None:
+    """Forget dead letters for good."""
+    _check(offsets, all)
+    with own(data) as bus:
+        count = bus.drop_dead_letters(id, offsets or None)
+    _done(id, "dropped", count, offsets, json)
+
+
+def _check(offsets: list[int] | None, all: bool) -> None:
+    if bool(offsets) == all:
+        raise Malformed("say which: offsets, or --all")
+
+
+def _done(id: str, what: str, count: int, offsets: list[int] | None, json: bool) -> None:
+    if json:
+        emit({"id": id, what: count})
+    else:
+        say((safe(id), "cyan"), f"  {count:,} dead letter{'' if count == 1 else 's'} {what}")
+    if offsets and count < len(set(offsets)):
+        raise typer.Exit(1)
+
+
+def _object(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "subscription": letter.subscription,
+        **message_object(letter),
+        "attempts": letter.attempts,
+        "errors": letter.errors,
+        "dead_at": iso(letter.dead_at),
+    }

@@ -1,0 +1,162 @@
+"""`headwater verify`: walk every byte of a folder, and say what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+import headwater
+from headwater import NotFound
+from headwater.cli.options import DATA, Data, Json
+from headwater.cli.output import console, emit, progress, safe, say, size
+from headwater.store import state as rows
+from headwater.store.files import DiskFiles, Files
+from headwater.store.folder import STATE, VERSION
+from headwater.store.state import RocksState
+from headwater.store.stream import Hole
+from headwater.store.verify import Known, Report, StreamReport, segment_bytes
+from headwater.store.verify import quarantine as set_apart
+from headwater.store.verify import verify as walk
+from headwater.topics.root import RootRow
+
+
+def verify(
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="Copy bad bytes into quarantine/ and record them as gaps.")
+    ] = False,
+    data: Data = DATA,
+    json: Json = False,
+) -> None:
+    """Walk every byte: checksums, roots, offsets, indexes, the journal, the version. Ends with code 1 if damage is found.
+
+    It works beside the process that owns the folder; --quarantine needs the folder for itself, and first opens it as a
+    bus does, so that a torn end is cut.
+
+    With --json: an object for each root (root, segments, batches, messages, bytes, first_offset, last_offset, torn_bytes,
+    damages, notes), then one for the folder (folder, is_whole, quarantined, journal_batches, journal_pending, troubles).
+    """
+    files = DiskFiles()
+    if not files.exists(f"{data}/{VERSION}") and not files.exists(f"{data}/streams"):
+        raise NotFound(f'"{data}" is no Headwater folder; name one with --data')
+    if quarantine:
+        headwater.open(data).close()
+        lock = files.lock(f"{data}/owner.lock")
+        try:
+            report = _walk(files, data)
+            _set_apart(files, data, report)
+        finally:
+            lock.release()
+    else:
+        report = _walk(files, data)
+    if json:
+        _emit(report, data, quarantine)
+    else:
+        _show(report, data, quarantine)
+    if not report.is_whole:
+        raise typer.Exit(1)
+
+
+def _walk(files: Files, data: str) -> Report:
+    """Walk the folder, with what the state knows about it, if it can be read."""
+    durable: dict[int, int] = {}
+    holes: dict[int, list[Hole]] = {}
+    trouble = ""
+    try:
+        state = RocksState(f"{data}/{STATE}", read_only=True)
+        for key, value in state.scan(rows.STREAM):
+            row = msgspec.msgpack.decode(value, type=RootRow)
+            durable[int.from_bytes(key[1:5], "big")] = row.checkpoint.applied
+        for key, value in state.scan(rows.GAP):
+            last, reason = msgspec.msgpack.decode(value, type=tuple[int, str])
+            holes.setdefault(int.from_bytes(key[1:5], "big"), []).append(Hole(rows.offset_in(key), last, reason))
+        state.close()
+    except Exception as error:  # RocksDB's errors have no type of their own
+        trouble = f"the state cannot be read: {error}"
+    with progress("verifying", segment_bytes(files, data), "bytes") as advance:
+        report = walk(files, data, lambda number: Known(durable.get(number, 0), holes.get(number, ())), advance)
+    if trouble:
+        report.troubles.append(trouble)
+    return report
+
+
+def _set_apart(files: Files, data: str, report: Report) -> None:
+    changed = set_apart(files, data, report)
+    if changed:
+        state = RocksState(f"{data}/{STATE}")
+        try:
+            state.write(changed)
+            state.sync()
+        finally:
+            state.close()
+
+
+def _emit(report: Report, data: str, quarantine: bool) -> None:
+    for stream in report.streams:
+        emit(msgspec.structs.asdict(stream))
+    found: dict[str, Any] = msgspec.structs.asdict(report)
+    del found["streams"]
+    emit({"folder": data, "is_whole": report.is_whole, "quarantined": quarantine, **found})
+
+
+def _show(report: Report, data: str, quarantine: bool) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("root", overflow="fold")
+    for name in ("segments", "batches", "messages", "bytes", "offsets"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for stream in report.streams:
+        table.add_row(
+            Text(safe(stream.root) or "(empty)", style="cyan"),
+            f"{stream.segments:,}",
+            f"{stream.batches:,}",
+            f"{stream.messages:,}",
+            size(stream.bytes),
+            f"{stream.first_offset}–{stream.last_offset}" if stream.last_offset >= stream.first_offset else "none",
+            _verdict(stream),
+        )
+    if report.streams:
+        console().print(table)
+    for stream in report.streams:
+        _show_findings(stream, quarantine)
+    if report.journal_batches:
+        say(f"journal: {report.journal_batches:,} batches")
+    for trouble in report.troubles:
+        say((safe(trouble), "red"))
+    total = sum(stream.messages for stream in report.streams)
+    if report.is_whole:
+        say(("whole", "bold green"), f": {total:,} messages in {len(report.streams):,} roots of {safe(data)}")
+    else:
+        bad = sum(not damage.is_known for stream in report.streams for damage in stream.damages)
+        bad += len(report.troubles)
+        say(("damaged", "bold red"), f": {bad:,} finding{'' if bad == 1 else 's'} in {safe(data)}")
+
+
+def _verdict(stream: StreamReport) -> Text:
+    bad = sum(not damage.is_known for damage in stream.damages)
+    known = len(stream.damages) - bad
+    if bad:
+        return Text(f"{bad} damaged", style="red")
+    if known:
+        return Text(f"{known} known gap{'' if known == 1 else 's'}", style="yellow")
+    return Text("whole", style="green")
+
+
+def _show_findings(stream: StreamReport, quarantine: bool) -> None:
+    for damage in stream.damages:
+        gone = f", messages {damage.first} to {damage.last} are gone" if damage.first else ""
+        after = " (known)" if damage.is_known else " (quarantined)" if quarantine else ""
+        say(
+            (safe(damage.file), "yellow" if damage.is_known else "red"),
+            f"  bytes {damage.start} to {damage.end}{gone}: {safe(damage.reason)}{after}",
+        )
+    if stream.torn_bytes:
+        say(
+            (safe(stream.root), "cyan"),
+            f"  {stream.torn_bytes:,} bytes at the end were never acknowledged, or are being written",
+        )
+    for note in stream.notes:
+        say((safe(stream.root), "cyan"), f"  {safe(note)}")

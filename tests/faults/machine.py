@@ -1,0 +1,156 @@
+"""A machine that a bus runs on and that loses its power: a disk, a state store and a clock that a test decides about.
+
+    machine = Machine()
+    machine.crash_at(17)                       # at the seventeenth sync, whoever asks for it
+    with machine.power_loss():
+        work(machine.open())
+    after = machine.after_crash(seed=3, disk="random", state="none")
+    check(after.open())
+
+Disk and state lose what was not synced independently of each other. A bus that was left behind by a crash is stopped
+without a last word to either.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from faults.faulty_files import Crash, FaultyFiles, Keep
+from faults.faulty_state import FaultyState
+from headwater.bus import Bus
+from headwater.clock import SECOND_US, ManualClock
+from headwater.config import KIB, Config
+
+FOLDER = "data"
+PATIENCE_S = 20.0
+
+SMALL = Config(
+    segment_bytes=64 * KIB,
+    journal_bytes=6 * KIB,
+    checkpoint_bytes=24 * KIB,
+    checkpoint_batches=7,
+    preallocate_bytes=16 * KIB,
+    tail_bytes=2 * KIB,
+    read_bytes=4 * KIB,
+    disk_free_bytes_min=0,
+    open_files_max=3,
+)
+"""Everything that happens now and then in a large bus happens after a few messages in this one."""
+
+
+class Machine:
+    """Where a bus runs, and how it ends."""
+
+    def __init__(
+        self,
+        config: Config = SMALL,
+        files: FaultyFiles | None = None,
+        state: FaultyState | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.config = config
+        self.files = files or FaultyFiles()
+        self.state = state or FaultyState()
+        self.clock = clock or ManualClock()
+        self.syncs: list[str] = []
+        """What was synced, in order: paths, and "state"."""
+        self._crash_at: int | None = None
+        self._counting = threading.Lock()
+        self._buses: list[Bus] = []
+        self.files.on_sync = lambda path, _: self._count(path)
+        self.state.on_sync = lambda _: self._count("state")
+
+    def _count(self, what: str) -> None:
+        with self._counting:
+            self.syncs.append(what)
+            if self.is_out:
+                raise Crash
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the power is gone."""
+        return self._crash_at is not None and len(self.syncs) >= self._crash_at
+
+    def crash_at(self, sync: int) -> None:
+        """Lose power when a sync of this number is asked for, before it has done anything; 1 is the first of all."""
+        self._crash_at = sync
+
+    @contextmanager
+    def power_loss(self) -> Iterator[None]:
+        """What runs in here ends when the power does, or by itself."""
+        before = threading.excepthook
+        threading.excepthook = lambda args: None if issubclass(args.exc_type, Crash) else before(args)
+        try:
+            yield
+        except Crash:
+            pass
+        finally:
+            self.stop()
+            threading.excepthook = before
+
+    def open(self) -> Bus:
+        """A bus on this machine."""
+        bus = Bus(FOLDER, self.config, files=self.files, state=self.state, clock=self.clock)
+        self._buses.append(bus)
+        return bus
+
+    def close(self, bus: Bus) -> None:
+        """Close a bus in good order, so that the next finds state and disk as it left them."""
+        self._buses.remove(bus)
+        bus.close()
+        self.state = self.state.process_kill()
+        self.state.on_sync = lambda _: self._count("state")
+
+    def stop(self) -> None:
+        """End the threads of the buses that were left behind; nothing reaches the disk from here on."""
+        for bus in self._buses:
+            stop_threads(bus)
+        self._buses.clear()
+
+    def after_crash(self, seed: int = 0, disk: Keep = "random", state: Keep = "random") -> Machine:
+        """The machine with power again; from the same moment, as often as you like."""
+        self.stop()
+        rng = random.Random(seed)
+        return Machine(self.config, self.files.crash(rng, disk), self.state.crash(rng, state), same_time(self.clock))
+
+    def after_kill(self) -> Machine:
+        """The machine after a kill -9 of the process: all that was written is there, and as little durable as before."""
+        self.stop()
+        return Machine(self.config, self.files.process_kill(), self.state.process_kill(), same_time(self.clock))
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Let the timers do what is due, until it is done or the power is gone."""
+        give_up = time.monotonic() + PATIENCE_S
+        while not done():
+            if self.is_out:
+                raise Crash
+            assert time.monotonic() < give_up, "the timers do not get on"
+            self.clock.advance(0)  # a timer that was about to sleep looks again
+            time.sleep(0.001)
+
+    def segments(self, root: str) -> list[str]:
+        """Paths of a root's segments, oldest first."""
+        folder = next(name for name in self.files.list(f"{FOLDER}/streams") if name.endswith(f"-{root}"))
+        path = f"{FOLDER}/streams/{folder}"
+        return [f"{path}/{name}" for name in self.files.list(path) if name.endswith(".log")]
+
+
+def same_time(clock: ManualClock) -> ManualClock:
+    """A clock of its own for each way in which the story goes on."""
+    other = ManualClock(clock.now_us() - clock.monotonic_us())
+    other.advance(clock.monotonic_us() / SECOND_US)
+    return other
+
+
+def stop_threads(bus: Bus) -> None:
+    """What a crash does to the threads of a bus."""
+    bus._timers.close()
+    for group in (bus._roots.commit, bus._rows._group):
+        with group._lock:
+            group._closed = True
+            group._work.notify_all()
+            group._room.notify_all()
