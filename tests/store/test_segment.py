@@ -360,47 +360,58 @@ def pool_of(tmp_path: Path, count: int, limit: int) -> tuple[FilePool, list[str]
     return FilePool(FILES, limit, write=True), paths
 
 
-def is_open(file: File) -> bool:
-    try:
-        file.pread(1, 0)
-    except OSError:
-        return False
-    return True
+def are_open(paths: list[str]) -> list[bool]:
+    """Which of these files this process has open."""
+    held = set()
+    for number in os.listdir("/dev/fd"):
+        try:
+            held.add(os.fstat(int(number)).st_ino)
+        except OSError:
+            continue  # the one that listed them
+    return [os.stat(path).st_ino in held for path in paths]
 
 
 def test_the_file_unused_for_longest_is_closed_first(tmp_path: Path) -> None:
     pool, paths = pool_of(tmp_path, 3, limit=2)
-    first, second = pool.get(paths[0]), pool.get(paths[1])
-    assert pool.get(paths[0]) is first
-    third = pool.get(paths[2])
-    assert [is_open(file) for file in (first, second, third)] == [True, False, True]
+    for number in (0, 1, 0, 2):
+        pool.get(paths[number])
+    assert are_open(paths) == [True, False, True]
     pool.close()
-    assert not is_open(first)
+    assert are_open(paths) == [False, False, False]
+
+
+def test_a_file_is_not_closed_under_its_reader(tmp_path: Path) -> None:
+    pool, paths = pool_of(tmp_path, 2, limit=1)
+    reader = pool.get(paths[0])
+    pool.get(paths[1])
+    assert reader.pread(3, 0) == b"000"
+    del reader
+    assert are_open(paths) == [False, True]
+    pool.close()
 
 
 def test_a_file_with_unsynced_writes_stays_open(tmp_path: Path) -> None:
     pool, paths = pool_of(tmp_path, 4, limit=1)
     pool.write(paths[0], [b"!"], 0)
-    written = pool.get(paths[0])
     for path in paths[1:]:
         pool.get(path)
-    assert is_open(written)
+    assert are_open(paths)[0]
     assert pool.dirty == [paths[0]]
     pool.synced(paths[0])
     assert pool.dirty == []
     for path in paths[1:]:
         pool.get(path)
-    assert not is_open(written)
+    assert not are_open(paths)[0]
     pool.close()
 
 
 def test_a_file_that_is_forgotten_is_closed_and_not_dirty(tmp_path: Path) -> None:
     pool, paths = pool_of(tmp_path, 1, limit=4)
-    file = pool.get(paths[0])
+    pool.get(paths[0])
     pool.written(paths[0])
     pool.forget(paths[0])
     pool.forget(paths[0])
-    assert not is_open(file)
+    assert are_open(paths) == [False]
     assert pool.dirty == []
 
 

@@ -31,6 +31,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, config: Config) -> None:
         """Malformed (422) unless every option can be right."""
+        if self.order not in ("strict", "key", "none"):
+            raise Malformed(f'order is {self.order!r}; use "strict", "key" (in order within each key) or "none"')
+        if self.on_gap not in ("raise", "skip"):
+            raise Malformed(f'on_gap is {self.on_gap!r}; use "raise" (the consumer gets Gap) or "skip"')
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
             try:
@@ -44,10 +48,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= len(self.id.encode()) <= config.subscription_id_bytes_max:
             longest = config.subscription_id_bytes_max
             raise Malformed(f"subscription id {self.id[:40]!r} has {len(self.id.encode())} bytes; use 1 to {longest}")
-        if self.order not in ("strict", "key", "none"):
-            raise Malformed(f'order is {self.order!r}; use "strict", "key" (in order within each key) or "none"')
-        if self.on_gap not in ("raise", "skip"):
-            raise Malformed(f'on_gap is {self.on_gap!r}; use "raise" (the consumer gets Gap) or "skip"')
         if not 1 <= self.max_in_flight <= config.max_in_flight_max:
             raise Malformed(f"max_in_flight is {self.max_in_flight}; use 1 to {config.max_in_flight_max}")
         if self.max_attempts < 0:
