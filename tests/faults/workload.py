@@ -5,6 +5,8 @@ The same from run to run, so that a crash can be put at each of its syncs in tur
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from faults.machine import Machine
 from faults.oracle import Oracle
 from headwater.bus import Bus
@@ -25,18 +27,23 @@ class Workload:
 
     def run(self, machine: Machine) -> None:
         """Open a bus, use it, and close it."""
-        self.round += 1
         bus = machine.open()
-        self._publish(bus)
-        self._consume(bus)
-        self._delay(machine, bus)
-        self._fill_journal(bus)
-        self._roll(bus)
-        self._consume(bus)
-        self._release(machine, bus)
-        self._fill_journal(bus)
-        self._retain(bus)
+        for step in self.steps(machine, bus):
+            step()
         machine.close(bus)
+
+    def steps(self, machine: Machine, bus: Bus) -> Iterator[Callable[[], object]]:
+        """What is done, one thing after the other; a step that fails leaves the next ones possible."""
+        self.round += 1
+        yield from self._publish(bus)
+        yield from self._consume(bus)
+        yield from self._delay(machine, bus)
+        yield from self._fill_journal(bus)
+        yield from self._roll(bus)
+        yield from self._consume(bus)
+        yield lambda: self.oracle.release(machine, bus, machine.clock.now_us() + 45 * SECOND_US)
+        yield from self._fill_journal(bus)
+        yield from self._retain(bus)
 
     def check(self, machine: Machine, bus: Bus) -> None:
         """What the oracle can see at once, then what shows when publishers and consumers go on."""
@@ -53,59 +60,69 @@ class Workload:
         self.sequence += 1
         return self.sequence
 
-    def _publish(self, bus: Bus) -> None:
-        oracle = self.oracle
-        oracle.publish(bus, "a/one")
-        oracle.publish(bus, "a/kept", 100, retain=True)
-        oracle.publish_many(bus, ["a/one", "a/two", "a/one"], 200)
-        oracle.publish_many(bus, ["a/one", "b/one", "c/one", "b/two"], 50)
-        oracle.publish(bus, "b/kept", 600, retain=True)
-        oracle.publish(bus, "a/idempotent", producer="p", sequence=self._next())
-        oracle.publish_many(bus, ["a/idempotent", "b/idempotent"], producer="p", sequence=self._next())
-        oracle.publish_many(bus, ["c/kept", "a/kept"], retain=True, producer="p", sequence=self._next())
+    def _publish(self, bus: Bus) -> Iterator[Callable[[], object]]:
+        publish, many = self.oracle.publish, self.oracle.publish_many
+        yield lambda: publish(bus, "a/one")
+        yield lambda: publish(bus, "a/kept", 100, retain=True)
+        yield lambda: many(bus, ["a/one", "a/two", "a/one"], 200)
+        yield lambda: many(bus, ["a/one", "b/one", "c/one", "b/two"], 50)
+        yield lambda: publish(bus, "b/kept", 600, retain=True)
+        yield lambda: publish(bus, "a/idempotent", producer="p", sequence=self._next())
+        yield lambda: many(bus, ["a/idempotent", "b/idempotent"], producer="p", sequence=self._next())
+        yield lambda: many(bus, ["c/kept", "a/kept"], retain=True, producer="p", sequence=self._next())
 
-    def _consume(self, bus: Bus) -> None:
-        oracle = self.oracle
-        strict = oracle.subscribe(bus, "strict", "#", max_attempts=0)
-        taken = oracle.take(strict, 5)
-        oracle.ack(strict, taken[:1])
-        if len(taken) > 2:  # else one that failed is in the way
-            oracle.reject(strict, taken[1])
-            oracle.nack(strict, taken[2], 5.0)
-        keyed = oracle.subscribe(bus, "keyed", "a/#", order="key", max_attempts=0)
-        many = oracle.take(keyed, 6)
-        oracle.ack(keyed, many[1::2])
-        oracle.nack(keyed, many[0])
-        free = oracle.subscribe(bus, "free", "b/#", order="none")
-        many = oracle.take(free, 4)
-        oracle.ack(free, many[2:])
-        oracle.ack(free, many[:1])
-        for consumer in (strict, keyed, free):
-            consumer.close()
+    def _consume(self, bus: Bus) -> Iterator[Callable[[], object]]:
+        yield lambda: self._consume_strictly(bus)
+        yield lambda: self._consume_by_key(bus)
+        yield lambda: self._consume_freely(bus)
 
-    def _delay(self, machine: Machine, bus: Bus) -> None:
-        now_us = machine.clock.now_us()
+    def _consume_strictly(self, bus: Bus) -> None:
+        oracle = self.oracle
+        with oracle.subscribe(bus, "strict", "#", max_attempts=0) as strict:
+            taken = oracle.take(strict, 5)
+            oracle.ack(strict, taken[:1])
+            if len(taken) > 2:  # else one that failed is in the way
+                oracle.reject(strict, taken[1])
+                oracle.nack(strict, taken[2], 5.0)
+
+    def _consume_by_key(self, bus: Bus) -> None:
+        oracle = self.oracle
+        with oracle.subscribe(bus, "keyed", "a/#", order="key", max_attempts=0) as keyed:
+            taken = oracle.take(keyed, 6)
+            oracle.ack(keyed, taken[1::2])
+            for message in taken[:1]:
+                oracle.nack(keyed, message)
+
+    def _consume_freely(self, bus: Bus) -> None:
+        oracle = self.oracle
+        with oracle.subscribe(bus, "free", "b/#", order="none") as free:
+            taken = oracle.take(free, 4)
+            oracle.ack(free, taken[2:])
+            oracle.ack(free, taken[:1])
+
+    def _delay(self, machine: Machine, bus: Bus) -> Iterator[Callable[[], object]]:
         for seconds in (30, 60, 40):
-            self.due_us = max(self.due_us, now_us + seconds * SECOND_US)
-            self.oracle.publish(bus, "b/late", 20, due_us=now_us + seconds * SECOND_US)
-        self.oracle.publish_many(bus, ["a/one", "c/one"], 20)
+            due_us = machine.clock.now_us() + seconds * SECOND_US
+            self.due_us = max(self.due_us, due_us)
+            yield lambda due_us=due_us: self.oracle.publish(bus, "b/late", 20, due_us=due_us)  # type: ignore[misc]
+        yield lambda: self.oracle.publish_many(bus, ["a/one", "c/one"], 20)
 
-    def _fill_journal(self, bus: Bus) -> None:
-        for count in range(5):
-            self.oracle.publish_many(bus, ["a/wide", "b/wide", "c/wide", "a/wide"][: 2 + count % 3], 700)
+    def _fill_journal(self, bus: Bus) -> Iterator[Callable[[], object]]:
+        for count in (2, 3, 4, 2, 3):
+            topics = ["a/wide", "b/wide", "c/wide", "a/wide"][:count]
+            yield lambda topics=topics: self.oracle.publish_many(bus, topics, 700)  # type: ignore[misc]
 
-    def _roll(self, bus: Bus) -> None:
+    def _roll(self, bus: Bus) -> Iterator[Callable[[], object]]:
         for count in range(4):
-            self.oracle.publish(bus, f"a/large/{count}", 17_000)
-        self.oracle.publish_many(bus, ["b/large", "c/large"] * 3, 15_000)
+            yield lambda topic=f"a/large/{count}": self.oracle.publish(bus, topic, 17_000)  # type: ignore[misc]
+        yield lambda: self.oracle.publish_many(bus, ["b/large", "c/large"] * 3, 15_000)
 
-    def _release(self, machine: Machine, bus: Bus) -> None:
-        self.oracle.release(machine, bus, machine.clock.now_us() + 45 * SECOND_US)
+    def _retain(self, bus: Bus) -> Iterator[Callable[[], object]]:
+        yield lambda: self._consume_from_now_on(bus)
+        yield lambda: self.oracle.clear(bus, "a/kept")
+        yield lambda: self.oracle.publish(bus, "c/kept", retain=True)
 
-    def _retain(self, bus: Bus) -> None:
+    def _consume_from_now_on(self, bus: Bus) -> None:
         oracle = self.oracle
-        late = oracle.subscribe(bus, f"late-{self.round}", "b/#", start="latest")
-        oracle.ack(late, oracle.take(late, 1))
-        late.close()
-        oracle.clear(bus, "a/kept")
-        oracle.publish(bus, "c/kept", retain=True)
+        with oracle.subscribe(bus, f"late-{self.round}", "b/#", start="latest") as late:
+            oracle.ack(late, oracle.take(late, 1))

@@ -15,14 +15,20 @@ from headwater.topics.branch import Branch
 from headwater.topics.name import matches, root_of
 from headwater.topics.tree import SUBSCRIBERS_PER_REMEMBERED_TOPIC, TOPICS_FORGOTTEN_AT_ONCE, Tree, Trees
 
-# Few names, so that filters share their beginnings and match the same topics.
-LEVELS = st.sampled_from(["", "a", "b", "$s"])
-TOPICS = st.lists(LEVELS, min_size=1, max_size=5).map("/".join).filter(bool)
-FILTERS = (
-    st.tuples(st.lists(LEVELS | st.just("+"), max_size=5), st.sampled_from([[], ["#"]]))
-    .map(lambda parts: "/".join(parts[0] + parts[1]))
-    .filter(bool)
-)
+# Few topics, and filters made of them, so that filters share their beginnings and matches are asked for again.
+TOPIC_LIST = ["a", "a/a", "a/b", "a/a/b", "a/a/b/a", "a/a/b/a/b", "a/b/b/a", "a//b", "/a", "b/a/b", "b", "$s/a", "a/$s"]
+TOPICS = st.sampled_from(TOPIC_LIST)
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> str:
+    levels = [draw(st.sampled_from([level, level, "+"])) for level in draw(TOPICS).split("/")]
+    if draw(st.booleans()):
+        levels[draw(st.integers(0, len(levels))) :] = ["#"]
+    return "/".join(levels)
+
+
+FILTERS = filters()
 SUBSCRIBERS = st.integers(0, 4)
 CONFIGS = st.builds(
     Config, match_cache_topics=st.sampled_from([0, 1, 2, 1000]), match_cache_changes=st.sampled_from([0, 1, 2, 64])
@@ -62,7 +68,7 @@ class TreesAgainstBruteForce(RuleBasedStateMachine):
         self.pairs -= filters
         assert self.tree.remove_all(subscriber) == self.trees.remove_all(subscriber) == len(filters)
 
-    @rule(topics=st.lists(TOPICS, min_size=1, max_size=6))
+    @rule(topics=st.lists(TOPICS, min_size=1, max_size=6) | st.just(TOPIC_LIST))
     def match(self, topics: list[str]) -> None:
         for topic in topics:
             expected = Counter({subscriber for wanted, subscriber in self.pairs if matches(wanted, topic)})
@@ -221,6 +227,26 @@ def test_a_match_older_than_the_changes_that_are_kept_is_looked_up_again(look_up
     assert look_ups == ["home/a"] * 2
 
 
+def test_more_wildcard_first_changes_than_are_kept_still_reach_every_root() -> None:
+    trees: Trees[int] = Trees(Config(match_cache_changes=2))
+    trees.add("home/a", 0)
+    trees.add("home/+/x", 0)
+    trees.add("home/+/y", 0)
+    assert trees.match("home/a") == (0,)
+    trees.add("+/a", 1)
+    for number in range(5):
+        trees.add(f"+/{number}/#", 2)
+    assert trees.match("home/a") == (0, 1)
+
+
+def test_a_wildcard_first_change_is_noted_once_by_each_root() -> None:
+    trees: Trees[int] = Trees(Config())
+    trees.add("home/a", 0)
+    trees.add("#", 1)
+    assert [trees.match("home/a") for _ in range(3)] == [(0, 1)] * 3
+    assert trees._trees["home"]._changes.count == 1
+
+
 def test_a_root_is_not_disturbed_by_the_changes_of_others(look_ups: list[str]) -> None:
     trees: Trees[int] = Trees(Config(match_cache_changes=1))
     trees.add("home/#", 1)
@@ -236,6 +262,17 @@ def test_a_full_cache_starts_anew(look_ups: list[str]) -> None:
     for topic in ("a", "b", "a", "c", "c", "a"):
         tree.match(topic)
     assert look_ups == ["a", "b", "c", "a"]
+
+
+def test_a_match_that_changes_in_a_full_cache_leaves_the_others_there(look_ups: list[str]) -> None:
+    tree: Tree[int] = Tree(Config(match_cache_topics=2))
+    tree.match("a")
+    tree.match("b/c")
+    tree.add("b/#", 1)
+    assert (tree.match("b/c"), tree.match("a")) == ((1,), ())
+    tree.add("+/c", 2)
+    assert (tree.match("b/c"), tree.match("a")) == ((1, 2), ())
+    assert look_ups == ["a", "b/c", "b/c", "b/c"]
 
 
 def test_the_cache_is_bounded_in_subscribers_as_well_as_in_topics() -> None:

@@ -2,8 +2,8 @@
 
 With --json every command prints one object a line:
 
-- a message: topic, offset, time (ISO 8601, UTC), payload (text) or payload_base64 (if it is not UTF-8), headers (pairs, in
-  order), retained, attempt, and key or key_base64 if it has one;
+- a message: topic, offset, time (ISO 8601, UTC), payload (text) or payload_base64 (if it is not UTF-8), headers
+  (pairs, in order), retained, attempt, and key or key_base64 if it has one;
 - others as the command's help says.
 
 Times are ISO 8601 in UTC everywhere. What went wrong is a sentence on stderr, and the exit code tells.
@@ -184,7 +184,7 @@ class Messages:
 def progress(what: str, total: float | None, unit: str = "messages") -> Iterator[Callable[[int], None]]:
     """A bar on the terminal while something takes long; call what it gives with each step. None where nobody looks."""
     if not side().is_terminal:
-        yield lambda step: None
+        yield lambda _: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

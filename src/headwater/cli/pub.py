@@ -74,8 +74,8 @@ def pub(
 ) -> None:
     """Publish to a topic. It ends when everything is on disk.
 
-    With --json: one message prints its receipt (topic, offset, time, duplicate); many print one summary (topic, messages,
-    bytes, first_offset, last_offset, seconds).
+    With --json: one message prints its receipt (topic, offset, time, duplicate); many print one summary (topic,
+    messages, bytes, first_offset, last_offset, seconds).
     """
     given = [payload is not None and count is None, stdin, file is not None, count is not None]
     if sum(given) != 1:

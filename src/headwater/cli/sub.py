@@ -78,11 +78,11 @@ def _watch(bus: Bus, filter: str, messages: Messages, count: int | None, timeout
         if seen == count:
             return seen
     messages.flush()
-    for message in follower.messages(timeout_s):
-        if message is None:
+    for fresh in follower.messages(timeout_s):
+        if fresh is None:
             messages.flush()
             continue
-        messages.print(message)
+        messages.print(fresh)
         seen += 1
         if seen == count:
             break

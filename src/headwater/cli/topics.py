@@ -165,8 +165,8 @@ def _label(name: str, level: Level, with_rates: bool, bold: bool = False) -> Tex
         label.append(f"  last {info.last_offset}", style="dim not bold default")
         if info.retained:
             label.append(f"  {RETAINED}", style="yellow not bold")
-    if level.topics > (1 if info is not None else 0):
-        label.append(f"  {level.messages:,} in {level.topics:,}", style="dim not bold default")
+    if level.topics > 1:
+        label.append(f"  {level.messages:,} in {level.topics:,} topics", style="dim not bold default")
     if with_rates and level.rate:
         label.append(f"  {level.rate:,.1f}/s", style="green not bold")
     return label

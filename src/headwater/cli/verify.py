@@ -31,13 +31,14 @@ def verify(
     data: Data = DATA,
     json: Json = False,
 ) -> None:
-    """Walk every byte: checksums, roots, offsets, indexes, the journal, the version. Ends with code 1 if damage is found.
+    """Walk every byte: checksums, roots, offsets, indexes, the journal, the version. Code 1 if anything is damaged.
 
     It works beside the process that owns the folder; --quarantine needs the folder for itself, and first opens it as a
     bus does, so that a torn end is cut.
 
-    With --json: an object for each root (root, segments, batches, messages, bytes, first_offset, last_offset, torn_bytes,
-    damages, notes), then one for the folder (folder, is_whole, quarantined, journal_batches, journal_pending, troubles).
+    With --json: an object for each root (root, segments, batches, messages, bytes, first_offset, last_offset,
+    torn_bytes, damages, notes), then one for the folder (folder, is_whole, quarantined, journal_batches,
+    journal_pending, troubles).
     """
     files = DiskFiles()
     if not files.exists(f"{data}/{VERSION}") and not files.exists(f"{data}/streams"):

@@ -2,7 +2,8 @@
 
 A bad batch is torn only if nothing says that it was durable. **Evidence** is the highest offset known to have been:
 the watermark in a later batch's header, the offset that the state reflects, an acked floor, the `watermarks` file.
-Reading starts at the last checkpoint, so that its cost does not grow with what is stored.
+Reading starts at the last checkpoint, so that its cost does not grow with what is stored; or at the first batch that is
+in the journal too, since a segment that the journal covers may have lost any part of it.
 """
 
 from __future__ import annotations
@@ -64,54 +65,67 @@ class Recovery:
         """Recover the stream; every batch after the checkpoint is handed to `apply`, in order."""
         stream = self._stream
         stream.segments = open_segments(self._files, stream.folder)
-        stream.end = self._checkpoint.applied
-        first = self._starting_place()
-        for place in range(first, len(stream.segments)):
-            segment = stream.segments[place]
-            start = self._checkpoint.position if segment.base == self._checkpoint.base else 0
+        first, start = self._starting_place()
+        if start == 0 and first > 0:
+            stream.time_us = self._last_time_us(stream.segments[first - 1])
+        for place, segment in enumerate(stream.segments[first:], first):
             if place + 1 < len(stream.segments):
                 self._walk_closed(segment, start, stream.segments[place + 1].base)
             else:
                 self._cut(segment, self._walk_last(segment, start))
+            start = 0
         self._append_from_journal()
         self._pass_over_missing()
         stream.durable = stream.end
         stream.holes = sorted((*stream.holes, *self.found.holes), key=lambda hole: hole.first)
         return self.found
 
-    def _starting_place(self) -> int:
-        """The segment where the checkpoint stands; its index up to there is in its file."""
-        segments = self._stream.segments
+    def _starting_place(self) -> tuple[int, int]:
+        """The segment and position where the checkpoint stands, or the first batch that is in the journal too, if that
+        comes before it: its segment may have lost what the state reflects."""
         checkpoint = self._checkpoint
-        for place, segment in enumerate(segments):
+        for place, segment in enumerate(self._stream.segments):
             if segment.base != checkpoint.base or checkpoint.position > segment.end:
                 continue
             index = load_index(self._files, segment)
             index.cut(checkpoint.position)
-            complete = checkpoint.position == 0 or (len(index) and self._ends_at(segment, index.positions[-1]))
-            if complete:
+            covered = [offset for offset in self._journaled if segment.base <= offset <= checkpoint.applied]
+            position, applied = checkpoint.position, checkpoint.applied
+            if covered and (entry := index.locate(min(covered))) >= 0:
+                position, applied = index.positions[entry], index.offsets[entry] - 1
+                index.cut(position)
+            if self._is_complete(segment, index, position, applied):
                 segment.index = index
-                if len(index):
-                    self._stream.time_us = index.times[-1]
-                return place
+                self._stream.end = applied
+                return place, position
             break
-        return self._first_after_checkpoint()
+        return self._first_after_checkpoint(), 0
 
     def _first_after_checkpoint(self) -> int:
         """Without a usable place: from the segment that holds the first offset that is not applied."""
-        self._checkpoint = Checkpoint(self._checkpoint.applied)
         bases = [segment.base for segment in self._stream.segments]
+        if not bases:
+            return 0
         later = [place for place, base in enumerate(bases) if base > self._checkpoint.applied + 1]
-        first = (later[0] - 1 if later else len(bases) - 1) if bases else 0
-        first = max(0, first)
-        if bases:
-            self._stream.end = bases[first] - 1
+        first = max(0, later[0] - 1 if later else len(bases) - 1)
+        self._stream.end = bases[first] - 1
         return first
 
-    def _ends_at(self, segment: Segment, position: int) -> bool:
-        """Whether the last batch of the index ends where the checkpoint says."""
-        header = header_at(self._pool.get(segment.log_path), position)
-        return header is not None and position + header.bytes == self._checkpoint.position
+    def _is_complete(self, segment: Segment, index: Index, position: int, applied: int) -> bool:
+        """Whether the index reaches up to a position, where the batch with this offset ends."""
+        if not len(index):
+            return position == 0 and applied == segment.base - 1
+        header = header_at(self._pool.get(segment.log_path), index.positions[-1])
+        if header is None or header.root != self._stream.root:
+            return False
+        self._stream.time_us = header.time_us
+        return index.positions[-1] + header.bytes == position and header.last_offset == applied
+
+    def _last_time_us(self, segment: Segment) -> int:
+        """When the last batch of a closed segment was appended."""
+        index = self._stream.index_of(segment)
+        header = header_at(self._pool.get(segment.log_path), index.positions[-1]) if len(index) else None
+        return header.time_us if header is not None else 0
 
     def _walk_closed(self, segment: Segment, start: int, next_base: int) -> None:
         """A segment that was synced when the next was made: what is missing in it was acknowledged."""

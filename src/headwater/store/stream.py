@@ -20,7 +20,17 @@ from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
 from headwater.store.batch import BadBatch, Batch, Header, read_batch, seal_header, stored_body
 from headwater.store.files import Files
-from headwater.store.segment import FilePool, Index, Segment, bases, header_at, load_index, store_index, whole_batches
+from headwater.store.segment import (
+    FilePool,
+    Index,
+    Segment,
+    bases,
+    header_at,
+    load_index,
+    store_index,
+    walk,
+    whole_batches,
+)
 
 ZEROS = bytes(8)
 RETENTION = "deleted by retention"
@@ -425,6 +435,30 @@ class DiskStream:
         segment.index = fresh
         self._remember(segment)
         return fresh
+
+    def catch_up(self, segments: list[Segment], durable: int) -> None:
+        """See what the owner of the folder wrote meanwhile; for a reader beside it."""
+        known = {segment.base: segment for segment in self.segments}
+        for segment in segments:
+            old = known.get(segment.base)
+            if old is not None:
+                segment.index = old.index
+        self.segments = segments
+        self.end = self.durable = durable
+        self.drop_tail()
+        if segments:
+            self._extend_index(segments[-1])
+
+    def _extend_index(self, segment: Segment) -> None:
+        """Add what the active segment's index file does not have yet."""
+        index = segment.index if segment.index is not None else load_index(self._files, segment)
+        last = index.positions[-1] if len(index) else -1
+        for place, header, _ in walk(self._pool.get(segment.log_path), max(0, last)):
+            if header.root != self.root or header.last_offset > self.durable:
+                break
+            if place > last:
+                index.add(header.first_offset, place, header.time_us)
+        segment.index = index
 
     def _remember(self, segment: Segment) -> None:
         """Keep the indexes of the segments used last; the active one's is always there."""

@@ -119,11 +119,8 @@ class Streams:
         for stream in self._folders():
             stream = self._by_root.setdefault(stream.root, stream)
             stream.holes = holes(stream.number)
-            fresh = open_segments(self._files, stream.folder)
-            known = {segment.base: segment for segment in stream.segments[:-1]}
-            stream.segments = [known.get(segment.base, segment) for segment in fresh]
-            stream.end = stream.durable = self._cells.get(stream.number)
-            stream.drop_tail()
+            durable = self._cells.get(stream.number)
+            stream.catch_up(open_segments(self._files, stream.folder), durable)
 
     def _folders(self) -> list[DiskStream]:
         streams = []

@@ -107,9 +107,7 @@ def segment_bytes(files: Files, folder: str) -> int:
     return total
 
 
-def verify(
-    files: Files, folder: str, known: Callable[[int], Known], on_bytes: Callable[[int], None] = lambda step: None
-) -> Report:
+def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: Callable[[int], None]) -> Report:
     """Walk a folder; `known` answers what the state says about a stream, `on_bytes` is called with each step."""
     report = Report()
     try:

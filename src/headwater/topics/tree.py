@@ -101,7 +101,7 @@ class Changes:
         self._latest[filter] = self.count
         if len(self._latest) > self._kept_max:
             oldest = next(iter(self._latest))
-            self._forgotten = self._latest.pop(oldest)
+            self._forgotten = max(self._forgotten, self._latest.pop(oldest))
             self._branch.remove(oldest)
 
     def note_those_of(self, others: Changes, since: int) -> None:

@@ -70,7 +70,7 @@ def _publish(folder: str, stored: int) -> None:
     while last < stored:
         last = bus.publish_many(batch)[-1].offset
     # A good part of what recovery may have to read is written before the end, whatever was stored.
-    for _ in range(20_000 // BATCH):
+    for _ in range(60_000 // BATCH):
         bus.publish_many(batch)
     print("ready", flush=True)
     while True:
