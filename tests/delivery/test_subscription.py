@@ -474,6 +474,15 @@ def test_key_messages_of_a_failed_key_are_held_and_others_flow() -> None:
     assert again(sub) == [3, 5]
 
 
+def test_key_nothing_fresh_of_a_key_goes_while_its_failed_message_is_tried_again() -> None:
+    sub = opened("key")
+    sub.nack(hand_out(sub, 1, keys="x"), 1, "no", 0.0, NOW)
+    trial = sub.hand_out_again("a", HOME, [1], NOW)
+    assert hand_out(sub, 2, keys="x").offsets == []
+    sub.ack(trial, [1])
+    assert again(sub) == [2]
+
+
 def test_key_a_nack_recalls_later_messages_of_its_key_alone() -> None:
     sub = opened("key")
     lease = hand_out(sub, 1, 2, 3, keys="xyx")

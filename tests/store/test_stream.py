@@ -453,7 +453,7 @@ def test_damage_at_the_end_of_a_segment_ends_with_it(stream: DiskStream) -> None
 def test_damage_at_the_start_of_a_segment_is_a_hole_for_each_reader_and_not_only_the_first(stream: DiskStream) -> None:
     append(stream, b"1")
     append(stream, b"2")
-    spoil(stream.segments[0].log_path, 100)
+    spoil(stream.segments[0].log_path, 17)
     for _ in range(3):
         hole, second = read_on(stream)
         assert isinstance(hole, Hole)

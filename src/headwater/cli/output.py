@@ -12,6 +12,7 @@ Times are ISO 8601 in UTC everywhere. What went wrong is a sentence on stderr, a
 from __future__ import annotations
 
 import base64
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,12 +27,17 @@ from rich.text import Text
 from headwater.message import DeadLetter, Message
 
 PREVIEW_CHARS = 60
+WIDTH_UNSEEN = 160
+"""Columns of a table that goes into a file or a pipe."""
 
 
 @cache
 def console() -> Console:
     """Where results go."""
-    return Console(highlight=False)
+    found = Console(highlight=False)
+    if not found.is_terminal and "COLUMNS" not in os.environ:
+        found.width = WIDTH_UNSEEN
+    return found
 
 
 @cache

@@ -63,10 +63,9 @@ def places_in(batch: Batch, wanted: Wanted, position: int, purges: Sequence[Purg
         places = [place for place in places if first + place >= position]
     for purge in purges:
         if purge.upto >= first:
-            gone = set(body.select(purge.wanted) or ()) if body.select(purge.wanted) is not None else None
-            places = [
-                place for place in places if first + place > purge.upto or (gone is not None and place not in gone)
-            ]
+            selected = body.select(purge.wanted)
+            gone = set(range(body.count) if selected is None else selected)
+            places = [place for place in places if first + place > purge.upto or place not in gone]
     expiries = body.expiries
     if expiries is not None:
         places = [place for place in places if not 0 < expiries[place] <= now_us]

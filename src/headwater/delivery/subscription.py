@@ -117,7 +117,9 @@ class Subscription:
     def is_open(self, lease: Lease) -> bool:
         """Whether anything is still in flight under a lease."""
         lane = self._ledger.lanes.get(lease.lane)
-        return lane is not None and any(lane.in_flight.get(offset) is lease for offset in lease.offsets)
+        if lane is None or not lane.in_flight:
+            return False
+        return any(lane.in_flight.get(offset) is lease for offset in lease.offsets)
 
     def next_due_us(self) -> int | None:
         """Monotonic moment at which the next retry becomes due; None while nobody could be handed it."""

@@ -164,6 +164,7 @@ class Body:
         "_headers",
         "_index",
         "_keys",
+        "_numbers",
         "_payloads",
         "_times",
         "columns",
@@ -183,6 +184,7 @@ class Body:
         self.columns: int = columns
         reader = _Reader(data)
         self.names: tuple[str, ...] = _names(reader, topics)
+        self._numbers: dict[str, int] | None = None
         self._index = reader.numbers("i", count, 4)
         # A dictionary of one topic is the usual case, and its index is zeros.
         if self._index.tobytes().strip(b"\0") and not 0 <= min(self._index) <= max(self._index) < topics:
@@ -213,10 +215,20 @@ class Body:
 
     def select(self, wanted: Callable[[str], bool]) -> list[int] | None:
         """The places of the messages whose topics are wanted; None if all are."""
-        chosen = [place for place, name in enumerate(self.names) if wanted(name)]
+        exact = getattr(wanted, "__self__", None)
+        if type(exact) is str:  # the test of a filter without wildcards is its own __eq__: look it up instead
+            chosen = self._find(exact)
+        else:
+            chosen = [place for place, name in enumerate(self.names) if wanted(name)]
         if len(chosen) == len(self.names):
             return None
         return self.places_of(chosen)
+
+    def _find(self, name: str) -> list[int]:
+        if self._numbers is None:
+            self._numbers = {known: number for number, known in enumerate(self.names)}
+        number = self._numbers.get(name)
+        return [] if number is None else [number]
 
     def places_of(self, names: Sequence[int]) -> list[int]:
         """The places of the messages whose topics have these numbers in the dictionary."""

@@ -66,7 +66,7 @@ def show(figures: Sequence[Figure], json: bool) -> None:
             {True: Text("met", style="green"), False: Text("missed", style="red"), None: Text("")}[figure.is_met],
         )
         last = figure.name
-    console().print(table, soft_wrap=not console().is_terminal)
+    console().print(table)
 
 
 def _object(figure: Figure) -> dict[str, object]:

@@ -33,11 +33,9 @@ ROOTS = 100
 
 def measure(place: str, seconds: float) -> Iterator[Figure]:
     """All figures of publishing."""
-    for topics in (1, MANY_TOPICS):
-        yield _many(place, topics, seconds)
-        yield _one(place, topics, seconds)
-        yield _threads(place, topics, seconds)
-        yield _roots(place, topics, seconds)
+    for figure in (_many, _one, _threads, _roots):
+        for topics in (1, MANY_TOPICS):
+            yield figure(place, topics, seconds)
 
 
 def _many(place: str, topics: int, seconds: float) -> Figure:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from headwater import Malformed
+
 
 def demo(
     data: Annotated[
@@ -16,8 +18,11 @@ def demo(
     """Show Headwater at work, in less than a minute. Ends with code 1 if anything that it promises does not hold."""
     from headwater.cli.demo.story import tell
     from headwater.cli.temporary import temporary_folder, temporary_place
+    from headwater.store.files import DiskFiles
 
     if data is not None:
+        if DiskFiles().list(data):
+            raise Malformed(f'"{data}" is not empty; let the demo have a new folder')
         kept = tell(data, fast)
     else:
         with temporary_folder(temporary_place(), "headwater-demo") as folder:

@@ -32,11 +32,11 @@ class Stage:
         self._acts += 1
         self._console.print()
         self._console.print(Rule(Text(f"{self._acts}  {title}", style="bold"), align="left", style="dim"))
-        self._console.print(Padding(Text(sentence, style="dim"), (0, 0, 0, 3)))
+        self._console.print(Padding(Text(sentence, style="dim"), (0, 0, 0, 3), expand=False))
 
     def show(self, content: RenderableType) -> None:
         """Something to look at, that stays."""
-        self._console.print(Padding(content, (0, 0, 0, 3)))
+        self._console.print(Padding(content, (0, 0, 0, 3), expand=False))
 
     @contextmanager
     def moving(self, picture: Callable[[], RenderableType]) -> Iterator[None]:
@@ -47,7 +47,7 @@ class Stage:
             return
 
         def frame() -> RenderableType:
-            return Padding(picture(), (0, 0, 0, 3))
+            return Padding(picture(), (0, 0, 0, 3), expand=False)
 
         with Live(get_renderable=frame, console=self._console, refresh_per_second=FRAMES_PER_S):
             yield

@@ -39,9 +39,9 @@ def tell(folder: str, fast: bool) -> bool:
     stage = Stage()
     start = time.perf_counter()
     with headwater.open(folder) as bus:
-        _house(stage, bus, 1.0 if fast else 6.0)
+        _house(stage, bus, 1.0 if fast else 8.0)
         _thermostat(stage, bus, 0.0 if fast else 0.003)
-    _kill(stage, folder, 300 if fast else 2000)
+    _kill(stage, folder, 300 if fast else 60_000)
     with headwater.open(folder) as bus:
         _place(stage, bus)
         _follow(stage, bus, 2000 if fast else 20_000)
@@ -121,7 +121,7 @@ def _redrive(stage: Stage, bus: Bus, broken: list[int]) -> None:
         table.add_row(str(letter.offset), letter.topic, preview(letter.payload), str(letter.attempts), error)
     stage.show(table)
     stage.check(
-        f"the {len(broken)} that nobody understands are dead letters, with their errors",
+        f"what nobody understands became dead letters ({len(broken)}), with attempts and errors",
         [letter.offset for letter in letters] == broken and all(letter.errors for letter in letters),
     )
     handled = Handled()
@@ -143,8 +143,8 @@ def _kill(stage: Stage, folder: str, acked: int) -> None:
     )
     worst_ms = 0.0
     promised = 0
-    for number in range(1, KILLS + 1):
-        last = _publish_and_kill(folder, acked * number)
+    for _ in range(KILLS):
+        last = _publish_and_kill(stage, folder, acked)
         start = time.perf_counter()
         with headwater.open(folder) as bus:
             opened_ms = (time.perf_counter() - start) * 1000
@@ -160,11 +160,14 @@ def _kill(stage: Stage, folder: str, acked: int) -> None:
     stage.figure("longest open after kill -9", f"{worst_ms:.0f} ms")
 
 
-def _publish_and_kill(folder: str, wanted: int) -> int:
+def _publish_and_kill(stage: Stage, folder: str, wanted: int) -> int:
     """The last offset that the process said was acknowledged."""
-    last = 0
+    last = calls = 0
     command = [sys.executable, "-m", "headwater.cli.demo.writer", folder]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:  # noqa: S603  (our own module)
+    with (
+        stage.moving(lambda: meter(calls * CALL, wanted)),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child,  # noqa: S603  (our own module)
+    ):
         assert child.stdout is not None
         for calls, line in enumerate(child.stdout, 1):
             last = int(line.split()[1])
@@ -243,5 +246,5 @@ def _publish_on(bus: Bus, first: int, last: int) -> None:
 
 def _look_round(stage: Stage, bus: Bus) -> None:
     stage.act("What is in the folder", "As `headwater topics` and `headwater subs` show it.")
-    stage.show(tree_of(bus.topics(), None))
+    stage.show(tree_of(bus.topics(), None, depth=2))
     stage.show(table_of(bus.subscriptions(), is_owner=True))
