@@ -142,7 +142,7 @@ def tree_of(topics: Sequence[TopicInfo], rates: Mapping[str, float] | None, dept
     )
     trees = []
     for name in sorted(top.below):
-        tree = Tree(_label(name, top.below[name], rates is not None, bold=True), guide_style="dim")
+        tree = Tree(_label(name, top.below[name], rates is not None, depth == 1, bold=True), guide_style="dim")
         _grow(tree, top.below[name], rates is not None, None if depth is None else depth - 1)
         trees.append(tree)
     return Group(*trees, summary)
@@ -153,11 +153,11 @@ def _grow(tree: Tree, level: Level, with_rates: bool, depth: int | None) -> None
         return
     for name in sorted(level.below):
         below = level.below[name]
-        branch = tree.add(_label(name, below, with_rates))
+        branch = tree.add(_label(name, below, with_rates, depth == 1))
         _grow(branch, below, with_rates, None if depth is None else depth - 1)
 
 
-def _label(name: str, level: Level, with_rates: bool, bold: bool = False) -> Text:
+def _label(name: str, level: Level, with_rates: bool, is_cut: bool, bold: bool = False) -> Text:
     label = Text(safe(name) if name else "(empty)", style="bold cyan" if bold else "cyan")
     info = level.info
     if info is not None:
@@ -165,8 +165,9 @@ def _label(name: str, level: Level, with_rates: bool, bold: bool = False) -> Tex
         label.append(f"  last {info.last_offset}", style="dim not bold default")
         if info.retained:
             label.append(f"  {RETAINED}", style="yellow not bold")
-    if level.topics > 1:
-        label.append(f"  {level.messages:,} in {level.topics:,} topics", style="dim not bold default")
+    if level.topics > 1 or (is_cut and level.below):
+        topics = "topic" if level.topics == 1 else "topics"
+        label.append(f"  {level.messages:,} in {level.topics:,} {topics}", style="dim not bold default")
     if with_rates and level.rate:
         label.append(f"  {level.rate:,.1f}/s", style="green not bold")
     return label

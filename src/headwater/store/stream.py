@@ -346,10 +346,10 @@ class DiskStream:
         return self._one_from_disk(segment, offset)
 
     def _parse(self, data: bytes, offset: int, bytes_max: int) -> list[Batch | Hole]:
-        """Whole batches in a piece of a segment, as long as they follow each other."""
+        """Whole batches in a piece of a segment, from the one that holds an offset, while they follow each other."""
         found: list[Batch | Hole] = []
         at = 0
-        expected = 0
+        expected = offset
         while at < min(len(data), bytes_max):
             try:
                 batch = read_batch(data, at)
@@ -357,7 +357,7 @@ class DiskStream:
                 break
             if batch is None or batch.header.root != self.root or batch.last_offset > self.durable:
                 break
-            if (expected and batch.first_offset != expected) or batch.last_offset < offset > batch.first_offset:
+            if not (batch.first_offset <= expected <= batch.last_offset) or (found and batch.first_offset != expected):
                 break
             found.append(batch)
             expected = batch.last_offset + 1
@@ -377,12 +377,19 @@ class DiskStream:
                 try:
                     batch = read_batch(data)
                 except BadBatch as error:
-                    return (Hole(offset, header.last_offset, f"damaged: {error}"),)
+                    return self._note_damage(Hole(offset, header.last_offset, f"damaged: {error}"))
                 if batch is not None:
                     return (batch,)
             if attempt == "index":
                 self._rebuild_index(segment)
-        return (Hole(offset, self._next_known(segment, offset) - 1, "damaged: no batch where one was written"),)
+        last = self._next_known(segment, offset) - 1
+        return self._note_damage(Hole(offset, last, "damaged: no batch where one was written"))
+
+    def _note_damage(self, hole: Hole) -> tuple[Hole]:
+        """Remember bad bytes, so that the next reader need not search for them."""
+        with self._lock:
+            self.holes = sorted((*self.holes, hole), key=lambda known: known.first)
+        return (hole,)
 
     def _next_known(self, segment: Segment, offset: int) -> int:
         """The next offset, after a damaged place, that the index or the next segment knows."""

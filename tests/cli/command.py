@@ -1,0 +1,57 @@
+"""The command `headwater`, run as users run it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")},
+    "NO_COLOR": "1",
+    "COLUMNS": "160",
+}
+TIMEOUT_S = 60
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "headwater", *map(str, arguments)]
+
+
+def run(
+    *arguments: object, data: Path | None = None, stdin: bytes = b"", code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, and expect an exit code."""
+    environment = ENVIRONMENT if data is None else {**ENVIRONMENT, "HEADWATER_DATA": str(data)}
+    done = subprocess.run(
+        command(*arguments), input=stdin, capture_output=True, env=environment, timeout=TIMEOUT_S, check=False
+    )
+    result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
+    assert "Traceback" not in result.stderr, result.stderr
+    return result
+
+
+def objects(*arguments: object, data: Path | None = None, stdin: bytes = b"", code: int = 0) -> list[dict[str, Any]]:
+    """Run it with --json, and read each line."""
+    result = run(*arguments, "--json", data=data, stdin=stdin, code=code)
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def start(*arguments: object, data: Path) -> subprocess.Popen[bytes]:
+    """Start it, with its output to be read."""
+    return subprocess.Popen(
+        command(*arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**ENVIRONMENT, "HEADWATER_DATA": str(data)},
+    )
+
+
+def one_sentence(text: str) -> bool:
+    """Whether somebody was told in one line what went wrong."""
+    return len(text.strip().splitlines()) == 1 and "Traceback" not in text

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import headwater
+from cli.command import objects, one_sentence, run
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish("home/old/a", b"1", retain=True)
+        bus.publish("home/new", b"2")
+    return tmp_path / "data"
+
+
+def test_purge_removes_what_it_was_told_and_asks_where_it_can(data: Path):
+    assert one_sentence(run("purge", "home/old/#", data=data, code=2).stderr)
+    assert len(objects("topics", data=data)) == 2
+    assert objects("purge", "home/old/#", "--yes", data=data) == [{"filter": "home/old/#", "topics": 1}]
+    assert [found["topic"] for found in objects("replay", "#", data=data)] == ["home/new"]
+
+
+def test_a_backup_is_restored_into_a_new_folder(data: Path, tmp_path: Path):
+    run("backup", tmp_path / "copy", data=data)
+    (done,) = objects("restore", tmp_path / "copy", data=tmp_path / "again")
+    assert done["to"] == str(tmp_path / "again")
+    run("pub", "home/new", "3", data=tmp_path / "again")
+    assert [found["payload"] for found in objects("replay", "#", data=tmp_path / "again")] == ["1", "2", "3"]
+    assert [found["payload"] for found in objects("replay", "#", data=data)] == ["1", "2"]
+
+
+def test_folders_that_hold_something_are_left_alone(data: Path, tmp_path: Path):
+    run("backup", tmp_path / "copy", data=data)
+    assert one_sentence(run("backup", tmp_path / "copy", data=data, code=2).stderr)
+    assert one_sentence(run("restore", tmp_path / "copy", data=data, code=2).stderr)
+    assert one_sentence(run("restore", tmp_path / "none", data=tmp_path / "again", code=2).stderr)
+    with headwater.open(data):
+        assert run("backup", tmp_path / "other", data=data, code=2).stderr.startswith("Owned(409)")

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+import headwater
+from cli.command import objects, one_sentence, run, start
+
+EVIL = "\x1b[2J\x1b]0;title\x07 \u202egnp.exe \\ \n".encode()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish("home/kitchen/temp", b"21.5", retain=True)
+        bus.publish("home/hall/temp", EVIL)
+        bus.publish("home/hall/raw", b"\xff\x00")
+    return tmp_path / "data"
+
+
+def test_a_live_subscriber_beside_the_owner_gets_retained_messages_and_then_what_is_new(data: Path):
+    with headwater.open(data) as bus, start("sub", "home/#", "--count", 3, "--json", data=data) as watching:
+        assert watching.stdout is not None
+        retained = json.loads(watching.stdout.readline())
+        assert (retained["topic"], retained["payload"], retained["retained"]) == ("home/kitchen/temp", "21.5", True)
+        bus.publish("home/study/temp", b"20", headers={"unit": "C"})
+        first = json.loads(watching.stdout.readline())
+        assert (first["topic"], first["offset"], first["headers"]) == ("home/study/temp", 4, [["unit", "C"]])
+        bus.publish("office/other", b"not for us")
+        bus.publish("home/new", b"\xff")
+        second = json.loads(watching.stdout.readline())
+        assert (second["topic"], second["payload_base64"], second["retained"]) == ("home/new", "/w==", False)
+        assert watching.wait(30) == 0
+
+
+def test_a_live_subscriber_sees_what_one_command_after_another_publishes(data: Path):
+    with start("sub", "jobs/#", "--count", 2, data=data) as watching:
+        assert watching.stderr is not None
+        for number in range(2):
+            run("pub", f"jobs/{number}", "x", data=data)
+        output, errors = watching.communicate(timeout=30)
+        assert watching.returncode in (0, None), errors
+    assert len(output.splitlines()) <= 2
+
+
+def test_nothing_that_a_terminal_would_obey_is_printed(data: Path):
+    result = run("sub", "home/hall/#", "--id", "s", "--start", "earliest", "--count", 2, data=data)
+    assert result.stdout == (
+        "home/hall/temp\t2\t\\x1b[2J\\x1b]0;title\\x07 \\u202egnp.exe \\\\ \\n\nhome/hall/raw\t3\t0xff00\n"
+    )
+    run("subs", "seek", "s", "earliest", data=data)
+    shown = run("sub", "home/hall/#", "--id", "s", "--count", 2, "--hex", data=data)
+    assert shown.stdout.splitlines()[1].endswith("\t0xff00")
+
+
+def test_a_durable_subscription_goes_on_where_it_was(data: Path):
+    first = objects("sub", "home/#", "--id", "s", "--start", "earliest", "--count", 2, data=data)
+    rest = objects("sub", "home/#", "--id", "s", "--timeout-s", 0.2, data=data)
+    assert [message["offset"] for message in first + rest] == [1, 2, 3]
+
+
+def test_without_acks_it_only_looks(data: Path):
+    for _ in range(2):
+        seen = objects("sub", "home/#", "--id", "s", "--start", 2, "--no-ack", "--timeout-s", 0.2, data=data)
+        assert [message["offset"] for message in seen] == [2, 3]
+
+
+def test_fewer_messages_than_asked_for_is_code_1(data: Path):
+    result = run("sub", "home/#", "--id", "s", "--count", 1, "--timeout-s", 0.1, "--start", "latest", data=data)
+    assert "home/kitchen/temp" in result.stdout, "the retained one comes first"
+    result = run("sub", "home/#", "--id", "s", "--count", 1, "--timeout-s", 0.1, data=data, code=1)
+    assert one_sentence(result.stderr)
+    assert run("sub", "none/#", "--count", 1, "--timeout-s", 0.1, data=data, code=1).stdout == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("home/*/x",),
+        ("home/#", "--start", "earliest"),
+        ("home/#", "--no-ack"),
+        ("home/#", "--id", "s", "--start", "whenever"),
+        ("home/#", "--id", "s", "--order", "random"),
+        ("#", "--id", "s", "--start", "3"),
+    ],
+)
+def test_wrong_input_is_refused_in_one_sentence(data: Path, wrong: tuple[str, ...]):
+    assert one_sentence(run("sub", *wrong, data=data, code=2).stderr)
+
+
+@pytest.mark.parametrize("arguments", [("sub", "home/#", "--id", "s"), ("sub", "home/#")])
+def test_ctrl_c_ends_it_quietly_and_lets_go_of_the_folder(data: Path, arguments: tuple[str, ...]):
+    with start(*arguments, data=data) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline()
+        waiting.send_signal(signal.SIGINT)
+        output, errors = waiting.communicate(timeout=30)
+        assert (waiting.returncode, errors) == (130, b"")
+    headwater.open(data).close()
