@@ -15,7 +15,7 @@ from typing import Any, cast
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, to_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
-from headwater.delivery.dead_letters import DeadLetters
+from headwater.delivery.dead_letters import DeadLetters, Place
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.live import Live, Policy
 from headwater.delivery.replay import After, Reading
@@ -33,8 +33,8 @@ from headwater.store import folder as folders
 from headwater.store.batch import Batch
 from headwater.store.compression import require
 from headwater.store.files import DiskFiles, Files, Lock
+from headwater.store.log import Found
 from headwater.store.memory_files import MemoryFiles
-from headwater.store.recovery import Found
 from headwater.store.state import MemoryState, RocksState, State
 from headwater.store.streams import Streams
 from headwater.topics.name import check_filter, compile_filter, filter_covers_root
@@ -414,6 +414,11 @@ class Bus:
         check_filter(filter, self.config)
         return self._dispatcher.retained(filter)
 
+    def ends(self) -> dict[str, int]:
+        """The newest offset of each root."""
+        self._check_open()
+        return {root.name: root.stream.durable for root in self._roots.all()}
+
     def events(self) -> list[Event]:
         """What happened lately that somebody should know, oldest first."""
         return self._events.all()
@@ -433,17 +438,17 @@ class Bus:
         self._check_open()
         return self._dead_letters.all(id)
 
-    def dead_letter(self, id: str, offset: int) -> DeadLetter:
+    def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""
         self._check_open()
         return self._dead_letters.get(id, offset)
 
-    def redrive(self, id: str, offsets: Collection[int] | None = None) -> int:
+    def redrive(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Hand dead letters to their subscription again, in order; answers how many."""
         self._check_open(writes=True)
         return self._dead_letters.redrive(id, offsets)
 
-    def drop_dead_letters(self, id: str, offsets: Collection[int] | None = None) -> int:
+    def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""
         self._check_open(writes=True)
         return self._dead_letters.drop(id, offsets)
@@ -509,7 +514,9 @@ class Bus:
         if self.folder == MEMORY:
             raise Malformed("a bus in memory has no files to back up; open one on a folder")
         path = os.fspath(target)
-        self._roots.commit.run(lambda: self._upkeep.backup(self._files, self.folder, path, self._rows))
+        if self._files.list(path):
+            raise Malformed(f'"{path}" is not empty; back up into a new folder')
+        self._roots.commit.run(lambda: self._upkeep.backup(self._streams, path, self._rows))
 
     @property
     def now(self) -> datetime:

@@ -6,21 +6,18 @@ All of it runs in the committing role, called by the one timer queue.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import delays
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.timers import Timers
-from headwater.errors import HeadwaterError, Malformed
+from headwater.errors import HeadwaterError
 from headwater.events import Events
 from headwater.outgoing import Desk
 from headwater.store import folder as folders
-from headwater.store.files import Files
+from headwater.store.log import Hole, Log
 from headwater.store.state import Rows, State
-from headwater.store.stream import Hole
 from headwater.topics.name import filter_covers_root, is_everything_of
 from headwater.topics.root import Root
 from headwater.topics.roots import Publish, Roots
@@ -51,7 +48,7 @@ class Upkeep:
         self._config = config
         self._clock = clock
         self._events = events
-        self._segments: dict[str, int] = {}
+        self._rolls: dict[str, int] = {}
 
     def start(self) -> None:
         """Begin to look after things."""
@@ -64,10 +61,10 @@ class Upkeep:
         """Something was appended: a delayed message may be the next, or a segment may have rolled."""
         if root.name == delays.ROOT:
             self._arm_delays()
-        segments = len(root.stream.segments)
-        if segments != self._segments.get(root.name, segments):
+        rolls = root.stream.rolls
+        if rolls != self._rolls.get(root.name, rolls):
             self._timers.set(("retention", root.name), self._clock.monotonic_us(), lambda: self._in_role(root))
-        self._segments[root.name] = segments
+        self._rolls[root.name] = rolls
 
     def _in_role(self, root: Root) -> None:
         self._roots.commit.run(lambda: self.retain(root))
@@ -139,9 +136,9 @@ class Upkeep:
         """Delete the segments of a root that its rule allows to delete."""
         rule = self._config.retention_of(root.name)
         stream = root.stream
-        soft = max(self._older_than(root, rule.age_s), self._beyond(root, rule.bytes))
-        hard = max(self._older_than(root, rule.hard_age_s), self._beyond(root, rule.hard_bytes))
-        if root.name == delays.ROOT and len(stream.segments) > 1:
+        soft = max(self._older_than(root, rule.age_s), _beyond(root, rule.bytes))
+        hard = max(self._older_than(root, rule.hard_age_s), _beyond(root, rule.hard_bytes))
+        if root.name == delays.ROOT and stream.rolls > stream.first_offset:
             soft = self._not_waiting(root)
         if max(soft, hard) < stream.first_offset:
             return
@@ -153,7 +150,6 @@ class Upkeep:
         self._roots.checkpoint()
         first = stream.trim(upto)
         self._state.write(root.forget_purges())
-        self._segments[root.name] = len(stream.segments)
         if first > needed:
             self._events.add(
                 "retention",
@@ -165,19 +161,6 @@ class Upkeep:
         if not age_s:
             return 0
         return root.stream.offset_at(self._clock.now_us() - round(age_s * SECOND_US)) - 1
-
-    def _beyond(self, root: Root, bytes_max: int) -> int:
-        """The last offset of the oldest segments that are too many."""
-        if not bytes_max:
-            return 0
-        total, upto = root.stream.size, 0
-        segments = root.stream.segments
-        for segment, following in pairwise(segments):
-            if total <= bytes_max:
-                break
-            total -= segment.end
-            upto = following.base - 1
-        return upto
 
     def _not_waiting(self, root: Root) -> int:
         """Delayed messages up to this offset have all been released."""
@@ -205,20 +188,16 @@ class Upkeep:
             root.stream.trim(root.stream.durable)
         return count
 
-    def backup(self, files: Files, folder: str, target: str, commit: RowCommit) -> None:
-        """Hard links to segments that no longer change, copies of those that do, and a snapshot of the state."""
-        if files.list(target):
-            raise Malformed(f'"{target}" is not empty; back up into a new folder')
-        self._roots.checkpoint()
-        commit.run(lambda: self._snapshot(files, folder, target))
+    def backup(self, log: Log, target: str, commit: RowCommit) -> None:
+        """Hard links to what no longer changes, and a snapshot of the state."""
+        commit.run(lambda: self._snapshot(log, target))
 
-    def _snapshot(self, files: Files, folder: str, target: str) -> None:
-        for root in self._roots.all():
-            stream = root.stream
-            if stream.segments and stream.segments[-1].end and stream.failed is None:
-                stream.roll()
-            stream.store_indexes()
+    def _snapshot(self, log: Log, target: str) -> None:
+        log.seal()
         self._roots.checkpoint_all()
-        folders.copy(files, folder, target, link=True)
+        log.copy(target)
         self._state.snapshot(f"{target}/{folders.STATE}")
-        files.sync_folder(target)
+
+
+def _beyond(root: Root, bytes_max: int) -> int:
+    return root.stream.beyond(bytes_max) if bytes_max else 0

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +43,21 @@ def objects(*arguments: object, data: Path | None = None, stdin: bytes = b"", co
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def start(*arguments: object, data: Path) -> subprocess.Popen[bytes]:
-    """Start it, with its output to be read."""
-    return subprocess.Popen(
+@contextmanager
+def start(*arguments: object, data: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start it, with its output to be read; a test that fails leaves no process behind."""
+    process = subprocess.Popen(
         command(*arguments),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**ENVIRONMENT, "HEADWATER_DATA": str(data)},
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def one_sentence(text: str) -> bool:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headwater.store.batch import HEADER_BYTES_MAX, BadBatch, aligned, checksum, seal_header
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, File
+from headwater.store.memory_files import MemoryFiles
 from headwater.store.segment import (
     ENTRY_BYTES,
     SCAN_BYTES,
@@ -334,20 +335,14 @@ def test_every_whole_batch_is_found_whatever_lies_between(kinds: list[str]) -> N
                 "other": batch(number, root="hall"),
             }[kind]
         )
-    assert offsets_of(_Bytes(b"".join(pieces))) == wanted
+    assert offsets_of(in_memory(b"".join(pieces))) == wanted
 
 
-class _Bytes:
-    """A file to be read, without a disk: hypothesis opens very many."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def pread(self, length: int, position: int) -> bytes:
-        return self.data[position : position + length]
-
-    def __getattr__(self, name: str) -> None:
-        raise AssertionError(f"{name} is not expected here")
+def in_memory(data: bytes) -> File:
+    """A file without a disk: hypothesis asks for very many."""
+    files = MemoryFiles()
+    files.write("log", data)
+    return files.open("log")
 
 
 # The pool of open files

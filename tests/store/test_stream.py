@@ -16,8 +16,9 @@ from headwater.errors import Failed, ReadOnly
 from headwater.store.batch import Batch, checksum
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, Files
+from headwater.store.log import Hole, Write
 from headwater.store.segment import ENTRY_BYTES, FilePool
-from headwater.store.stream import INDEXES_LOADED_MAX, DiskStream, Hole, Write, length_of, open_segments
+from headwater.store.stream import INDEXES_LOADED_MAX, DiskStream, length_of, open_segments
 
 SEGMENT_BYTES = 64 * 1024
 MIB = 1 << 20
@@ -28,6 +29,7 @@ TIME_US = 1_700_000_000_000_000
 
 def make(folder: Path | str, config: Config = ON_DISK, files: Files | None = None) -> DiskStream:
     files = files or DiskFiles()
+    files.make_folder(f"{folder}/1-home")
     pool = FilePool(files, config.open_files_max, write=True)
     return DiskStream(files, pool, config, f"{folder}/1-home", 1, "home")
 
@@ -98,7 +100,7 @@ def spoil(path: str, position: int) -> None:
 
 
 def test_an_empty_stream_has_nothing_and_starts_at_one(stream: DiskStream) -> None:
-    assert (stream.first_offset, stream.durable, stream.end, stream.size) == (1, 0, 0, 0)
+    assert (stream.first_offset, stream.durable, stream.end, stream.rolls) == (1, 0, 0, 0)
     assert stream.read(1, MIB) == ()
     assert stream.offset_at(TIME_US) == 1
 
@@ -203,7 +205,7 @@ def test_compressed_batches_come_back_whole(tmp_path: Path) -> None:
     squeezed = make(tmp_path, Config(compression="zstd", tail_bytes=0))
     payloads = [b"so much air " * 200, b"small"]
     append(squeezed, *payloads)
-    assert squeezed.size < len(payloads[0])
+    assert squeezed.segments[0].end < len(payloads[0])
     assert read_on(squeezed) == numbered(payloads)
 
 
@@ -219,7 +221,7 @@ def test_a_segment_rolls_when_the_next_batch_would_make_it_larger(stream: DiskSt
         entries = sum(1 for piece in range(segment.base, following.base, 2))
         assert os.path.getsize(segment.index_path) == entries * ENTRY_BYTES
     assert os.path.getsize(active.log_path) >= active.end
-    assert stream.size == sum(segment.end for segment in stream.segments)
+    assert stream.rolls == active.base
     assert read_on(stream) == numbered(payloads)
 
 
@@ -357,6 +359,18 @@ def test_trim_deletes_whole_segments_up_to_an_offset(stream: DiskStream) -> None
     assert read_on(stream) == [Hole(1, second - 1, "deleted by retention"), *numbered(payloads)[second - 1 :]]
 
 
+def test_what_is_beyond_a_size_ends_with_a_segment_and_is_never_in_the_active_one(stream: DiskStream) -> None:
+    assert stream.beyond(0) == 0
+    fill(stream, segments=4)
+    sizes = [segment.end for segment in stream.segments]
+    bases = [segment.base for segment in stream.segments]
+    assert stream.beyond(sum(sizes)) == 0
+    assert stream.beyond(sum(sizes) - 1) == bases[1] - 1
+    assert stream.beyond(sum(sizes[1:])) == bases[1] - 1
+    assert stream.beyond(sum(sizes[1:]) - 1) == bases[2] - 1
+    assert stream.beyond(0) == bases[3] - 1
+
+
 def test_the_active_segment_is_not_deleted_while_it_has_more(stream: DiskStream) -> None:
     fill(stream, segments=2)
     active = stream.segments[-1].base
@@ -367,7 +381,7 @@ def test_the_active_segment_is_not_deleted_while_it_has_more(stream: DiskStream)
 def test_a_stream_that_is_trimmed_wholly_goes_on_with_the_next_offset(stream: DiskStream) -> None:
     payloads = fill(stream, segments=3)
     assert stream.trim(stream.durable) == len(payloads) + 1
-    assert stream.size == 0
+    assert [segment.end for segment in stream.segments] == [0]
     assert append(stream, b"next").first_offset == len(payloads) + 1
     assert read_on(stream) == [
         Hole(1, len(payloads), "deleted by retention"),

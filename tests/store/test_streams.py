@@ -18,8 +18,8 @@ from headwater.errors import DiskFull, Failed, ReadOnly
 from headwater.store.batch import Batch, checksum
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, Files
-from headwater.store.recovery import Checkpoint, Found
-from headwater.store.stream import DiskStream, Hole, Write
+from headwater.store.log import Checkpoint, Found, Hole, Write
+from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams, quote, unquote
 
 TIME_US = 1_700_000_000_000_000
@@ -216,7 +216,7 @@ def test_a_group_is_durable_when_wait_returns_whatever_the_segments_lost() -> No
     append(streams, a=[b"5"])
     for keep in ("none", "all", "random"):
         for seed in range(5):
-            found = opened("data", files=files.crash(random.Random(seed), keep))  # type: ignore[arg-type]
+            found = opened("data", files=files.crash(random.Random(seed), keep))
             assert payloads_of(found, "a") == [b"1", b"3", b"5"]
             assert payloads_of(found, "b") == [b"2", b"4"]
             found.abandon()

@@ -17,6 +17,11 @@ from headwater.cli.output import complain
 from headwater.errors import HeadwaterError
 
 INTERRUPTED = 130
+EPILOG = (
+    "With --json a command prints one object a line. A message has topic, offset, time, payload (payload_base64 if "
+    "it is not UTF-8), headers, key, retained, attempt; the other objects are described in the help of their commands. "
+    "Exit codes: 0 done; 1 something is damaged or missing; 2 it could not be done, and stderr says why in a sentence."
+)
 
 
 class Commands(TyperGroup):
@@ -47,6 +52,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     help="Headwater: publish, subscribe and replay on a folder. Every command has its own --help.",
+    epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,

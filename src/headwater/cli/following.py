@@ -34,11 +34,6 @@ def messages_of(reading: Reading) -> Iterator[Message]:
             remark(f'messages {gap.first} to {gap.last} of "{gap.root}" are gone: {gap.reason}')
 
 
-def ends(bus: Bus) -> dict[str, int]:
-    """The newest offset of each root, as of the last look."""
-    return {root.name: root.stream.durable for root in bus._roots.all()}
-
-
 class Follower:
     """Reads a folder again and again, each time from where the last reading ended."""
 
@@ -48,7 +43,7 @@ class Follower:
         self._bus = bus
         self._filter = filter
         self._reading = bus.replay(filter, after=after, since=since)
-        self._ends = ends(bus)
+        self._ends = bus.ends()
 
     def messages(self, timeout_s: float | None) -> Iterator[Message | None]:
         """Messages as they come, and None whenever there are no more for now; ends when none came for so long."""
@@ -72,4 +67,4 @@ class Follower:
         """See what came meanwhile."""
         self._bus.refresh()
         self._reading = self._bus.replay(self._filter, after=self._ends)
-        self._ends = ends(self._bus)
+        self._ends = self._bus.ends()

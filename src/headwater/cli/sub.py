@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headwater import Bus, Gap, Malformed
-from headwater.cli.following import Follower, ends
+from headwater.cli.following import Follower
 from headwater.cli.options import DATA, Data, Hex, Json, Raw, look, own, start
 from headwater.cli.output import Messages, remark
 from headwater.clock import SECOND_US, SystemClock
@@ -70,7 +70,7 @@ def sub(
 
 
 def _watch(bus: Bus, filter: str, messages: Messages, count: int | None, timeout_s: float | None) -> int:
-    follower = Follower(bus, filter, after=ends(bus))
+    follower = Follower(bus, filter, after=bus.ends())
     seen = 0
     for message in bus.retained(filter):
         messages.print(message)

@@ -16,8 +16,8 @@ from headwater.cli.output import console, emit, progress, safe, say, size
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles, Files
 from headwater.store.folder import STATE, VERSION
+from headwater.store.log import Hole
 from headwater.store.state import RocksState
-from headwater.store.stream import Hole
 from headwater.store.verify import Known, Report, StreamReport, segment_bytes
 from headwater.store.verify import quarantine as set_apart
 from headwater.store.verify import verify as walk
@@ -68,13 +68,15 @@ def _walk(files: Files, data: str) -> Report:
     trouble = ""
     try:
         state = RocksState(f"{data}/{STATE}", read_only=True)
-        for key, value in state.scan(rows.STREAM):
-            row = msgspec.msgpack.decode(value, type=RootRow)
-            durable[int.from_bytes(key[1:5], "big")] = row.checkpoint.applied
-        for key, value in state.scan(rows.GAP):
-            last, reason = msgspec.msgpack.decode(value, type=tuple[int, str])
-            holes.setdefault(int.from_bytes(key[1:5], "big"), []).append(Hole(rows.offset_in(key), last, reason))
-        state.close()
+        try:
+            for key, value in state.scan(rows.STREAM):
+                row = msgspec.msgpack.decode(value, type=RootRow)
+                durable[int.from_bytes(key[1:5], "big")] = row.checkpoint.applied
+            for key, value in state.scan(rows.GAP):
+                last, reason = msgspec.msgpack.decode(value, type=tuple[int, str])
+                holes.setdefault(int.from_bytes(key[1:5], "big"), []).append(Hole(rows.offset_in(key), last, reason))
+        finally:
+            state.close()
     except Exception as error:  # RocksDB's errors have no type of their own
         trouble = f"the state cannot be read: {error}"
     with progress("verifying", segment_bytes(files, data), "bytes") as advance:

@@ -11,7 +11,7 @@ from itertools import repeat
 
 from headwater.config import Config
 from headwater.store.batch import BadBatch, Batch
-from headwater.store.stream import Hole
+from headwater.store.log import Hole
 from headwater.topics.root import Purge, Root
 
 Wanted = Callable[[str], bool]

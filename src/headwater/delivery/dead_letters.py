@@ -13,10 +13,14 @@ import msgspec
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import CopyRow, DeadRow
 from headwater.delivery.subscriber import Subscriber
-from headwater.errors import NotFound
+from headwater.errors import Conflict, NotFound
 from headwater.message import DeadLetter
 from headwater.store import state as rows
 from headwater.store.state import Rows, State
+from headwater.topics.name import root_of
+
+Place = int | tuple[str, int]
+"""An offset; or a root and an offset, for a subscription whose filter reaches over several roots."""
 
 FROM = "headwater-dead-from"
 ATTEMPTS = "headwater-dead-attempts"
@@ -34,14 +38,14 @@ class DeadLetters:
         """Those of a subscription, by root and offset."""
         return [row.letter(id, offset) for _, offset, row in self._rows(self._number(id), None)]
 
-    def get(self, id: str, offset: int) -> DeadLetter:
+    def get(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""
-        found = [row.letter(id, offset) for _, offset, row in self._rows(self._number(id), {offset})]
+        found = [row.letter(id, at) for _, at, row in self._rows(self._number(id), {offset})]
         if not found:
             raise NotFound(f'subscription "{id}" has no dead letter {offset}; headwater dead list {id} shows them')
         return found[0]
 
-    def redrive(self, id: str, offsets: Collection[int] | None) -> int:
+    def redrive(self, id: str, offsets: Collection[Place] | None) -> int:
         """Hand them to their subscription again, in order; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
@@ -61,7 +65,7 @@ class DeadLetters:
 
         return self._dispatcher.use(id, work)
 
-    def drop(self, id: str, offsets: Collection[int] | None) -> int:
+    def drop(self, id: str, offsets: Collection[Place] | None) -> int:
         """Forget them; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
@@ -81,9 +85,19 @@ class DeadLetters:
             raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
         return row.number
 
-    def _rows(self, number: int, offsets: Collection[int] | None) -> list[tuple[int, int, DeadRow]]:
-        return [
-            (rows.pair_in(key)[1], rows.offset_in(key), msgspec.msgpack.decode(value, type=DeadRow))
-            for key, value in self._state.scan(rows.key_u32(rows.DEAD, number))
-            if offsets is None or rows.offset_in(key) in offsets
-        ]
+    def _rows(self, number: int, places: Collection[Place] | None) -> list[tuple[int, int, DeadRow]]:
+        found: list[tuple[int, int, DeadRow]] = []
+        by_offset: dict[int, str] = {}
+        for key, value in self._state.scan(rows.key_u32(rows.DEAD, number)):
+            offset, row = rows.offset_in(key), msgspec.msgpack.decode(value, type=DeadRow)
+            root = root_of(row.topic)
+            if places is not None and (root, offset) not in places:
+                if offset not in places:
+                    continue
+                if by_offset.setdefault(offset, root) != root:
+                    raise Conflict(
+                        f'{offset} is a dead letter of "{by_offset[offset]}" and of "{root}"; '
+                        f'say which: ("{root}", {offset})'
+                    )
+            found.append((rows.pair_in(key)[1], offset, row))
+        return found

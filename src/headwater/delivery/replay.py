@@ -19,7 +19,7 @@ from headwater.delivery.cursor import Cursor
 from headwater.errors import Gap, Malformed
 from headwater.message import Message
 from headwater.store.batch import Batch
-from headwater.store.stream import Hole
+from headwater.store.log import Hole
 from headwater.topics.name import compile_filter, filter_covers_root, root_of_filter
 from headwater.topics.root import Root
 from headwater.topics.roots import Roots

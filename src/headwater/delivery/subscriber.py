@@ -28,9 +28,9 @@ from headwater.errors import Closed, Gap, Malformed
 from headwater.message import Message, Receipt
 from headwater.store import state as rows
 from headwater.store.batch import Batch
+from headwater.store.log import Hole
 from headwater.store.state import Rows
 from headwater.store.state import State as StateStore
-from headwater.store.stream import Hole
 from headwater.topics.name import compile_filter, filter_covers_root
 from headwater.topics.root import Root
 from headwater.topics.roots import Roots

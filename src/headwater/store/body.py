@@ -36,14 +36,17 @@ COLUMNS_KNOWN = KEYS | HEADERS | RETAIN | EXPIRIES
 FIXED = struct.Struct("<IIII")
 ZEROS = bytes(8)
 NAMES_CACHED_MAX = 64
-COLUMNS_CACHED_MAX = 64
-COLUMNS_CACHED_MESSAGES_MIN = 64
+COLUMNS_CACHED_TOPICS_MAX = 200_000
+PACKERS_MAX = 4096
 
 _names_cache: dict[bytes, tuple[str, ...]] = {}
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
 
-_columns_cache: dict[tuple[str, ...], bytes] = {}
+_columns_cache: dict[tuple[str, ...], tuple[bytes, int]] = {}
 """Encoded topic columns, for the same reason."""
+
+_packers: dict[int, struct.Struct] = {}
+"""By count: the module's own cache of formats is small, and looking it up costs as much as packing ten numbers."""
 
 
 def encode_body(
@@ -58,7 +61,8 @@ def encode_body(
 ) -> bytes:
     """The bytes of messages that were published together; TypeError if a payload is not bytes."""
     count = len(topics)
-    pieces: list[bytes] = [b"", _topic_columns(topics), array("q", (time_us,)).tobytes() * count]
+    topic_columns, topic_count = _topic_columns(topics)
+    pieces: list[bytes] = [b"", topic_columns, time_us.to_bytes(8, "little", signed=True) * count]
     columns = 0
     if expiries is not None and any(expiries):
         columns |= EXPIRIES
@@ -76,32 +80,31 @@ def encode_body(
         pieces += _binary([name.encode() for pairs in headers for name, _ in pairs])
         pieces += _binary([value.encode() for pairs in headers for _, value in pairs])
     pieces += _binary(payloads)
-    topic_count = 1 if count == 1 else len(set(topics))
     pieces[0] = FIXED.pack(count, topic_count, columns, 0)
     return b"".join(pieces)
 
 
-def _topic_columns(topics: Sequence[str]) -> bytes:
-    """The dictionary of topics and the index into it; remembered, as the same devices tend to report together."""
-    if len(topics) == 1:
-        return b"".join((*_binary([topics[0].encode()]), ZEROS))
-    key = tuple(topics) if len(topics) >= COLUMNS_CACHED_MESSAGES_MIN else ()
+def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int]:
+    """The dictionary of topics with the index into it, and how many there are.
+
+    Remembered, as the same devices tend to report together.
+    """
+    key = tuple(topics)
     known = _columns_cache.get(key)
     if known is not None:
         return known
     names = dict.fromkeys(topics)
     if len(names) == 1:
-        index = bytes(4 * len(topics))
+        index = bytes((4 * len(topics) + 7) & ~7)
     elif len(names) == len(topics):
         index = _int32(range(len(topics)))
     else:
         places = dict(zip(names, range(len(names)), strict=True))
         index = _int32(list(map(places.__getitem__, topics)))
-    made = b"".join((*_binary([name.encode() for name in names]), index, ZEROS[: -len(index) & 7]))
-    if len(_columns_cache) >= COLUMNS_CACHED_MAX:
+    made = b"".join((*_binary([name.encode() for name in names]), index)), len(names)
+    if sum(map(len, _columns_cache)) + len(key) > COLUMNS_CACHED_TOPICS_MAX:
         _columns_cache.clear()
-    if key:
-        _columns_cache[key] = made
+    _columns_cache[key] = made
     return made
 
 
@@ -112,8 +115,14 @@ def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:
 
 
 def _int32(numbers: Sequence[int]) -> bytes:
+    """Numbers, padded to a multiple of 8 bytes."""
     count = len(numbers)
-    return struct.pack(f"<{count + (count & 1)}i", *numbers, *(0,) * (count & 1))
+    packer = _packers.get(count)
+    if packer is None:
+        if len(_packers) >= PACKERS_MAX:
+            _packers.clear()
+        packer = _packers[count] = struct.Struct(f"<{count}i{count % 2 * 4}x")
+    return packer.pack(*numbers)
 
 
 def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:

@@ -8,23 +8,40 @@ exactly once; an error of one commit finishes its group with that error and late
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 from headwater.errors import Closed, Conflict, Failed, HeadwaterError
+
+GATHER_CALLERS_MIN = 3
+"""Fewer callers than this are not waited for."""
+GATHER_S = 0.001
+"""How long the commit thread waits, at most, for those it has just answered to come back."""
+GATHER_AGAIN_AFTER = 64
+"""Groups until it waits again, after it did in vain."""
+WAKE_S_MAX = 1.0
+"""After this a waiting thread looks for itself, in case the one that was to wake it is gone."""
+
+log = logging.getLogger("headwater")
 
 
 class Item:
     """Something to be committed, and a way to hear when it is."""
 
-    __slots__ = ("_done", "error", "future", "weight")
+    __slots__ = ("_done", "_next", "error", "future", "is_blocking", "is_finished", "weight")
 
     def __init__(self, weight: int = 1) -> None:
         self.weight = weight
         self.error: BaseException | None = None
         self.future: Future[object] | None = None
+        self.is_finished = False
+        self.is_blocking = False
+        """Whether its caller waits from the start, and so can wake the next of the group."""
+        self._next: Item | None = None
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -35,12 +52,14 @@ class Item:
     @property
     def is_waiting(self) -> bool:
         """Whether nobody has finished it yet."""
-        return self._done.locked()
+        return not self.is_finished
 
     def finish(self, error: BaseException | None = None) -> None:
         """Called by the committing thread, once."""
         self.error = error
-        self._done.release()
+        self.is_finished = True
+        if not self.is_blocking:
+            self._done.release()
         future = self.future
         if future is not None and future.set_running_or_notify_cancel():
             if error is None:
@@ -50,10 +69,27 @@ class Item:
 
     def wait(self) -> None:
         """Block until it is committed; raises what went wrong."""
-        self._done.acquire()
-        self._done.release()
+        while not self._done.acquire(timeout=WAKE_S_MAX):
+            if self.is_finished:
+                break
+        else:
+            self._done.release()
+        if self._next is not None:
+            self._next._done.release()
         if self.error is not None:
             raise self.error
+
+    @staticmethod
+    def wake(items: Sequence[Item]) -> None:
+        """Let those go who wait for these: the first, who lets the second go, and so on.
+
+        If all were woken at once they would fight for the interpreter's lock, which costs more than the commit.
+        """
+        blocking = [item for item in items if item.is_blocking]
+        for item, following in pairwise(blocking):
+            item._next = following
+        if blocking:
+            blocking[0]._done.release()
 
 
 class Call(Item):
@@ -99,6 +135,12 @@ class GroupCommit(Generic[T]):
         self._busy = False
         self._handed_over = False
         self._closed = False
+        self._expected = 0
+        """How many items the commit thread waits for, if it does."""
+        self._answered = 0
+        """How many callers waited for the last group."""
+        self._in_vain = 0
+        """Groups to go before the commit thread waits for anybody again."""
         self._owner = 0
         """The thread that commits at the moment."""
         self._thread: threading.Thread | None = None
@@ -106,8 +148,12 @@ class GroupCommit(Generic[T]):
     def submit_and_wait(self, item: T | Call) -> None:
         """Commit an item; returns when it is durable, raises what went wrong."""
         self._refuse_owner()
-        self.enqueue(item)
-        self.drive(item)
+        with self._lock:
+            item.is_blocking = True
+            self._add(item)
+            lead = not self._busy
+            self._busy = True
+        self._lead_or_wait(item, lead)
 
     def submit(self, item: T | Call) -> None:
         """Have an item committed soon; its future, or a later wait, tells when."""
@@ -126,6 +172,9 @@ class GroupCommit(Generic[T]):
             lead = not self._busy and item.is_waiting
             if lead:
                 self._busy = True
+        self._lead_or_wait(item, lead)
+
+    def _lead_or_wait(self, item: T | Call, lead: bool) -> None:
         if lead:
             try:
                 self._commit_pending()
@@ -185,6 +234,9 @@ class GroupCommit(Generic[T]):
             raise Closed(f"the {self._name} is closed; open it again to go on")
         self._pending.append(item)
         self._weight += item.weight
+        if self._expected and len(self._pending) >= self._expected:
+            self._expected = 0
+            self._work.notify()
 
     def _commit_pending(self) -> None:
         with self._lock:
@@ -194,6 +246,7 @@ class GroupCommit(Generic[T]):
                 self._room.notify_all()
             self._weight = 0
         self._owner = threading.get_ident()
+        self._answered = sum(item.future is None for item in group)
         try:
             items = [item for item in group if not isinstance(item, Call)]
             if items:
@@ -209,6 +262,7 @@ class GroupCommit(Generic[T]):
                 raise
         finally:
             self._owner = 0
+            Item.wake(group)
 
     def _hand_over(self) -> None:
         """This thread is done; if somebody waits, the commit thread goes on."""
@@ -235,13 +289,31 @@ class GroupCommit(Generic[T]):
                         return
                     self._work.wait()
             while True:
-                self._commit_pending()
+                try:
+                    self._commit_pending()
+                except BaseException as error:
+                    # Its group has heard of it. The thread stays: whoever comes next must not wait for ever.
+                    log.critical("the %s was interrupted: %r", self._name, error)
                 with self._lock:
+                    self._gather()
                     if not self._pending:
                         self._handed_over = False
                         self._busy = False
                         self._idle.notify_all()
                         break
+
+    def _gather(self) -> None:
+        """Give those who were just answered a moment to come back: a few large groups beat many small ones."""
+        answered, self._answered = self._answered, 0
+        if answered < GATHER_CALLERS_MIN or self._closed:
+            return
+        if self._in_vain:
+            self._in_vain -= 1
+            return
+        self._expected = min(len(self._pending) + answered, self._items_max)
+        if not self._work.wait(GATHER_S):
+            self._in_vain = GATHER_AGAIN_AFTER
+        self._expected = 0
 
 
 def _typed(error: BaseException) -> BaseException:

@@ -20,6 +20,7 @@ COPY_BYTES = 1 << 20
 LOCK = "owner.lock"
 VERSION = "VERSION"
 STATE = "state"
+WATERMARKS = "watermarks"
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -110,6 +111,8 @@ def copy(files: Files, source: str, target: str, *, link: bool = False) -> None:
             if name != "LOCK":
                 _copy_file(files, f"{source}/{STATE}/{name}", f"{target}/{STATE}/{name}", link)
         files.sync_folder(f"{target}/{STATE}")
+        if files.exists(f"{source}/{WATERMARKS}"):
+            _copy_file(files, f"{source}/{WATERMARKS}", f"{target}/{WATERMARKS}", link)
     files.write(f"{target}/{VERSION}", files.read(f"{source}/{VERSION}"))
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headwater.errors import Failed
 from headwater.store.batch import Header
-from headwater.store.files import File, Files
+from headwater.store.files import File, Files, parent
 from headwater.store.segment import whole_batches
 
 
@@ -31,9 +32,15 @@ class Journal:
         return self.end > 0 and self.end + length > self._bytes_max
 
     def write(self, buffers: Sequence[bytes], length: int) -> None:
-        """Append a group, without a sync."""
+        """Append a group, without a sync. If it raises, `cut` has to follow."""
         self._open().pwritev(buffers, self.end)
         self.end += length
+
+    def cut(self) -> None:
+        """Take back, durably, what a write that failed may have left: it must not be found by the next process."""
+        if self._file is not None:
+            self._file.truncate(self.end)
+            self._file.datasync()
 
     def sync(self) -> None:
         """Make what was written durable."""
@@ -70,8 +77,11 @@ class Journal:
 
     def _open(self) -> File:
         if self._file is None:
-            fresh = not self._files.exists(self.path)
-            self._file = self._files.open(self.path, create=True)
-            if fresh:
-                self._files.sync_folder(self.path.rpartition("/")[0])
+            file = self._files.open(self.path, create=True)
+            try:
+                # Also of a file that is there: whoever made it may have been killed before its name was durable.
+                self._files.sync_folder(parent(self.path))
+            except OSError as error:
+                raise Failed(f"a sync of the folder of {self.path} failed ({error})") from error
+            self._file = file
         return self._file

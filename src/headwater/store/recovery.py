@@ -10,31 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-import msgspec
-
 from headwater.store.batch import Batch, Header, open_body, seal_header
 from headwater.store.files import Files
+from headwater.store.log import Checkpoint, Found, Hole
 from headwater.store.segment import FilePool, Index, Segment, header_at, load_index, whole_batches
-from headwater.store.stream import DiskStream, Hole, open_segments
+from headwater.store.stream import DiskStream, open_segments
 
 Journaled = Mapping[int, tuple[Header, bytes]]
-
-
-class Checkpoint(msgspec.Struct, frozen=True):
-    """Up to where the state reflects a stream: its last applied offset, and the place where the next batch starts."""
-
-    applied: int = 0
-    base: int = 0
-    position: int = 0
-
-
-class Found(msgspec.Struct):
-    """What recovery met in one stream."""
-
-    holes: list[Hole] = []
-    torn_bytes: int = 0
-    from_journal: int = 0
-    batches: int = 0
 
 
 class Recovery:

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 import msgspec
 
-from headwater.errors import Malformed
+from headwater.errors import Failed, Malformed
 
 # What the first byte of a key says.
 STREAM = b"S"
@@ -136,13 +136,20 @@ class RocksState:
         options.set_keep_log_file_num(2)
         options.set_recycle_log_file_num(2)
         self._private: str | None = None
-        if read_only:
-            # Beside a running owner only a secondary reads what is in the owner's write-ahead log.
-            self._private = tempfile.mkdtemp(prefix="headwater-reader-")
-            self._db = Rdict(path, options, access_type=AccessType.secondary(self._private))
-            self._db.try_catch_up_with_primary()
-        else:
-            self._db = Rdict(path, options)
+        try:
+            if read_only:
+                # Beside a running owner only a secondary reads what is in the owner's write-ahead log.
+                self._private = tempfile.mkdtemp(prefix="headwater-reader-")
+                self._db = Rdict(path, options, access_type=AccessType.secondary(self._private))
+                self._db.try_catch_up_with_primary()
+            else:
+                self._db = Rdict(path, options)
+        except Exception as error:
+            self._remove_private()
+            raise Failed(
+                f'the state in "{path}" does not open ({error}); restore the folder from a backup, or move the state '
+                "away to start with the messages alone, without subscriptions"
+            ) from error
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._db.get(key)
@@ -180,6 +187,9 @@ class RocksState:
 
     def close(self) -> None:
         self._db.close()
+        self._remove_private()
+
+    def _remove_private(self) -> None:
         if self._private is not None:
             shutil.rmtree(self._private, ignore_errors=True)
 

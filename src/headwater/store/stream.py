@@ -12,14 +12,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Protocol
-
-import msgspec
+from itertools import pairwise
 
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
 from headwater.store.batch import BadBatch, Batch, Header, read_batch, seal_header, stored_body
 from headwater.store.files import Files
+from headwater.store.log import Hole, Write
 from headwater.store.segment import (
     FilePool,
     Index,
@@ -36,52 +35,6 @@ ZEROS = bytes(8)
 RETENTION = "deleted by retention"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
-
-
-class Hole(msgspec.Struct, frozen=True):
-    """Offsets that a reader asked for and that are gone."""
-
-    first: int
-    last: int
-    reason: str
-
-
-class Write:
-    """A batch to append: its body and who produced it; then, where it was placed."""
-
-    __slots__ = ("batch", "body", "count", "crc", "producer", "sequence")
-
-    def __init__(self, body: bytes, crc: int, count: int, producer: bytes | None = None, sequence: int = 0) -> None:
-        self.body = body
-        self.crc = crc
-        self.count = count
-        self.producer = producer
-        self.sequence = sequence
-        self.batch: Batch | None = None
-
-
-class Stream(Protocol):
-    """What the rest of Headwater knows about a stream; a store across the network fits behind it too."""
-
-    number: int
-    root: str
-
-    @property
-    def first_offset(self) -> int:
-        """The oldest offset that is kept."""
-
-    @property
-    def durable(self) -> int:
-        """The newest offset that readers may see; 0 if there is none."""
-
-    def read(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
-        """Batches from the one that holds an offset on; empty if it is not there yet."""
-
-    def offset_at(self, time_us: int) -> int:
-        """The first offset appended at or after a time; one past the end if there is none."""
-
-    def trim(self, upto: int) -> int:
-        """Delete whole segments that end at or before an offset; answers the new first offset."""
 
 
 class DiskStream:
@@ -116,9 +69,19 @@ class DiskStream:
         return self.segments[0].base if self.segments else self.end + 1
 
     @property
-    def size(self) -> int:
-        """Room its segments take, zeros ahead not counted."""
-        return sum(segment.end for segment in self.segments)
+    def rolls(self) -> int:
+        """Changes whenever there may be something more to trim: the base of the active segment."""
+        return self.segments[-1].base if self.segments else 0
+
+    def beyond(self, bytes_max: int) -> int:
+        """The last offset of the oldest segments without which the stream would be so small; 0 if it is."""
+        total, upto = sum(segment.end for segment in self.segments), 0
+        for segment, following in pairwise(self.segments):
+            if total <= bytes_max:
+                break
+            total -= segment.end
+            upto = following.base - 1
+        return upto
 
     def place(self, writes: Sequence[Write], now_us: int) -> list[bytes]:
         """Give each batch its offsets, time and header; answers the bytes to write, in order."""
@@ -191,9 +154,12 @@ class DiskStream:
         try:
             self._pool.get(path).datasync()
         except OSError as error:
-            self.fail(f"a sync of {path} failed ({error})")
-            raise Failed(f'the message is not on disk: {self.failed}; stream "{self.root}" is read-only now') from error
+            raise self._failed_sync(path, error) from error
         self._pool.synced(path)
+
+    def _failed_sync(self, path: str, error: OSError) -> Failed:
+        self.fail(f"a sync of {path} failed ({error})")
+        return Failed(f'the message is not on disk: {self.failed}; stream "{self.root}" is read-only now')
 
     def fail(self, reason: str) -> None:
         """Append nothing any more."""
@@ -211,7 +177,7 @@ class DiskStream:
         self.durable = self.end
 
     def undo(self, end: int, position: int) -> None:
-        """Take back writes that were never synced."""
+        """Take back writes that were never synced, durably: they must not be found by the next process."""
         segment = self.segments[-1]
         self.index_of(segment).cut(position)
         segment.end = position
@@ -220,6 +186,7 @@ class DiskStream:
             file = self._pool.get(segment.log_path)
             file.truncate(position)
             segment.allocated = position
+            file.datasync()
         except OSError as error:
             self.fail(f"{segment.log_path} could not be cut back ({error})")
 
@@ -259,9 +226,11 @@ class DiskStream:
     def start_segment(self, base: int) -> Segment:
         """Make an empty segment for the messages from `base` on."""
         segment = Segment(self.folder, base)
-        self._files.make_folder(self.folder)
         self._files.open(segment.log_path, create=True).close()
-        self._files.sync_folder(self.folder)
+        try:
+            self._files.sync_folder(self.folder)
+        except OSError as error:
+            raise self._failed_sync(self.folder, error) from error
         segment.index = Index()
         self.segments.append(segment)
         return segment
@@ -273,7 +242,7 @@ class DiskStream:
         file.truncate(segment.end)
         segment.allocated = segment.end
         self.sync()
-        store_index(self._files, segment, sync=True)
+        self._store_index(segment, sync=True)
         fresh = self.start_segment(self.end + 1)
         self._remember(segment)
         return fresh
@@ -295,7 +264,24 @@ class DiskStream:
     def store_indexes(self) -> None:
         """Bring the active segment's index file up to date; a hint, so not synced."""
         if self.segments:
-            store_index(self._files, self.segments[-1], sync=False)
+            self._store_index(self.segments[-1], sync=False)
+
+    def _store_index(self, segment: Segment, sync: bool) -> None:
+        try:
+            store_index(self._files, segment, sync)
+        except OSError:
+            pass  # what the file lacks is found in the log; whether that has room, its own writes tell
+
+    def place_of_end(self) -> tuple[int, int]:
+        """The segment and position where the newest durable batch ends."""
+        if not self.segments:
+            return 0, 0
+        segment = self.segments[-1]
+        if self.end == self.durable:
+            return segment.base, segment.end
+        # A sync failed: batches that were written stand behind the last that is durable.
+        index = self.index_of(segment)
+        return segment.base, index.positions[index.locate(self.durable + 1)]
 
     # Reading: by any thread.
 

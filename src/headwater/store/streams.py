@@ -11,14 +11,18 @@ from collections.abc import Callable, Sequence
 
 from headwater.config import Config
 from headwater.errors import DiskFull, Failed, HeadwaterError
+from headwater.store import folder as folders
 from headwater.store.batch import Batch
 from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
-from headwater.store.recovery import Checkpoint, Found, Recovery
+from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
+from headwater.store.recovery import Recovery
 from headwater.store.segment import FilePool
-from headwater.store.stream import DiskStream, Hole, Write, length_of, open_segments
+from headwater.store.stream import DiskStream, length_of, open_segments
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 Group = Sequence[tuple[DiskStream, Sequence[Write]]]
 
@@ -60,6 +64,8 @@ class Streams:
         self._journal = Journal(files, f"{folder}/journal", config.journal_bytes)
         self._cells: Cells | None = None
         self._by_root: dict[str, DiskStream] = {}
+        self._failed: str | None = None
+        """Why no stream takes messages any more, those that are made from now on included."""
         self._tails_bytes = 0
 
     def all(self) -> list[DiskStream]:
@@ -82,12 +88,16 @@ class Streams:
     ) -> dict[str, Found]:
         """Bring every stream back, the one of root `first` before the others; answers what was met in each."""
         self._files.make_folder(f"{self._folder}/streams")
-        self._cells = self._files.cells(f"{self._folder}/watermarks")
+        # What a killed process made may have no durable name yet.
+        self._files.sync_folder(f"{self._folder}/streams")
+        self._cells = self._files.cells(f"{self._folder}/{folders.WATERMARKS}")
         journaled = self._journal.batches()
         met: dict[str, Found] = {}
         streams = self._folders()
         known = {stream.root for stream in streams}
-        streams += [self._new(root) for root in journaled if root not in known]
+        for root in journaled.keys() - known:
+            streams.append(self._new(root))
+            self._files.make_folder(streams[-1].folder)
         for stream in sorted(streams, key=lambda stream: (stream.root != first, stream.number)):
             stream.holes = holes(stream.number)
             self._by_root[stream.root] = stream
@@ -115,7 +125,7 @@ class Streams:
     def look(self, holes: Callable[[int], list[Hole]]) -> None:
         """See the streams as they are now, beside a process that owns them; changes nothing."""
         if self._cells is None:
-            self._cells = self._files.cells(f"{self._folder}/watermarks", write=False)
+            self._cells = self._files.cells(f"{self._folder}/{folders.WATERMARKS}", write=False)
         for stream in self._folders():
             stream = self._by_root.setdefault(stream.root, stream)
             stream.holes = holes(stream.number)
@@ -134,24 +144,43 @@ class Streams:
         return DiskStream(self._files, self._pool, self._config, f"{self._folder}/streams/{name}", number, root)
 
     def _new(self, root: str) -> DiskStream:
-        numbers = [name.partition("-")[0] for name in self._files.list(f"{self._folder}/streams")]
-        number = 1 + max((int(number) for number in numbers if number.isdigit()), default=0)
-        number = max(number, 1 + max((stream.number for stream in self._by_root.values()), default=0))
-        stream = self._stream(f"{number}-{quote(root)}", number, root)
-        self._files.make_folder(stream.folder)
-        return stream
+        names: dict[str, int] = {}
+        for name in self._files.list(f"{self._folder}/streams"):
+            known, _, quoted = name.partition("-")
+            if known.isdigit():
+                names[quoted] = int(known)
+        # A folder of this root that is there was left by a call that failed half way.
+        number = names.get(quote(root)) or 1 + max(names.values(), default=0)
+        return self._stream(f"{number}-{quote(root)}", number, root)
 
     def create(self, root: str) -> DiskStream:
         """The stream of a new root; its folder is durable, its first segment comes with its first message."""
         stream = self._by_root.get(root)
         if stream is None:
-            stream = self._by_root[root] = self._new(root)
+            stream = self._new(root)
+            self._make(stream)
+            self._by_root[root] = stream
         return stream
+
+    def _make(self, stream: DiskStream) -> None:
+        assert self._cells is not None
+        try:
+            self._files.make_folder(stream.folder)
+            # Its cell takes its room now: a group that was synced must not fail for lack of it.
+            self._cells.set(stream.number, 0)
+        except OSError as error:
+            if error.errno not in FULL:  # its name may be lost in a crash, and no later sync can tell
+                stream.fail(f"{stream.folder} could not be made durable ({error})")
+                self._by_root[stream.root] = stream
+            raise _refusal(error) from error
+        if self._failed is not None:
+            stream.fail(self._failed)
 
     # Appending: by the thread that commits.
 
-    def append(self, group: Group, now_us: int) -> Appended:
+    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Appended:
         """Write a group. If it raises, nothing of the group stays."""
+        group = [(self._by_root[stream.root], writes) for stream, writes in asked]
         placed = [(stream, writes, stream.place(writes, now_us)) for stream, writes in group]
         marks = [(stream, stream.end, stream.segments[-1] if stream.segments else None) for stream, _ in group]
         positions = [segment.end if segment is not None else 0 for _, _, segment in marks]
@@ -185,19 +214,40 @@ class Streams:
 
     def _write_journal(self, buffers: list[bytes]) -> None:
         length = length_of(buffers)
-        if self._journal.is_full(length):
+        # What a stream lost in a sync that failed may be in the journal alone: then it grows until the next open.
+        if self._journal.is_full(length) and not self._has_failed():
             self._sync_segments()
             self._journal.restart()
-        self._journal.write(buffers, length)
+        try:
+            self._journal.write(buffers, length)
+        except OSError:
+            self._cut_journal()
+            raise
+        except Failed as error:
+            self._fail(error.args[0])
+            raise
+
+    def _cut_journal(self) -> None:
+        try:
+            self._journal.cut()
+        except OSError as error:
+            self._fail(f"the journal could not be cut back ({error})")
 
     def _sync_journal(self) -> None:
         try:
             self._journal.sync()
         except OSError as error:
-            reason = f"a sync of the journal failed ({error})"
-            for stream in self._by_root.values():
-                stream.fail(reason)
-            raise Failed(f"the messages are not on disk: {reason}; all streams are read-only now") from error
+            self._fail(f"a sync of the journal failed ({error})")
+            raise Failed(f"the messages are not on disk: {self._failed}; all streams are read-only now") from error
+
+    def _fail(self, reason: str) -> None:
+        """Append nothing to any stream any more."""
+        self._failed = reason
+        for stream in self._by_root.values():
+            stream.fail(reason)
+
+    def _has_failed(self) -> bool:
+        return any(stream.failed is not None for stream in self._by_root.values())
 
     def _take_back(self, stream: DiskStream, end: int, base: int, position: int) -> None:
         if stream.end == end:
@@ -206,8 +256,11 @@ class Streams:
         stream.undo(end, 0 if rolled else position)
 
     def _sync_segments(self) -> None:
-        """Make durable what the journal has covered so far."""
+        """Make durable what the journal has covered so far; a sync that failed is not repeated."""
+        failed = tuple(f"{stream.folder}/" for stream in self._by_root.values() if stream.failed is not None)
         for path in self._pool.dirty:
+            if path.startswith(failed):
+                continue
             try:
                 self._pool.get(path).datasync()
             except OSError as error:
@@ -220,11 +273,26 @@ class Streams:
 
     # Others
 
-    def checkpoint(self, stream: DiskStream) -> Checkpoint:
+    def checkpoint(self, stream: Stream) -> Checkpoint:
         """Where a stream stands, for the state to remember."""
-        stream.store_indexes()
-        segment = stream.segments[-1] if stream.segments else None
-        return Checkpoint(stream.durable, segment.base if segment else 0, segment.end if segment else 0)
+        found = self._by_root[stream.root]
+        found.store_indexes()
+        return Checkpoint(found.durable, *found.place_of_end())
+
+    def seal(self) -> None:
+        """From here on, what is stored by now is never written to again."""
+        for stream in self._by_root.values():
+            if stream.segments and stream.segments[-1].end and stream.failed is None:
+                stream.roll()
+
+    def copy(self, target: str) -> None:
+        """Hard links to the segments that were sealed, and the version of the folder."""
+        folders.copy(self._files, self._folder, target, link=True)
+        cells = self._files.cells(f"{target}/{folders.WATERMARKS}")
+        for stream in self._by_root.values():
+            cells.set(stream.number, stream.durable)
+        cells.sync()
+        cells.close()
 
     def free_bytes(self) -> int:
         """Room left on the device."""
@@ -232,11 +300,13 @@ class Streams:
 
     def close(self) -> None:
         """Sync and let go of every file; the journal is emptied, as nothing depends on it any more."""
-        if not self._read_only:
-            self._sync_segments()
-            if not any(stream.failed for stream in self._by_root.values()):
-                self._journal.clear()
-        self.abandon()
+        try:
+            if not self._read_only:
+                self._sync_segments()
+                if not self._has_failed():
+                    self._journal.clear()
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Let go of every file as it is."""
@@ -251,6 +321,6 @@ class Streams:
 def _refusal(error: OSError | HeadwaterError) -> HeadwaterError:
     if isinstance(error, HeadwaterError):
         return error
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return DiskFull("the disk is full; nothing was stored: free some room and publish again")
     return Failed(f"the disk refused the write ({error}); nothing was stored")

@@ -18,9 +18,9 @@ from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.batch import BadBatch, Header, open_body, open_columns
 from headwater.store.files import File, Files
+from headwater.store.log import Hole
 from headwater.store.segment import ENTRY_BYTES, INDEX, Index, Segment, bases, whole_batches
 from headwater.store.state import Rows
-from headwater.store.stream import Hole
 from headwater.store.streams import unquote
 
 PIECE_BYTES = 1 << 20

@@ -17,9 +17,8 @@ from headwater.errors import Conflict, QuotaExceeded
 from headwater.message import Message, TopicInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
-from headwater.store.recovery import Checkpoint
+from headwater.store.log import Checkpoint, Stream
 from headwater.store.state import Rows, State
-from headwater.store.stream import DiskStream
 from headwater.topics.name import compile_filter, is_everything_of
 from headwater.topics.retained import Retained, RetainedRow
 
@@ -68,7 +67,7 @@ class Purge(msgspec.Struct, frozen=True):
 class Root:
     """A root as its owner keeps it; only the thread that commits changes it."""
 
-    def __init__(self, stream: DiskStream, state: State, config: Config, row: RootRow | None = None) -> None:
+    def __init__(self, stream: Stream, state: State, config: Config, row: RootRow | None = None) -> None:
         row = row or RootRow(stream.root)
         self.name = stream.root
         self.stream = stream
@@ -140,6 +139,10 @@ class Root:
         if self._promised:
             self._promised.clear()
         self.retained.forget_promises()
+
+    def knows(self, topic: str) -> bool:
+        """Whether a topic is known to exist, without asking the state."""
+        return topic in self._known
 
     def _fresh(self, names: Sequence[str]) -> set[str]:
         if self._known.issuperset(names):
@@ -221,9 +224,9 @@ class Root:
 
     def _count(self, topics: Sequence[str], first_offset: int) -> None:
         count = len(topics)
-        if count == 1:
-            self._messages[topics[0]] += 1
-            self._last[topics[0]] = first_offset
+        if count == 1 or topics.count(topics[0]) == count:
+            self._messages[topics[0]] += count
+            self._last[topics[0]] = first_offset + count - 1
             return
         self._messages.update(topics)
         self._last.update(zip(topics, range(first_offset, first_offset + count), strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -21,10 +22,8 @@ from headwater.store import state as rows
 from headwater.store.batch import Batch, checksum
 from headwater.store.body import encode_body
 from headwater.store.commit import GroupCommit, Item
-from headwater.store.recovery import Checkpoint, Found
+from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
 from headwater.store.state import Rows, State
-from headwater.store.stream import DiskStream, Hole, Write
-from headwater.store.streams import Streams
 from headwater.topics.retained import check_retained
 from headwater.topics.root import DELAYED, Root, RootRow, check_topics
 
@@ -100,6 +99,11 @@ class Publish(Item):
         self.runs: list[tuple[Sequence[int], int, int, bool]] = []
         """Per part: positions in the call, first offset, append time, whether it is a repeat."""
 
+    @property
+    def is_plain(self) -> bool:
+        """One message that can go over no limit once its topic is known."""
+        return self.is_one and self.producer is None and not self.is_delayed and self.parts[0].retain is None
+
     def result(self) -> Receipt | Receipts:
         if self.is_one:
             _, first, time_us, duplicate = self.runs[0]
@@ -110,25 +114,18 @@ class Publish(Item):
 class _Loose:
     """Messages of one root that came one by one and go as one batch."""
 
-    __slots__ = ("expiries", "headers", "items", "keys", "payloads", "retain", "topics")
+    __slots__ = ("items", "parts")
 
     def __init__(self) -> None:
         self.items: list[Publish] = []
-        self.topics: list[str] = []
-        self.payloads: list[bytes] = []
-        self.retain: list[bool] = []
-        self.keys: list[bytes | None] = []
-        self.headers: list[Headers] = []
-        self.expiries: list[int] = []
+        self.parts: list[Part] = []
 
-    def add(self, item: Publish, part: Part) -> None:
-        self.items.append(item)
-        self.topics += part.topics
-        self.payloads += part.payloads
-        self.retain += part.retain or (False,)
-        self.keys += part.keys or (None,)
-        self.headers += part.headers or ((),)
-        self.expiries += part.expiries or (0,)
+    def column(self, name: str, missing: object) -> list[Any] | None:
+        """A column of the batch; None if no message has anything in it."""
+        values = [getattr(part, name) for part in self.parts]
+        if not any(values):
+            return None
+        return [missing if value is None else value[0] for value in values]
 
 
 class _Place:
@@ -165,14 +162,14 @@ class Roots:
 
     def __init__(
         self,
-        streams: Streams,
+        log: Log,
         state: State,
         config: Config,
         clock: Clock,
         on_durable: OnDurable,
         on_trouble: Callable[[str], None],
     ) -> None:
-        self._streams = streams
+        self._log = log
         self._state = state
         self._config = config
         self._clock = clock
@@ -216,13 +213,13 @@ class Roots:
         def checkpoint(number: int) -> Checkpoint:
             return known[number].checkpoint if number in known else Checkpoint()
 
-        def apply(stream: DiskStream, batch: Batch) -> None:
+        def apply(stream: Stream, batch: Batch) -> None:
             root = self._root_of(stream, known)
             root.apply(batch)
             self._note_delays(root, batch)
 
-        met = self._streams.recover(checkpoint, lambda number: floors.get(number, 0), self.holes, apply, first=DELAYED)
-        for stream in self._streams.all():
+        met = self._log.recover(checkpoint, lambda number: floors.get(number, 0), self.holes, apply, first=DELAYED)
+        for stream in self._log.all():
             self._root_of(stream, known)
         self._keep_holes(met)
         if any(found.batches or found.holes for found in met.values()):
@@ -234,9 +231,9 @@ class Roots:
         known: dict[int, RootRow] = {}
         for key, value in self._state.scan(rows.STREAM):
             known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
-        self._streams.look(self.holes)
+        self._log.look(self.holes)
         self._roots.clear()
-        for stream in self._streams.all():
+        for stream in self._log.all():
             root = self._root_of(stream, known)
             offset = root.checkpoint.applied + 1
             while offset <= stream.durable:
@@ -247,7 +244,7 @@ class Roots:
                     else:
                         offset = found.last + 1
 
-    def _root_of(self, stream: DiskStream, known: dict[int, RootRow]) -> Root:
+    def _root_of(self, stream: Stream, known: dict[int, RootRow]) -> Root:
         root = self._roots.get(stream.root)
         if root is None:
             root = self._roots[stream.root] = Root(stream, self._state, self._config, known.get(stream.number))
@@ -328,7 +325,7 @@ class Roots:
 
     def _check_room(self) -> None:
         if self._since_disk_check >= DISK_CHECK_BYTES or not self._has_room:
-            self._has_room = self._streams.free_bytes() >= self._config.disk_free_bytes_min
+            self._has_room = self._log.free_bytes() >= self._config.disk_free_bytes_min
             self._since_disk_check = 0
 
     def _admit(self, item: Publish, group: _Group) -> None:
@@ -338,13 +335,19 @@ class Roots:
                 f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was "
                 "stored: free some room and publish again"
             )
+        if item.is_plain:
+            part = item.parts[0]
+            known = self._roots.get(part.root)
+            if known is not None and known.knows(part.topics[0]):
+                self._loosely(known, group, item, part)
+                return
         fresh = self._unrepeated(item, group)
         self._check_quotas(item, fresh)
         for part in fresh:
             root = self._open(part.root)
             root.promise(part.topics, part.retained_topics)
             if part.body is None and item.producer is None:
-                group.loose.setdefault(root, _Loose()).add(item, part)
+                self._loosely(root, group, item, part)
                 continue
             if root in group.loose:
                 self._gather(root, group.loose.pop(root), group)
@@ -405,25 +408,33 @@ class Roots:
 
     def _open(self, name: str) -> Root:
         root = self._roots.get(name)
-        return root if root is not None else self._root_of(self._streams.create(name), {})
+        return root if root is not None else self._root_of(self._log.create(name), {})
 
-    def _gather(self, root: Root, messages: _Loose, group: _Group) -> None:
+    def _loosely(self, root: Root, group: _Group, item: Publish, part: Part) -> None:
+        loose = group.loose.get(root)
+        if loose is None:
+            loose = group.loose[root] = _Loose()
+        loose.items.append(item)
+        loose.parts.append(part)
+
+    def _gather(self, root: Root, loose: _Loose, group: _Group) -> None:
+        topics = [part.topics[0] for part in loose.parts]
         body = encode_body(
-            messages.topics,
-            messages.payloads,
+            topics,
+            [part.payloads[0] for part in loose.parts],
             self._clock.now_us(),
-            retain=messages.retain,
-            keys=messages.keys,
-            headers=messages.headers,
-            expiries=messages.expiries,
+            retain=loose.column("retain", False),
+            keys=loose.column("keys", None),
+            headers=loose.column("headers", ()),
+            expiries=loose.column("expiries", 0),
         )
-        write = Write(body, checksum(body), len(messages.topics))
-        group.places.setdefault(root, []).append(_Place(write, messages.topics, None, None, messages.items))
+        write = Write(body, checksum(body), len(topics))
+        group.places.setdefault(root, []).append(_Place(write, topics, None, None, loose.items))
 
     def _append(self, group: _Group) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
         try:
-            self._streams.append(writes, self._clock.now_us()).wait()
+            self._log.append(writes, self._clock.now_us()).wait()
         except DiskFull:
             self._has_room = False
             raise
@@ -484,7 +495,7 @@ class Roots:
         marks: list[tuple[Root, Checkpoint]] = []
         for root in self._roots.values():
             if root.is_dirty:
-                mark = self._streams.checkpoint(root.stream)
+                mark = self._log.checkpoint(root.stream)
                 changed.update(root.rows(mark))
                 marks.append((root, mark))
         if changed:

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from rich.table import Table
 
-from headwater import Bus, Message
+from headwater import Bus, Closed, Message
 from headwater.cli.demo.stage import sparkline
 from headwater.cli.following import pause
 from headwater.delivery.live import Live
@@ -29,7 +29,7 @@ class House:
         self._tick_s = tick_s
         self._random = random.Random(4)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="house")
+        self._thread = threading.Thread(target=self._run, name="house", daemon=True)
         self.published: dict[str, int] = defaultdict(int)
         self.broken = 0
 
@@ -47,7 +47,10 @@ class House:
         while not self._stop.is_set():
             for number, room in enumerate(ROOMS):
                 for sensor in SENSORS:
-                    self._publish(room, sensor, self._value(sensor, number, tick))
+                    try:
+                        self._publish(room, sensor, self._value(sensor, number, tick))
+                    except Closed:
+                        return  # the demo was interrupted
             tick += 1
             pause(self._tick_s)
 
@@ -74,7 +77,7 @@ class Watcher:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher")
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self.seen = 0
         self.retained: list[str] = []
         self.is_retained_first = True
@@ -92,7 +95,10 @@ class Watcher:
 
     def _run(self) -> None:
         while True:
-            found = self._live.batch(100, 0.05)
+            try:
+                found = self._live.batch(100, 0.05)
+            except Closed:
+                return
             for message in found:
                 self._see(message)
             if not found and self._stop.is_set():

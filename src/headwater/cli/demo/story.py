@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 import headwater
-from headwater import Bus
+from headwater import Bus, Closed
 from headwater.cli.demo.house import ROOMS, House, Watcher
 from headwater.cli.demo.stage import Stage, meter
 from headwater.cli.demo.thermostat import (
@@ -208,7 +208,7 @@ def _follow(stage: Stage, bus: Bus, count: int) -> None:
     total = stored + count
     seen = crossed = 0
     is_dense = True
-    publisher = threading.Thread(target=_publish_on, args=(bus, stored + 1, total), name="mill")
+    publisher = threading.Thread(target=_publish_on, args=(bus, stored + 1, total), name="mill", daemon=True)
 
     def show() -> Table:
         table = Table(box=None, show_header=False, pad_edge=False)
@@ -241,7 +241,10 @@ def _follow(stage: Stage, bus: Bus, count: int) -> None:
 
 def _publish_on(bus: Bus, first: int, last: int) -> None:
     for start in range(first, last + 1, CALL):
-        bus.publish_many([message(offset) for offset in range(start, min(start + CALL, last + 1))])
+        try:
+            bus.publish_many([message(offset) for offset in range(start, min(start + CALL, last + 1))])
+        except Closed:
+            return  # the demo was interrupted
 
 
 def _look_round(stage: Stage, bus: Bus) -> None:

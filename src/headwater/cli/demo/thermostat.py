@@ -44,7 +44,7 @@ class Thermostat:
         self._sub: Consumer = bus.subscribe(
             FILTER, id=ID, start="earliest", max_attempts=ATTEMPTS_MAX, retry_delay_s=RETRY_S, max_in_flight=32
         )
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -1,0 +1,146 @@
+"""The seam: all that the rest of Headwater knows about how messages are stored.
+
+`Stream` is the log of one root: read from an offset, trim. `Log` is all of them together, since a group that touches
+several is made durable by one sync. What is appended is durable when the handle's `wait` returns, and a read may take
+its time, so that a store across the network fits behind this as well as files do. `State`, in `store/state.py`, is
+the other half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from headwater.store.batch import Batch
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """Offsets that a reader asked for and that are gone."""
+
+    first: int
+    last: int
+    reason: str
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """Up to where the state reflects a stream: its last applied offset, and the place where the next batch starts."""
+
+    applied: int = 0
+    base: int = 0
+    position: int = 0
+
+
+class Found(msgspec.Struct):
+    """What recovery met in one stream."""
+
+    holes: list[Hole] = []
+    torn_bytes: int = 0
+    from_journal: int = 0
+    batches: int = 0
+
+
+class Write:
+    """A batch to append: its body and who produced it; then, where it was placed."""
+
+    __slots__ = ("batch", "body", "count", "crc", "producer", "sequence")
+
+    def __init__(self, body: bytes, crc: int, count: int, producer: bytes | None = None, sequence: int = 0) -> None:
+        self.body = body
+        self.crc = crc
+        self.count = count
+        self.producer = producer
+        self.sequence = sequence
+        self.batch: Batch | None = None
+
+
+class Stream(Protocol):
+    """The log of one root."""
+
+    @property
+    def number(self) -> int:
+        """Short and for ever: what rows of the state call this stream."""
+
+    @property
+    def root(self) -> str:
+        """Whose log it is."""
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset that is kept."""
+
+    @property
+    def durable(self) -> int:
+        """The newest offset that readers may see; 0 if there is none."""
+
+    @property
+    def failed(self) -> str | None:
+        """Why nothing is appended any more."""
+
+    @property
+    def rolls(self) -> int:
+        """Changes whenever there may be something more to trim."""
+
+    def read(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
+        """Batches from the one that holds an offset on; empty if it is not there yet. From any thread."""
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset appended at or after a time; one past the end if there is none."""
+
+    def beyond(self, bytes_max: int) -> int:
+        """The last offset of the oldest messages without which the stream would be so small; 0 if it is."""
+
+    def trim(self, upto: int) -> int:
+        """Delete messages up to an offset, as far as that can be done cheaply; answers the new first offset."""
+
+    def fail(self, reason: str) -> None:
+        """Append nothing any more."""
+
+
+class Appended(Protocol):
+    """A group that was handed to the store."""
+
+    def wait(self) -> None:
+        """Return when the group is durable; raises, and shows nobody the group, if that fails."""
+
+
+class Log(Protocol):
+    """The streams of one bus."""
+
+    def all(self) -> Sequence[Stream]:
+        """Every stream."""
+
+    def create(self, root: str) -> Stream:
+        """The stream of a root, made if there is none."""
+
+    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Appended:
+        """Write batches to streams. If it raises, nothing of the group stays."""
+
+    def recover(
+        self,
+        checkpoints: Callable[[int], Checkpoint],
+        evidence: Callable[[int], int],
+        holes: Callable[[int], list[Hole]],
+        apply: Callable[[Stream, Batch], None],
+        first: str,
+    ) -> dict[str, Found]:
+        """Bring every stream back, the one of root `first` before the others; answers what was met in each."""
+
+    def look(self, holes: Callable[[int], list[Hole]]) -> None:
+        """See the streams as they are now, beside a process that owns them; changes nothing."""
+
+    def checkpoint(self, stream: Stream) -> Checkpoint:
+        """Where a stream stands, for the state to remember."""
+
+    def seal(self) -> None:
+        """From here on, what is stored by now is never written to again."""
+
+    def copy(self, target: str) -> None:
+        """A copy, in another place, of what was sealed."""
+
+    def free_bytes(self) -> int:
+        """Room left."""
+
+    def close(self) -> None:
+        """Let go of everything, in good order."""

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.command import objects, run
+from headwater.cli.bench.figure import Figure
+
+
+def figures(tmp_path: Path, *arguments: object) -> list[dict[str, Any]]:
+    (result,) = objects("bench", *arguments)
+    assert result["machine"]["cores"] == os.cpu_count()
+    assert not list(tmp_path.iterdir()), "what was measured is gone"
+    found: list[dict[str, Any]] = result["figures"]
+    assert all(figure["value"] >= 0 for figure in found)
+    return found
+
+
+def test_publishing_is_measured_beside_raw_appends(tmp_path: Path):
+    found = figures(tmp_path, "publish", "--seconds", 0.05, "--data", tmp_path)
+    assert len(found) == 8
+    assert {figure["variant"] for figure in found} == {"1 topic", "1,000 topics", "100 topics"}
+    assert all(figure["raw"] > 0 and figure["ratio"] > 0 and figure["is_met"] is not None for figure in found)
+
+
+@pytest.mark.parametrize("what", ["deliver", "replay"])
+def test_reading_is_measured_with_one_topic_and_with_many(tmp_path: Path, what: str):
+    found = figures(tmp_path, what, "--count", 2000, "--data", tmp_path)
+    assert [figure["variant"] for figure in found] == ["1 topic", "1,000 topics"]
+
+
+def test_look_ups_are_measured(tmp_path: Path):
+    found = figures(tmp_path, "match", "--seconds", 0.05, "--subscriptions", 1000)
+    assert len(found) == 6
+
+
+def test_opening_after_kill_9_is_measured(tmp_path: Path):
+    found = figures(tmp_path, "open", "--stored", 10_000, "--data", tmp_path)
+    assert [figure["variant"] for figure in found] == ["1,000 stored", "10,000 stored", "10,000 stored"]
+
+
+def test_figures_are_a_table_for_people():
+    shown = run("bench", "import").stdout
+    assert "import headwater" in shown
+    assert "≤ 0.150 s" in shown
+
+
+def test_a_goal_is_about_the_value_or_about_the_ratio():
+    assert Figure("x", "", 10, "s", 20, "raw", ("ratio ≥", 0.5)).is_met
+    assert not Figure("x", "", 9, "s", 20, "raw", ("ratio ≥", 0.5)).is_met
+    assert Figure("x", "", 9, "s", goal=("value ≤", 9)).is_met
+    assert not Figure("x", "", 9, "s", goal=("ratio ≤", 9)).is_met
+    assert Figure("x", "", 9, "s").is_met is None
