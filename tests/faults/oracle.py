@@ -422,10 +422,15 @@ class Oracle:
                 self.store(call, receipts)
 
     def release(self, machine: Machine, bus: Bus, upto_us: int) -> None:
-        """Let the time come for delayed messages: those that are due by then are there, the others are not."""
+        """Let the time come for delayed messages: those that are due by then are there, the others are not.
+
+        If the disk has failed they have to wait for the next opening.
+        """
         machine.clock.advance(max(0, upto_us - machine.clock.now_us()) / SECOND_US)
-        machine.wait_until(lambda: not due(bus._state, machine.clock.now_us()))
+        machine.wait_until(lambda: has_failed(bus) or not due(bus._state, machine.clock.now_us()))
         bus._roots.commit.run(lambda: None)  # whoever brought the last one may be at a checkpoint still
+        if has_failed(bus):
+            return
         names = read_all(bus).names()
         for sent in self.sent.values():
             if sent.due_us > machine.clock.now_us():
@@ -487,6 +492,11 @@ class Oracle:
 
 def outgoing(messages: list[Sent]) -> list[Outgoing]:
     return [Outgoing(sent.topic, sent.payload, retain=sent.retain) for sent in messages]
+
+
+def has_failed(bus: Bus) -> bool:
+    """Whether there is something that this bus cannot write any more."""
+    return bus._rows._failed is not None or any(root.stream.failed for root in bus._roots.all())
 
 
 def read_all(bus: Bus) -> Found:

@@ -226,6 +226,8 @@ class DiskStream:
     def start_segment(self, base: int) -> Segment:
         """Make an empty segment for the messages from `base` on."""
         segment = Segment(self.folder, base)
+        if not self._files.exists(self.folder):
+            self._files.make_folder(self.folder)
         self._files.open(segment.log_path, create=True).close()
         try:
             self._files.sync_folder(self.folder)

@@ -301,12 +301,15 @@ class Streams:
     def close(self) -> None:
         """Sync and let go of every file; the journal is emptied, as nothing depends on it any more."""
         try:
-            if not self._read_only:
-                self._sync_segments()
-                if not self._has_failed():
-                    self._journal.clear()
-        finally:
-            self.abandon()
+            try:
+                if not self._read_only:
+                    self._sync_segments()
+                    if not self._has_failed():
+                        self._journal.clear()
+            finally:
+                self.abandon()
+        except OSError as error:
+            raise Failed(f"the bus is closed, and what was acknowledged is kept, but the disk fails ({error})") from error
 
     def abandon(self) -> None:
         """Let go of every file as it is."""
