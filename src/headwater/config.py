@@ -157,8 +157,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """With order="key": messages read and held back behind failed keys; beyond it reading waits."""
     dead_letters_max: int = 100_000
     """Dead letters per subscription; beyond it the oldest is dropped, and an event says so."""
-    gather_bytes: int = 4 * MIB
-    """Messages decoded ahead of the consumers of one subscription."""
 
     # Live subscriptions
     live_messages_max: int = 10_000

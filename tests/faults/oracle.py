@@ -19,6 +19,7 @@ What it checks:
 
 from __future__ import annotations
 
+import copy
 import threading
 import zlib
 from collections import Counter
@@ -32,7 +33,7 @@ from headwater.clock import SECOND_US, to_datetime
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.delays import due
 from headwater.delivery.replay import Reading
-from headwater.errors import Failed, Gap, HeadwaterError, Recalled
+from headwater.errors import Conflict, Failed, Gap, HeadwaterError, Recalled
 from headwater.message import Message, Outgoing, Receipt
 from headwater.topics.name import compile_filter
 
@@ -154,6 +155,13 @@ class Oracle:
         self.readers: dict[str, Reader] = {}
         self.acked: dict[Place, Sent] = {}
         self._lock = threading.Lock()
+
+    def fork(self) -> Oracle:
+        """One of its own for each way in which the story goes on."""
+        other = Oracle()
+        memory = (self.calls, self.sent, self.clears, self.readers, self.acked)
+        other.calls, other.sent, other.clears, other.readers, other.acked = copy.deepcopy(memory)
+        return other
 
     # Publishing
 
@@ -277,9 +285,14 @@ class Oracle:
                 name_in(message.topic, message.payload)
         return taken
 
-    def ack(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """Ack, and remember whether it returned."""
-        self._settle(consumer, messages, lambda: consumer.ack(messages))
+    def ack(self, consumer: Consumer, messages: Sequence[Message], *, wait: bool = True) -> None:
+        """Ack, and remember whether it returned; one that was not waited for is no promise."""
+        reader = self.readers[consumer.id]
+        self._settle(consumer, messages, lambda: consumer.ack(messages, wait=wait))
+        for message in () if wait else messages:
+            done, doubtful = reader.settled(message)
+            done.discard((message.root, message.offset))
+            doubtful.add((message.root, message.offset))
 
     def reject(self, consumer: Consumer, message: Message) -> None:
         """Reject, and remember whether it returned."""
@@ -416,7 +429,13 @@ class Oracle:
         for calls in by_producer.values():
             for call in calls[-last:]:
                 before = call.outcome
-                receipts = bus.publish_many(outgoing(call.messages), producer=call.producer, sequence=call.sequence)
+                try:
+                    receipts = bus.publish_many(outgoing(call.messages), producer=call.producer, sequence=call.sequence)
+                except Conflict:
+                    # It was not stored, and the producer went on: its place in the order is taken.
+                    assert before != "acked"
+                    assert any(later.outcome == "acked" for later in calls[calls.index(call) :])
+                    continue
                 if before == "acked":
                     assert all(receipt.duplicate for receipt in receipts)
                 self.store(call, receipts)
@@ -500,13 +519,15 @@ def has_failed(bus: Bus) -> bool:
 
 
 def read_all(bus: Bus) -> Found:
-    """Everything that a replay finds, root by root, the gaps that it meets included."""
+    """Everything that a replay finds, root by root, and the gaps: those that it meets, and known ones before its start."""
     found = Found()
     for root in bus._roots.all():
         if not root.name.startswith("$"):
             found.messages[root.name], gaps = read(bus.replay(f"{root.name}/#"))
+            holes = bus._roots.holes(root.stream.number)
+            gaps += [(hole.first, hole.last) for hole in holes if hole.last < root.stream.first_offset]
             if gaps:
-                found.gaps[root.name] = gaps
+                found.gaps[root.name] = sorted(gaps)
     return found
 
 

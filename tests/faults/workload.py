@@ -5,6 +5,7 @@ The same from run to run, so that a crash can be put at each of its syncs in tur
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 from faults.machine import Machine
@@ -24,6 +25,12 @@ class Workload:
         self.sequence = 0
         self.due_us = 0
         """When the last delayed message is due."""
+
+    def fork(self) -> Workload:
+        """One of its own for each way in which the story goes on."""
+        other = copy.copy(self)
+        other.oracle = self.oracle.fork()
+        return other
 
     def run(self, machine: Machine) -> None:
         """Open a bus, use it, and close it."""

@@ -390,10 +390,21 @@ class DiskStream:
 
     def offset_at(self, time_us: int) -> int:
         """The first offset appended at or after a time; one past the end if there is none."""
+        looked_at: list[Segment] = []
+        found = self._find_time(time_us, looked_at)
+        if not self._is_first_at(found, time_us):
+            for segment in looked_at:
+                self._rebuild_index(segment)
+            found = self._find_time(time_us, looked_at)
+        return found
+
+    def _find_time(self, time_us: int, looked_at: list[Segment]) -> int:
+        """What the indexes say."""
         segments = list(self.segments)
         low, high = 0, len(segments)
         while low < high:
             middle = (low + high) // 2
+            looked_at.append(segments[middle])
             index = self.index_of(segments[middle])
             if len(index) and index.times[-1] < time_us:
                 low = middle + 1
@@ -403,6 +414,25 @@ class DiskStream:
             return self.durable + 1
         found = self.index_of(segments[low]).first_at(time_us)
         return min(found, self.durable + 1) if found is not None else self.durable + 1
+
+    def _is_first_at(self, offset: int, time_us: int) -> bool:
+        """Whether the log agrees: the batch before was appended earlier, and one starts here that was not."""
+        before = self._header_of(offset - 1) if offset > self.first_offset else None
+        if before is not None and before.time_us >= time_us:
+            return False
+        if offset > self.durable:
+            return True
+        here = self._header_of(offset)
+        return here is None or (here.first_offset == offset and here.time_us >= time_us)
+
+    def _header_of(self, offset: int) -> Header | None:
+        """The header of the batch that holds an offset; None if it is not where the index says."""
+        segment = self._segment_of(offset)
+        index = self.index_of(segment)
+        entry = index.locate(offset)
+        header = header_at(self._pool.get(segment.log_path), index.positions[entry]) if entry >= 0 else None
+        is_it = header is not None and header.root == self.root and header.first_offset <= offset <= header.last_offset
+        return header if is_it else None
 
     def _segment_of(self, offset: int) -> Segment:
         segments = self.segments
