@@ -16,7 +16,7 @@ from headwater.config import Config
 from headwater.delivery import delays
 from headwater.errors import Malformed, TooLarge
 from headwater.message import Headers, Outgoing
-from headwater.topics.name import check_topic
+from headwater.topics.name import check_topic, is_utf8
 from headwater.topics.roots import Part, Publish, parts_by_root
 
 CHECKED_TOPICS_MAX = 100_000
@@ -102,11 +102,13 @@ class Desk:
     def _common_root(self, topics: Sequence[str]) -> str | None:
         """The root of all of them; None if there are several. Those that were seen before are checked as a set."""
         checked = self._checked
-        first = topics[0]
-        root = checked.get(first) if type(first) is str else None
-        if root is not None and self._seen[root].issuperset(topics):
-            return root
-        names = set(topics)
+        try:
+            root = checked.get(topics[0])
+            if root is not None and self._seen[root].issuperset(topics):
+                return root
+            names = set(topics)
+        except TypeError:  # some are no str
+            names = {topic for topic in topics if self._check_topic(topic) is not None}
         roots = set(map(checked.get, names))
         if None in roots:
             roots = {self._check_topic(name) for name in names}
@@ -284,8 +286,10 @@ class Desk:
             )
         if type(producer) is not str or not producer or producer.startswith("$"):
             raise Malformed(f'producer is {producer!r}; use a name that does not start with "$"')
-        if len(producer.encode()) > self._config.producer_bytes_max:
+        if not 0 < len(producer.encode("utf-8", "ignore")) <= self._config.producer_bytes_max:
             raise Malformed(f"a producer's name of {len(producer)} characters is over producer_bytes_max")
+        if not is_utf8(producer):
+            raise Malformed(f"producer {producer!r} cannot be written as UTF-8; use another name")
         return sequence
 
 

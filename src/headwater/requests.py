@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import ClassVar
 
 from headwater.message import REPLY_TO, Headers, Message
 from headwater.store.batch import Batch
@@ -17,6 +18,8 @@ CORRELATION = "correlation-id"
 
 class Replies:
     """Listens on the bus's reply topic for those who wait for an answer."""
+
+    wants_places: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:
         self.topic = f"{REPLY_ROOT}/{name}"

@@ -150,7 +150,7 @@ class Upkeep:
         self._roots.checkpoint()
         first = stream.trim(upto)
         self._state.write(root.forget_purges())
-        if first > needed:
+        if first > max(needed, before):
             self._events.add(
                 "retention",
                 f'messages {max(needed, before)} to {first - 1} of "{root.name}" were deleted unacked: '

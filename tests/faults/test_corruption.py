@@ -15,6 +15,8 @@ from faults.oracle import Found, Oracle, read
 from headwater.bus import Bus
 from headwater.config import Config
 from headwater.errors import Gap, HeadwaterError, Malformed
+from headwater.store.batch import checksum, seal_header
+from headwater.store.body import encode_body
 from headwater.store.segment import load_index, whole_batches
 
 LAZY = msgspec.structs.replace(SMALL, checkpoint_batches=1 << 20, checkpoint_bytes=1 << 30, journal_bytes=1 << 20)
@@ -117,7 +119,18 @@ def test_a_tail_that_was_never_acked_is_cut_at_any_byte(oracle: Oracle) -> None:
         after.stop()
 
 
-@pytest.mark.parametrize("evidence", ["watermarks", "state", "floor", "acked out of order"])
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        "watermarks",
+        "state",
+        "floor",
+        pytest.param(
+            "acked out of order",
+            marks=pytest.mark.xfail(reason="Roots._acked_floors does not look at ACKED rows: offsets are used twice"),
+        ),
+    ],
+)
 def test_a_tail_that_was_acked_and_is_cut_at_any_byte_is_a_gap(oracle: Oracle, evidence: str) -> None:
     machine = Machine(LAZY)
     bus = machine.open()
@@ -397,6 +410,25 @@ def test_a_flip_in_an_index_is_healed_whatever_it_says(oracle: Oracle) -> None:
                 after.stop()
 
 
+def test_an_index_that_is_cut_anywhere_is_healed(oracle: Oracle) -> None:
+    machine = Machine(msgspec.structs.replace(SMALL, tail_bytes=0, read_bytes=1, checkpoint_batches=1 << 20))
+    bus = machine.open()
+    times = []
+    for count in range(8):
+        times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
+        machine.clock.advance(1)
+        if count == 3:
+            bus._roots.commit.run(bus._roots._roots["a"].stream.roll)
+    machine.close(bus)
+    indexes = [path.replace(".log", ".idx") for path in machine.segments("a")]
+    for index, length in [(index, len(machine.files.read(index))) for index in indexes]:
+        for cut in range(0, length, 4):
+            after = copy_of(machine)
+            after.files.cut(index, cut)
+            check_every_way_to_read(after, oracle.fork(), times, f"{index} cut to {cut}")
+            after.stop()
+
+
 def check_every_way_to_read(machine: Machine, oracle: Oracle, times: list[int], told: str) -> None:
     bus = machine.open()
     assert not bus.events(), told
@@ -432,6 +464,38 @@ def test_a_flip_in_the_version_is_refused_and_changes_nothing(oracle: Oracle) ->
             again.files.write(path, b'{"format":1}\n')
             oracle.check(again.open())
             again.stop()
+
+
+@pytest.mark.xfail(reason="a cell has no checksum: one flipped bit burns quadrillions of offsets, reported as lost")
+def test_a_flip_in_the_watermarks_is_not_taken_for_messages_that_were_lost(oracle: Oracle) -> None:
+    machine = written(oracle)
+    for bit in range(64):
+        after = copy_of(machine)
+        after.files.flip(WATERMARKS, 8 + bit // 8, bit % 8)  # the cell of stream 1
+        bus = after.open()
+        again = oracle.fork()
+        found = again.check(bus)
+        check_goes_on(after, bus, again, found)
+        after.stop()
+
+
+@pytest.mark.xfail(reason="what follows bad bytes is believed if its checksums are right, wherever it stands")
+def test_a_batch_within_the_payload_of_a_torn_batch_is_not_taken_for_a_message(oracle: Oracle) -> None:
+    """Whoever may publish to one topic could so place a message in another of the same root."""
+    body = encode_body(["a/secret"], [b"forged"], 0)
+    head = seal_header(b"a", 2, 1, 1 << 60, 0, len(body), checksum(body))
+    machine = Machine(LAZY)
+    bus = machine.open()
+    oracle.publish(bus, "a/x")
+    machine.crash_when(lambda path: path.endswith(".log"))
+    with machine.power_loss():
+        bus.publish("a/x", bytes(1000) + b"".join(head + body for _ in range(1)).rjust(600, b"\0"))
+    place = batches(copy_of(machine))[-1]
+    after = copy_of(machine)
+    after.files.flip(place.path, place.position + 20)
+    bus = after.open()
+    assert [message.topic for message in read(bus.replay("a/#"))[0]] == ["a/x"]
+    after.stop()
 
 
 def test_segments_that_vanished_are_a_gap(oracle: Oracle) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from headwater.clock import SECOND_US, Clock
+from headwater.delivery.live import check_max
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
-from headwater.errors import Closed, Malformed
+from headwater.errors import Closed
 from headwater.message import Message
 
 
@@ -41,8 +42,7 @@ class Consumer:
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
-        if max < 1:
-            raise Malformed(f"a batch of {max} messages; ask for 1 or more")
+        check_max(max)
         subscriber = self.subscriber
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:

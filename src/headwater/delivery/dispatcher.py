@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -40,8 +40,11 @@ R = TypeVar("R")
 class Listener(Hashable, Protocol):
     """Whoever hears of batches that match its filter."""
 
+    wants_places: ClassVar[bool]
+    """Whether it has to know which messages of a batch match, or reads for itself."""
+
     def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
-        """A batch is durable; `places` are those of its messages that match, None for all."""
+        """A batch is durable; `places` are those of its messages that match, None for all or if nobody asked."""
 
 
 class Dispatcher:
@@ -93,8 +96,8 @@ class Dispatcher:
                 for listener in self._trees.match(name):
                     hits.setdefault(listener, []).append(place)
             for listener, matched in hits.items():
-                whole = len(matched) == len(names)
-                listener.on_batch(root, batch, None if whole else batch.body.places_of(matched))
+                partly = listener.wants_places and len(matched) < len(names)
+                listener.on_batch(root, batch, batch.body.places_of(matched) if partly else None)
 
     def listen(self, filter: str, listener: Listener) -> None:
         """Tell a listener from now on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -25,6 +25,8 @@ Policy = Literal["drop_oldest", "disconnect"]
 
 class Live:
     """What `bus.subscribe(filter)` without an id gives."""
+
+    wants_places: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -87,14 +89,14 @@ class Live:
                 'subscribe with when_full="drop_oldest" or with an id'
             )
             return
-        while len(self._batches) > 1 and (
-            self._messages > config.live_messages_max or self._bytes > config.live_bytes_max
-        ):
-            batch, _, count = self._batches.popleft()
+        while self._batches:
+            batch, places, count = self._batches[0]
+            over = self._messages - config.live_messages_max
+            if over < count and (self._bytes <= config.live_bytes_max or len(self._batches) == 1):
+                break
+            self._batches.popleft()
             self._forget(batch, count)
             self.dropped += count
-        batch, places, count = self._batches[0]
-        over = self._messages - config.live_messages_max
         if over > 0:
             kept = (range(batch.header.count) if places is None else places)[over:]
             self._batches[0] = (batch, kept, count - over)
@@ -114,6 +116,7 @@ class Live:
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
+        check_max(max)
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         with self._reading:
             while not self._ready:
@@ -199,6 +202,12 @@ class Live:
 
     def reply(self, message: Message, payload: bytes) -> Receipt:
         return self._reply(message, payload)
+
+
+def check_max(max: int) -> None:
+    """Malformed unless a batch of so many can be asked for."""
+    if type(max) is not int or max < 1:
+        raise Malformed(f"a batch of {max!r} messages; ask for 1 or more")
 
 
 CLOSED_BY_USER = "the subscription is closed; subscribe again to go on"

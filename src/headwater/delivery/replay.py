@@ -11,11 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor
+from headwater.delivery.live import check_max
 from headwater.errors import Gap, Malformed
 from headwater.message import Message
 from headwater.store.batch import Batch
@@ -43,12 +44,17 @@ def check_after(filter: str, after: object, since: object) -> None:
             raise Malformed(f"after is {after}; offsets count from 1, and 0 is before the first")
     elif after is not None:
         offsets: list[object] = list(after.values()) if isinstance(after, Mapping) else [after]
-        if not all(type(offset) is int and offset >= 0 for offset in offsets):
+        roots = after if isinstance(after, Mapping) else ()
+        if not all(isinstance(root, str) for root in roots) or not all(
+            type(offset) is int and offset >= 0 for offset in offsets
+        ):
             raise Malformed(f"after is {after!r}; use an offset from 0 on, or a dict of them by root")
 
 
 class Reading:
     """Messages one after another; iterate it, or ask with `next` and `batch`."""
+
+    wants_places: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -150,6 +156,7 @@ class Reading:
 
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages; empty at the end of history, or when the time has passed."""
+        check_max(max)
         if not self._ready and not self._await(timeout_s):
             return []
         return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -75,6 +75,8 @@ class _Ahead:
 class Subscriber:
     """One durable subscription, being served."""
 
+    wants_places: ClassVar[bool] = False
+
     def __init__(
         self,
         row: SubscriptionRow,
@@ -122,9 +124,14 @@ class Subscriber:
         floors = stored.floors_of(self._state, self.number)
         acked = stored.acked_of(self._state, self.number)
         failures = stored.failures_of(self._state, self.number)
-        for stream, floor in floors.items():
+        # A root that appeared after the subscription has no floor until its first message is acked.
+        for stream in floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}:
             self._machine.load_lane(
-                (stream, False), floor, acked.get(stream, ()), failures.get((stream, False), {}), now
+                (stream, False),
+                floors.get(stream, 0),
+                acked.get(stream, ()),
+                failures.get((stream, False), {}),
+                now,
             )
         for stream, copies in stored.copies_of(self._state, self.number).items():
             lane = (stream, True)
@@ -395,8 +402,8 @@ class Subscriber:
     def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
         """It failed this time."""
         text = _text(error)
-        if delay_s is not None and not 0 <= delay_s <= self._config.delay_s_max:
-            raise Malformed(f"delay_s is {delay_s}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
+        if delay_s is not None and not (_is_number(delay_s) and 0 <= delay_s <= self._config.delay_s_max):
+            raise Malformed(f"delay_s is {delay_s!r}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
         self._fail(lambda held, now: self._machine.nack(held.lease, message.offset, text, delay_s, now), message)
 
     def reject(self, message: Message, error: str | BaseException) -> None:
@@ -414,8 +421,8 @@ class Subscriber:
 
     def extend(self, message: Message, seconds: float) -> None:
         """More time for this message."""
-        if not 0 < seconds <= self._config.delay_s_max:
-            raise Malformed(f"extend by {seconds} seconds is out of range; use up to {self._config.delay_s_max}")
+        if not (_is_number(seconds) and 0 < seconds <= self._config.delay_s_max):
+            raise Malformed(f"extend by {seconds!r} seconds is out of range; use up to {self._config.delay_s_max}")
         with self._lock:
             self._check_open()
             deadline_us = self._clock.monotonic_us() + round(seconds * SECOND_US)
@@ -558,8 +565,23 @@ class Subscriber:
             if stream not in self._ahead:
                 return 1 << 63
             if not self._ahead[stream].places:
-                self._read_ahead(stream, self._moment())
+                self._skip_unwanted(stream)
             return self._machine.floor(stream)
+
+    def _skip_unwanted(self, stream: int) -> None:
+        """Let the floor rise past what does not match; not past a hole, of which a consumer has yet to hear."""
+        ahead = self._ahead[stream]
+        probe = Cursor(ahead.cursor.root, self.wanted, self._machine.position(stream), self._config)
+        found = probe.next(self._clock.now_us())
+        if found is None:
+            position = probe.position
+        elif isinstance(found, Hole):
+            position = found.first
+        else:
+            position = found[0].first_offset + found[1][0]
+        if position > self._machine.position(stream):
+            self._machine.skip_to(stream, position)
+            self._ahead[stream] = self._fresh_ahead(ahead.cursor.root)
 
     def risen_floors(self) -> Rows:
         """Rows of floors that rose past messages that do not match since they were stored."""
@@ -581,9 +603,12 @@ class Subscriber:
         """Lag, in flight, retrying, dead."""
         with self._lock:
             self._open_lanes()
-            known = sum(state is not State.ACKED for _, _, state, _ in self._machine.states())
-            pending = sum(self._pending(stream) for stream in self._ahead)
-            return known + pending, self._machine.in_flight, self._machine.retrying, self._dead
+            lag = sum(self._pending(stream) for stream in self._ahead)
+            for (stream, copies), offset, state, _ in self._machine.states():
+                # What was loaded ahead of the position is among the pending; what is acked of it is not lag.
+                is_counted = not copies and stream in self._ahead and offset >= self._machine.position(stream)
+                lag += (state is not State.ACKED) - is_counted
+            return lag, self._machine.in_flight, self._machine.retrying, self._dead
 
     def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that there is something to say about."""
@@ -622,6 +647,10 @@ class Subscriber:
                 del self._lag[stream]
             else:
                 self._lag[stream] = (upto, count - handed)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
 
 
 def _text(error: object) -> str:

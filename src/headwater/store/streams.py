@@ -309,7 +309,9 @@ class Streams:
             finally:
                 self.abandon()
         except OSError as error:
-            raise Failed(f"the bus is closed, and what was acknowledged is kept, but the disk fails ({error})") from error
+            raise Failed(
+                f"the bus is closed, and what was acknowledged is kept, but the disk fails ({error})"
+            ) from error
 
     def abandon(self) -> None:
         """Let go of every file as it is."""

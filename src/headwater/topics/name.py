@@ -185,3 +185,12 @@ def _shown(name: str) -> str:
 def is_everything_of(filter: str, root: str) -> bool:
     """Whether a filter matches every topic of a root."""
     return filter == f"{root}/#" or (filter in ("#", "+/#") and not root.startswith("$"))
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written as UTF-8: it has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
