@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
@@ -43,6 +44,7 @@ from headwater import (
     Retention,
     TimedOut,
     TooLarge,
+    outgoing,
 )
 from headwater.store.state import MemoryState, RocksState
 
@@ -202,6 +204,27 @@ def test_bytes_like_payloads_and_keys_are_taken(bus: Bus) -> None:
     bus.publish("a/b", bytearray(b"1"), key=memoryview(b"k"))  # type: ignore[arg-type]
     message = next(bus.replay("a/#"))
     assert (message.payload, message.key) == (b"1", b"k")
+
+
+def test_payloads_of_any_buffer_keep_their_bytes(bus: Bus) -> None:
+    wide = memoryview(array("i", [1, 2]))
+    mixed: list[Any] = [("a/b", wide), ("a/b", bytearray(b"x")), ("a/b", memoryview(b"yz")), ("a/b", b"hello")]
+    bus.publish("a/b", wide)  # type: ignore[arg-type]
+    bus.publish_many(mixed)
+    bus.publish_many([Outgoing("a/b", wide), Outgoing("a/b", b"end")])  # type: ignore[arg-type]
+    plain = wide.tobytes()
+    assert payloads(bus.replay("a/#")) == [plain, plain, b"x", b"yz", b"hello", plain, b"end"]
+
+
+def test_publish_many_takes_more_topics_than_are_remembered(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "CHECKED_TOPICS_MAX", 10)
+    for made in (
+        [(f"{'ab'[number % 2]}/{number}", b"") for number in range(25)],
+        [Outgoing(f"{'ab'[number % 2]}/{number}", b"") for number in range(25)],
+        [("c/1", b"")] * 25,
+    ):
+        assert len(bus.publish_many(made)) == 25
+    assert len(bus.topics()) == 26
 
 
 def test_offsets_of_a_root_are_dense_and_each_root_counts_for_itself(bus: Bus) -> None:

@@ -340,6 +340,14 @@ class Bus:
         """Every durable subscription, by id."""
         return await self._run(self.threads.subscriptions)
 
+    async def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
+        """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
+        return await self._run(self.threads.states, id)
+
+    async def ends(self) -> dict[str, int]:
+        """The newest offset of each root."""
+        return self.threads.ends()
+
     async def unsubscribe(self, id: str) -> None:
         """Delete a durable subscription, its place and its dead letters."""
         await self._run(self.threads.unsubscribe, id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, cast
 
@@ -17,14 +18,14 @@ from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters, Place
 from headwater.delivery.dispatcher import Dispatcher
-from headwater.delivery.live import Live, Policy
+from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start, check_start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, ReadOnly, TimedOut
+from headwater.errors import Closed, Malformed, NotFound, ReadOnly, TimedOut
 from headwater.events import Event, Events
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.outgoing import Desk
@@ -96,7 +97,7 @@ class Bus:
             )
             self._desk = Desk(self.config, self._clock)
             self._dead_letters = DeadLetters(self._dispatcher, self._state)
-            self._replies = Replies("embedded")
+            self._replies = Replies("embedded", self.config.requests_max)
             self._upkeep = Upkeep(
                 self._roots,
                 self._dispatcher,
@@ -110,6 +111,9 @@ class Bus:
             if not read_only:
                 self._upkeep.start()
         except BaseException:
+            opened = getattr(self, "_state", None)
+            if opened is not None and state is None:
+                opened.close()
             if self._lock is not None:
                 self._lock.release()
             raise
@@ -152,25 +156,29 @@ class Bus:
         """Finish what is under way, and let go of the folder."""
         if self._closed:
             return
+        self._roots.commit.refuse_owner()
         self._closed = True
+        self._replies.end()
+        self._end_readers()
+        self._timers.close()
+        with ExitStack() as closing:  # whatever fails, the rest is let go of, in this order
+            closing.callback(self._lock.release if self._lock is not None else lambda: None)
+            closing.callback(self._state.close)
+            closing.callback(self._streams.close)
+            closing.callback(self._rows.close)
+            closing.callback(self._dispatcher.close)
+            if not self.is_read_only:
+                closing.callback(self._end_readers)  # those who joined meanwhile
+                closing.callback(self._roots.close)
+
+    def _end_readers(self) -> None:
         for reader in tuple(self._live):
             if isinstance(reader, Consumer):
                 reader.subscriber.end()
             elif isinstance(reader, Live):
-                reader.end("the bus is closed")
+                reader.end(BUS_CLOSED)
             else:
                 reader.end()
-        self._timers.close()
-        try:
-            if not self.is_read_only:
-                self._roots.close()
-            self._dispatcher.close()
-            self._rows.close()
-            self._streams.close()
-        finally:
-            self._state.close()
-            if self._lock is not None:
-                self._lock.release()
 
     def __enter__(self) -> Bus:
         return self
@@ -293,8 +301,6 @@ class Bus:
         """
         self._check_open(writes=True)
         check_filter(filter, self.config)
-        if id is None:
-            return self._subscribe_live(filter, when_full)
         check_start(filter, start)
         stated = {
             "order": order,
@@ -307,6 +313,11 @@ class Bus:
             "retry_delay_s_max": retry_delay_s_max,
         }
         given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+        if id is None:
+            if given or start != "latest":
+                asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
+                raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")
+            return self._subscribe_live(filter, when_full)
         return self._subscribe_durable(Options(id=id, filter=filter, **given), given, start)
 
     def _subscribe_live(self, filter: str, when_full: Policy) -> Live:
@@ -315,17 +326,20 @@ class Bus:
         def join() -> None:
             live.greet(self._dispatcher.retained(filter))
             self._dispatcher.listen(filter, live)
+            self._live.add(live)
 
         self._roots.commit.run(join)
-        self._live.add(live)
         return live
 
     def _subscribe_durable(self, options: Options, given: dict[str, object], start: Start) -> Consumer:
-        ticket = object()
-        subscriber = self._roots.commit.run(lambda: self._dispatcher.attach(options, given, start, ticket))
-        consumer = Consumer(subscriber, self._clock, ticket, self._seek, self._pause, self._leave)
-        self._live.add(consumer)
-        return consumer
+        def join() -> Consumer:
+            ticket = object()
+            subscriber = self._dispatcher.attach(options, given, start, ticket)
+            consumer = Consumer(subscriber, self._clock, ticket, self._seek, self._pause, self._leave)
+            self._live.add(consumer)
+            return consumer
+
+        return self._roots.commit.run(join)
 
     def _leave(self, reader: Live | Reading | Consumer) -> None:
         self._live.discard(reader)
@@ -390,29 +404,29 @@ class Bus:
         check_filter(filter, self.config)
         origin = _Answers(self._reply)
         reading = Reading(self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave)
-        if follows:
-            self._roots.commit.run(lambda: self._dispatcher.listen(filter, reading))
+
+        def join() -> None:
+            self._dispatcher.listen(filter, reading)
             self._live.add(reading)
+
+        if follows:
+            self._roots.commit.run(join)
         return reading
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
         self._check_open()
         check_filter(filter, self.config)
-        wanted = compile_filter(filter)
-        found = [
-            info
-            for root in self._roots.all()
-            if filter_covers_root(filter, root.name)
-            for info in root.topics(wanted, self._clock.now_us())
-        ]
+        wanted, now_us = compile_filter(filter), self._clock.now_us()
+        roots = [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
+        found = self._roots.look_at(lambda: [info for root in roots for info in root.topics(wanted, now_us)])
         return sorted(found, key=lambda info: info.topic)
 
     def retained(self, filter: str) -> list[Message]:
         """Retained messages, by topic."""
         self._check_open()
         check_filter(filter, self.config)
-        return self._dispatcher.retained(filter)
+        return self._roots.look_at(lambda: self._dispatcher.retained(filter))
 
     def ends(self) -> dict[str, int]:
         """The newest offset of each root."""
@@ -487,7 +501,7 @@ class Bus:
         given = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
         try:
             self.publish(topic, payload, headers=(*given, *pairs))
-        except HeadwaterError:
+        except BaseException:
             self._replies.forget(pairs)
             raise
         return pairs, answer
@@ -530,8 +544,20 @@ class _Answers:
     def __init__(self, reply: Callable[[Message, bytes], Receipt]) -> None:
         self.reply = reply
 
-    def __getattr__(self, verb: str) -> Any:
-        raise Malformed(f"cannot {verb} a message that was read from history; subscribe with an id for that")
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        raise self._refusal("ack")
+
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
+        raise self._refusal("nack")
+
+    def reject(self, message: Message, error: str | BaseException) -> None:
+        raise self._refusal("reject")
+
+    def extend(self, message: Message, seconds: float) -> None:
+        raise self._refusal("extend")
+
+    def _refusal(self, verb: str) -> Malformed:
+        return Malformed(f"cannot {verb} a message that was read from history; subscribe with an id for that")
 
 
 def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], files: Files | None = None) -> None:

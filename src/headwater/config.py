@@ -17,7 +17,15 @@ GIB = 1024 * MIB
 
 
 AT_LEAST_ONE = frozenset(
-    ("group_bytes_max", "group_messages_max", "read_bytes", "open_files_max", "checkpoint_bytes", "checkpoint_batches")
+    (
+        "group_bytes_max",
+        "group_messages_max",
+        "read_bytes",
+        "open_files_max",
+        "checkpoint_bytes",
+        "checkpoint_batches",
+        "retention_interval_s",
+    )
 )
 
 
@@ -33,6 +41,12 @@ def _check(settings: msgspec.Struct) -> None:
             raise Malformed(f"setting {field.name} is {value}; it has to be 0 or more, and finite")
         if field.name in AT_LEAST_ONE and value < 1:
             raise Malformed(f"setting {field.name} is {value}; use 1 or more")
+        if field.name == "retry_jitter" and value > 1:
+            raise Malformed(f"setting retry_jitter is {value}; it is a share: use 0 to 1")
+        if field.name.startswith("retention") and isinstance(value, dict):
+            rules = value.values() if field.name == "retention_roots" else (value,)
+            if not all(isinstance(rule, Retention) for rule in rules):
+                raise Malformed(f"setting {field.name} is {value!r}; use headwater.Retention(…)")
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -167,6 +181,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Others
     events_kept: int = 1000
     """Newest events that `bus.events()` shows."""
+    requests_max: int = 10_000
+    """Requests that wait for an answer; one more: QuotaExceeded (429)."""
     request_timeout_s: float = 5.0
     """How long `request` waits for a reply unless told."""
 

@@ -88,6 +88,9 @@ class Gap(HeadwaterError):
         self.last = last
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[Gap], tuple[str, int, int, str]]:
+        return Gap, (self.root, self.first, self.last, self.reason)
+
 
 class TooLarge(HeadwaterError):
     """A message or batch over its limit."""

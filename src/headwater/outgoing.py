@@ -73,14 +73,18 @@ class Desk:
             (pairs,) if pairs else None,
             expiries,
         )
-        return Publish((topic,), [part], len(payload) + MESSAGE_WEIGHT, producer, number, is_one=True)
+        weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
+        return Publish((topic,), [part], weight, producer, number, is_one=True)
 
     def many(
         self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
     ) -> Publish:
         """Messages that go together."""
         number = self._sequence(producer, sequence)
-        given = messages if isinstance(messages, list | tuple) else list(messages)
+        try:
+            given = messages if isinstance(messages, list | tuple) else list(messages)
+        except TypeError:
+            raise Malformed(f"publish_many takes a list of messages, not {type(messages).__name__}") from None
         if not given:
             return Publish((), [], 0, producer, number, is_one=False)
         try:
@@ -88,13 +92,14 @@ class Desk:
             payloads = [payload for _, payload in given]  # type: ignore[misc]
         except (TypeError, ValueError):
             return self._many_rich([_as_outgoing(message) for message in given], producer, number)
-        weight = self._check_payloads(payloads)
+        payloads = self._all_bytes(payloads)
+        weight = self._check_lengths(payloads)
         root = self._common_root(topics)
         if root is not None:
             parts = [Part(root, topics, payloads, range(len(topics)))]
         else:
             parts = []
-            for name, places in parts_by_root(topics, self._checked).items():
+            for name, places in parts_by_root(topics, self._root_by_topic(topics)).items():
                 pick = itemgetter(*places) if len(places) > 1 else lambda column, at=places[0]: (column[at],)
                 parts.append(Part(name, pick(topics), pick(payloads), places))
         return self._encoded(parts, topics, weight, producer, number)
@@ -114,45 +119,40 @@ class Desk:
             roots = {self._check_topic(name) for name in names}
         return roots.pop() if len(roots) == 1 else None
 
-    def _check_payloads(self, payloads: Sequence[bytes]) -> int:
-        try:
-            lengths = list(map(len, payloads))
-        except TypeError:
-            raise self._not_bytes(payloads) from None
+    def _root_by_topic(self, topics: Sequence[str]) -> dict[str, str]:
+        return {topic: self._checked.get(topic) or self._check_topic(topic) for topic in set(topics)}
+
+    def _all_bytes(self, payloads: list[bytes]) -> list[bytes]:
+        if set(map(type, payloads)) == {bytes}:
+            return payloads
+        return [payload if type(payload) is bytes else self._bytes("payload", payload) for payload in payloads]
+
+    def _check_lengths(self, payloads: Sequence[bytes]) -> int:
+        lengths = list(map(len, payloads))
         if max(lengths) > self._config.message_bytes_max:
             raise self._too_large(max(lengths))
         return sum(lengths) + MESSAGE_WEIGHT * len(lengths)
-
-    def _not_bytes(self, payloads: Sequence[object]) -> Malformed:
-        odd = next(payload for payload in payloads if not isinstance(payload, bytes | bytearray | memoryview))
-        hint = "; encode text with .encode()" if isinstance(odd, str) else ""
-        return Malformed(f"a payload is of type {type(odd).__name__}; it has to be bytes{hint}")
 
     def _encoded(
         self, parts: list[Part], topics: Sequence[str], weight: int, producer: str | None, number: int
     ) -> Publish:
         now_us = self._clock.now_us()
         for part in parts:
-            try:
-                part.encode(now_us)
-            except TypeError:
-                raise self._not_bytes(part.payloads) from None
+            part.encode(now_us)
             self._check_body(part)
         return Publish(topics, parts, weight, producer, number, is_one=False)
 
     def _many_rich(self, given: list[Outgoing], producer: str | None, number: int) -> Publish:
         topics = [message.topic for message in given]
-        payloads = [
-            message.payload if type(message.payload) is bytes else self._bytes("payload", message.payload)
-            for message in given
-        ]
-        weight = self._check_payloads(payloads)
+        payloads = self._all_bytes([message.payload for message in given])
+        weight = self._check_lengths(payloads)
         self._common_root(topics)
         if {type(message.retain) for message in given} != {bool}:
             raise Malformed("retain is True or False, in every message")
         keys = [None if message.key is None else self._key(message.key) for message in given]
         headers = [self._headers(message.headers) if message.headers else () for message in given]
         expiries = [0 if message.ttl_s is None else self._expiry(message.ttl_s) for message in given]
+        weight += sum(map(_weight, keys, headers))
         parts = [
             Part(
                 root,
@@ -164,7 +164,7 @@ class Desk:
                 [headers[place] for place in places],
                 [expiries[place] for place in places],
             )
-            for root, places in parts_by_root(topics, self._checked).items()
+            for root, places in parts_by_root(topics, self._root_by_topic(topics)).items()
         ]
         return self._encoded(parts, topics, weight, producer, number)
 
@@ -190,7 +190,8 @@ class Desk:
             self._expiry(ttl_s)
         waiting, notes = delays.wrap(topic, headers, max(0, due_us), ttl_s, retain)
         part = Part(delays.ROOT, (waiting,), (payload,), (0,), None, (key,), (notes,), None)
-        item = Publish((topic,), [part], len(payload) + MESSAGE_WEIGHT, None, 0, is_one=True)
+        weight = len(payload) + MESSAGE_WEIGHT + _weight(key, headers)
+        item = Publish((topic,), [part], weight, None, 0, is_one=True)
         item.is_delayed = True
         return item
 
@@ -301,3 +302,7 @@ def _as_outgoing(message: tuple[str, bytes] | Outgoing) -> Outgoing:
     except (TypeError, ValueError):
         raise Malformed("publish_many takes (topic, payload) pairs or headwater.Outgoing values") from None
     return Outgoing(topic, payload)
+
+
+def _weight(key: bytes | None, headers: Headers) -> int:
+    return len(key or b"") + sum(len(name) + len(value) for name, value in headers)

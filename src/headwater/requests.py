@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import ClassVar
 
+from headwater.errors import Closed, QuotaExceeded
 from headwater.message import REPLY_TO, Headers, Message
 from headwater.store.batch import Batch
 from headwater.topics.root import Root
@@ -21,7 +22,8 @@ class Replies:
 
     wants_places: ClassVar[bool] = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, waiting_max: int) -> None:
+        self._waiting_max = waiting_max
         self.topic = f"{REPLY_ROOT}/{name}"
         self._waiting: dict[str, Future[Message]] = {}
         self._lock = threading.Lock()
@@ -32,6 +34,8 @@ class Replies:
         correlation = secrets.token_hex(8)
         answer: Future[Message] = Future()
         with self._lock:
+            if len(self._waiting) >= self._waiting_max:
+                raise QuotaExceeded(f"{len(self._waiting)} requests wait for answers, as many as requests_max allows")
             self._waiting[correlation] = answer
         return ((REPLY_TO, self.topic), (CORRELATION, correlation)), answer
 
@@ -39,6 +43,14 @@ class Replies:
         """Nobody waits for this answer any more."""
         with self._lock:
             self._waiting.pop(dict(headers)[CORRELATION], None)
+
+    def end(self) -> None:
+        """The bus closes: nobody will answer any more."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(Closed("the bus was closed before an answer came; open it again and ask again"))
 
     def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
         """Answers have arrived; from the thread that commits."""

@@ -16,6 +16,7 @@ from headwater.errors import HeadwaterError
 from headwater.events import Events
 from headwater.outgoing import Desk
 from headwater.store import folder as folders
+from headwater.store import state as rows
 from headwater.store.log import Hole, Log
 from headwater.store.state import Rows, State
 from headwater.topics.name import filter_covers_root, is_everything_of
@@ -81,22 +82,37 @@ class Upkeep:
 
     def _release(self) -> None:
         """Bring what is due to its topics; each append removes the row that made it wait."""
-        waiting = self._roots.get(delays.ROOT)
-        if waiting is None:
-            return
-        items = []
-        for key, offset in delays.due(self._state, self._clock.now_us()):
-            for batch in waiting.stream.read(offset, 1)[:1]:
-                if isinstance(batch, Hole):
-                    self._events.trouble(f"delayed message {offset} is gone ({batch.reason})")
-                    self._state.write({key: None})
-                    continue
-                message = batch.body.messages(batch.first_offset, [offset - batch.first_offset])[0]
-                topic, headers, due_us, ttl_s, retain = delays.unwrap(message)
-                items.append(
-                    self._desk.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
-                )
-        self._arm_delays(wait_s=RELEASE_AGAIN_S if self._submit(items) else 0)
+        failed = True
+        try:
+            failed = self._release_due()
+        finally:
+            self._arm_delays(wait_s=RELEASE_AGAIN_S if failed else 0)
+
+    def _release_due(self) -> bool:
+        """One go after another, each beginning where the last ended, so that what fails holds nobody up."""
+        root, after, failed = self._roots.get(delays.ROOT), b"", False
+        while root is not None and (due := delays.due(self._state, self._clock.now_us(), after or rows.DELAYED)):
+            items, size = [], 0
+            for key, offset in due:
+                item = self._released(root, key, offset)
+                after = key
+                if item is not None:
+                    items.append(item)
+                    size += item.weight
+                    if size > delays.RELEASED_BYTES_MAX:
+                        break
+            failed |= self._submit(items)
+        return failed
+
+    def _released(self, root: Root, key: bytes, offset: int) -> Publish | None:
+        found = root.stream.read(offset, 1)[0]
+        if isinstance(found, Hole):
+            self._events.trouble(f"delayed message {offset} is gone ({found.reason})")
+            self._state.write({key: None})
+            return None
+        message = found.body.messages(found.first_offset, [offset - found.first_offset])[0]
+        topic, headers, due_us, ttl_s, retain = delays.unwrap(message)
+        return self._desk.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
 
     def _submit(self, items: list[Publish]) -> bool:
         """Publish them; whether any failed."""
@@ -128,9 +144,12 @@ class Upkeep:
         now_us = self._clock.now_us()
         self._dispatcher.expire()
         for root in self._roots.all():
-            if root.retained.expire(now_us):
-                root.is_dirty = True
-            self.retain(root)
+            try:
+                if root.retained.expire(now_us):
+                    root.is_dirty = True
+                self.retain(root)
+            except (OSError, HeadwaterError) as error:
+                self._events.trouble(f'"{root.name}" could not be looked after: {error}')
 
     def retain(self, root: Root) -> None:
         """Delete the segments of a root that its rule allows to delete."""
@@ -138,8 +157,8 @@ class Upkeep:
         stream = root.stream
         soft = max(self._older_than(root, rule.age_s), _beyond(root, rule.bytes))
         hard = max(self._older_than(root, rule.hard_age_s), _beyond(root, rule.hard_bytes))
-        if root.name == delays.ROOT and stream.rolls > stream.first_offset:
-            soft = self._not_waiting(root)
+        if root.name == delays.ROOT:
+            soft, hard = self._not_waiting(root), 0
         if max(soft, hard) < stream.first_offset:
             return
         needed = self._dispatcher.needed_from(root)
@@ -164,8 +183,9 @@ class Upkeep:
 
     def _not_waiting(self, root: Root) -> int:
         """Delayed messages up to this offset have all been released."""
-        waiting = [offset for _, offset in delays.waiting(self._state)]
-        return min(waiting) - 1 if waiting else root.stream.durable
+        if root.stream.rolls <= root.stream.first_offset:
+            return 0  # one segment, which is in use
+        return min(delays.waiting(self._state), default=root.stream.durable + 1) - 1
 
     # What an operator asks for: in the committing role.
 

@@ -142,6 +142,19 @@ class Machine:
             last = last if now < last + NUDGE_S else now
             time.sleep(0.001)
 
+    def settle(self, bus: Bus) -> None:
+        """Let the timers and the commit thread do what is due, and no more."""
+        is_due = True
+        while is_due:
+            rung = threading.Event()
+            bus._timers.set(rung, self.clock.monotonic_us(), rung.set)  # the one thread for all is done with the others
+            self.wait_until(rung.is_set)
+            with bus._timers._changed:
+                is_due = any(due_us <= self.clock.monotonic_us() for due_us, _ in bus._timers._due.values())
+        bus._roots.commit.run(lambda: None)
+        if self.is_out:
+            raise Crash
+
     def segments(self, root: str) -> list[str]:
         """Paths of a root's segments, oldest first."""
         folder = next(name for name in self.files.list(f"{FOLDER}/streams") if name.endswith(f"-{root}"))

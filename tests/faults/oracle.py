@@ -31,10 +31,10 @@ from faults.machine import Machine
 from headwater.bus import Bus
 from headwater.clock import SECOND_US, to_datetime
 from headwater.delivery.consumer import Consumer
-from headwater.delivery.delays import due
 from headwater.delivery.replay import Reading
 from headwater.errors import Conflict, Failed, Gap, HeadwaterError, Recalled
 from headwater.message import Message, Outgoing, Receipt
+from headwater.store import state as rows
 from headwater.topics.name import compile_filter
 
 Outcome = Literal["unknown", "acked", "refused"]
@@ -443,12 +443,17 @@ class Oracle:
     def release(self, machine: Machine, bus: Bus, upto_us: int) -> None:
         """Let the time come for delayed messages: those that are due by then are there, the others are not.
 
-        If the disk has failed they have to wait for the next opening.
+        On a disk that has failed or is full they have to wait.
         """
         machine.clock.advance(max(0, upto_us - machine.clock.now_us()) / SECOND_US)
-        machine.wait_until(lambda: has_failed(bus) or not due(bus._state, machine.clock.now_us()))
-        bus._roots.commit.run(lambda: None)  # whoever brought the last one may be at a checkpoint still
-        if has_failed(bus):
+        troubles = len(bus.events())
+
+        def has_to_wait() -> bool:
+            return has_failed(bus) or (machine.files.capacity_bytes is not None and len(bus.events()) > troubles)
+
+        machine.wait_until(lambda: has_to_wait() or not is_due(bus, machine.clock.now_us()))
+        machine.settle(bus)
+        if has_to_wait():
             return
         names = read_all(bus).names()
         for sent in self.sent.values():
@@ -511,6 +516,11 @@ class Oracle:
 
 def outgoing(messages: list[Sent]) -> list[Outgoing]:
     return [Outgoing(sent.topic, sent.payload, retain=sent.retain) for sent in messages]
+
+
+def is_due(bus: Bus, now_us: int) -> bool:
+    """Whether a delayed message waits whose time has come."""
+    return any(int.from_bytes(key[1:9], "big") <= now_us for key, _ in bus._state.scan(rows.DELAYED))
 
 
 def has_failed(bus: Bus) -> bool:

@@ -7,29 +7,35 @@ re-applied after a crash, so that none is lost and none comes twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headwater.message import Headers, Message
 from headwater.store import state as rows
 from headwater.store.state import State
 
 ROOT = "$delayed"
+WAITING = "$delayed/waiting"
+"""All wait under one topic; a topic each would stay in the list of topics for ever."""
+TOPIC = "$topic"
 DUE = "$due"
 TTL = "$ttl"
 RETAIN = "$retain"
 RELEASED_MAX = 1000
 """Messages released in one go; the rest follows at once."""
+RELEASED_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of them, unless one alone is larger."""
 
 
 def wrap(topic: str, headers: Headers, due_us: int, ttl_s: float | None, retain: bool) -> tuple[str, Headers]:
     """The topic and headers under which a message waits."""
-    notes = ((DUE, str(due_us)), (TTL, "" if ttl_s is None else repr(ttl_s)), (RETAIN, "1" if retain else ""))
-    return f"{ROOT}/{topic}", (*headers, *notes)
+    ttl, kept = "" if ttl_s is None else repr(ttl_s), "1" if retain else ""
+    return WAITING, (*headers, (TOPIC, topic), (DUE, str(due_us)), (TTL, ttl), (RETAIN, kept))
 
 
 def unwrap(message: Message) -> tuple[str, Headers, int, float | None, bool]:
     """Topic, headers, due time, ttl and retain flag of a message that waits."""
-    (_, due), (_, ttl), (_, retain) = message.headers[-3:]
-    topic = message.topic.removeprefix(ROOT + "/")
-    return topic, message.headers[:-3], int(due), float(ttl) if ttl else None, bool(retain)
+    (_, topic), (_, due), (_, ttl), (_, retain) = message.headers[-4:]
+    return topic, message.headers[:-4], int(due), float(ttl) if ttl else None, bool(retain)
 
 
 def due_key(message: Message) -> bytes:
@@ -44,16 +50,16 @@ def earliest(state: State) -> int | None:
     return None
 
 
-def due(state: State, now_us: int) -> list[tuple[bytes, int]]:
-    """Rows and offsets in `$delayed` of messages that are due, the earliest first; not all of them at once."""
+def due(state: State, now_us: int, after: bytes) -> list[tuple[bytes, int]]:
+    """Rows and offsets in `$delayed` of messages that are due, after a row, the earliest first; not all at once."""
     found: list[tuple[bytes, int]] = []
-    for key, _ in state.scan(rows.DELAYED):
+    for key, _ in state.scan(rows.DELAYED, after + b"\0"):
         if int.from_bytes(key[1:9], "big") > now_us or len(found) == RELEASED_MAX:
             break
         found.append((key, rows.offset_in(key)))
     return found
 
 
-def waiting(state: State) -> list[tuple[int, int]]:
-    """Due time and offset in `$delayed` of each message that waits."""
-    return [(int.from_bytes(key[1:9], "big"), rows.offset_in(key)) for key, _ in state.scan(rows.DELAYED)]
+def waiting(state: State) -> Iterator[int]:
+    """The offset in `$delayed` of each message that waits."""
+    return (rows.offset_in(key) for key, _ in state.scan(rows.DELAYED))

@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from headwater.clock import Clock
+from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.rows import CopyRow, RowCommit, SubscriptionRow
@@ -126,6 +126,8 @@ class Dispatcher:
 
     def row(self, id: str) -> SubscriptionRow | None:
         """A subscription as it is stored."""
+        if type(id) is not str:
+            raise Malformed(f"id is {id!r}; use a str")
         value = self._state.get(self._key(id))
         return None if value is None else self._decode(value)
 
@@ -135,8 +137,6 @@ class Dispatcher:
         `given` are the options that the caller stated; the others are as stored, or the defaults.
         """
         with self._lock:
-            if type(options.id) is not str:
-                raise Malformed(f"id is {options.id!r}; use a str")
             row = self.row(options.id)
             if row is None:
                 options.check(self._config)
@@ -205,6 +205,7 @@ class Dispatcher:
         return row
 
     def _load(self, row: SubscriptionRow) -> Subscriber:
+        self._commit.flush()
         return Subscriber(
             row,
             self._roots,
@@ -234,9 +235,8 @@ class Dispatcher:
 
     def _let_go(self, subscriber: Subscriber) -> None:
         """Keep how far its floors rose past what does not match; nothing is lost if a crash forgets it."""
-        risen = subscriber.risen_floors()
-        if risen and not self._is_read_only:
-            self._state.write(risen)
+        if not self._is_read_only:
+            self._commit.write(subscriber.risen_floors())
         subscriber.end()
 
     def detach(self, subscriber: Subscriber, consumer: object) -> None:
@@ -278,6 +278,7 @@ class Dispatcher:
             if subscriber is not None:
                 self._trees.remove_all(subscriber)
                 subscriber.end()
+            self._commit.flush()
             changed = stored.every_row(self._state, row.number)
             changed[self._key(id)] = None
             self._commit.write(changed)
@@ -290,8 +291,13 @@ class Dispatcher:
         for row in self.all_rows():
             after_s = row.options.expire_after_s
             served = self._served.get(row.options.id)
-            in_use = served is not None and served.consumers > 0
-            if after_s is not None and not in_use and now_us - row.used_us > after_s * 1_000_000:
+            if after_s is None:
+                continue
+            unused_s = (now_us - row.used_us) / SECOND_US
+            if served is not None and served.consumers:
+                if unused_s > after_s / 4:
+                    self._note_use(served)
+            elif unused_s > after_s:
                 abandoned.append(row.options.id)
         for name in abandoned:
             self.delete(name)
@@ -325,15 +331,22 @@ class Dispatcher:
         return self.use(row.options.id, look)
 
     def needed_from(self, root: Root) -> int:
-        """The first offset of a root that some durable subscription has not acked."""
-        needed = root.stream.durable + 1
+        """The first offset of a root that some durable subscription has not acked.
+
+        The floors that this relies on are stored: after a crash nobody shall miss what it never wanted.
+        """
+        needed, number = root.stream.durable + 1, root.stream.number
         for row in self.all_rows():
             if filter_covers_root(row.options.filter, root.name):
-                needed = min(needed, 1 + self.use(row.options.id, lambda one: one.floor(root.stream.number)))
+                needed = min(needed, 1 + self.use(row.options.id, lambda one: one.floor(number)))
+        for subscriber in list(self._served.values()):
+            self._commit.write(subscriber.risen_floors())
         return needed
 
     def close(self) -> None:
         """Everybody who waits is told; floors that rose past what does not match are kept."""
         with self._lock:
-            for name in list(self._served):
+            for name, subscriber in list(self._served.items()):
+                if subscriber.consumers:
+                    self._note_use(subscriber)
                 self._forget(name)

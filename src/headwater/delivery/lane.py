@@ -86,6 +86,8 @@ class Failure(msgspec.Struct, frozen=True):
     retry_at_us: int
     """Wall clock. What the machine times by is the monotonic moment, `Lane.due`."""
     errors: tuple[str, ...] = ()
+    delay_us: int = 0
+    """How long it was to wait: after a restart it waits no longer, however the wall clock was set meanwhile."""
 
 
 class Changes(msgspec.Struct):

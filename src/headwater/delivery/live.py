@@ -61,7 +61,12 @@ class Live:
 
     def greet(self, retained: list[Message]) -> None:
         """Retained messages come before all others."""
-        self._ready.extend(msgspec.structs.replace(message, origin=self) for message in retained)
+        over = len(retained) - self._config.live_messages_max
+        if over > 0 and self._policy == "disconnect":
+            self._closed = self._too_slow()
+            return
+        self.dropped += max(0, over)
+        self._ready.extend(msgspec.structs.replace(message, origin=self) for message in retained[max(0, over) :])
 
     def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
         """A batch with messages that match is durable."""
@@ -83,11 +88,7 @@ class Live:
         config = self._config
         if self._policy == "disconnect":
             self._batches.clear()
-            self._closed = (
-                f'the reader of "{self.filter}" was too slow: more than {config.live_messages_max} messages '
-                f"(live_messages_max) or {config.live_bytes_max} bytes (live_bytes_max) waited; read faster, or "
-                'subscribe with when_full="drop_oldest" or with an id'
-            )
+            self._closed = self._too_slow()
             return
         while self._batches:
             batch, places, count = self._batches[0]
@@ -102,6 +103,13 @@ class Live:
             self._batches[0] = (batch, kept, count - over)
             self._messages -= over
             self.dropped += over
+
+    def _too_slow(self) -> str:
+        return (
+            f'the reader of "{self.filter}" was too slow: more than {self._config.live_messages_max} messages '
+            f"(live_messages_max) or {self._config.live_bytes_max} bytes (live_bytes_max) waited; read faster, or "
+            'subscribe with when_full="drop_oldest" or with an id'
+        )
 
     def _forget(self, batch: Batch, count: int) -> None:
         self._messages -= count
@@ -118,28 +126,39 @@ class Live:
         """Up to `max` messages that are there; waits for the first of them."""
         check_max(max)
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
-        with self._reading:
-            while not self._ready:
-                batch = self._take(until_us)
-                if batch is None:
-                    return []
-                self._ready.extend(self._messages_of(*batch))
-            return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
+        while True:
+            # Not held while waiting: another thread that reads too has a timeout of its own.
+            with self._reading:
+                if not self._ready:
+                    batch = self._take()
+                    if batch is not None:
+                        self._ready.extend(self._messages_of(*batch))
+                if self._ready:
+                    return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
+            if not self._await(until_us):
+                return []
 
-    def _take(self, until_us: int | None) -> tuple[Batch, Sequence[int] | None] | None:
-        """The oldest batch; None when the time has passed."""
+    def _take(self) -> tuple[Batch, Sequence[int] | None] | None:
+        """The oldest batch, if there is one."""
+        with self._changed:
+            if not self._batches:
+                return None
+            batch, places, count = self._batches.popleft()
+            self._forget(batch, count)
+            return batch, places
+
+    def _await(self, until_us: int | None) -> bool:
+        """Wait for a batch; False when the time has passed."""
         with self._changed:
             while not self._batches:
                 if self._closed is not None:
                     raise Closed(self._closed)
                 left_us = None if until_us is None else until_us - self._clock.monotonic_us()
                 if left_us is not None and left_us <= 0:
-                    return None
+                    return False
                 if not self._clock.wait(self._changed, left_us) and left_us is not None:
                     until_us = 0  # one last look
-            batch, places, count = self._batches.popleft()
-            self._forget(batch, count)
-            return batch, places
+            return True
 
     def _messages_of(self, batch: Batch, places: Sequence[int] | None) -> list[Message]:
         found = batch.body.messages(batch.first_offset, places, self)
@@ -154,7 +173,7 @@ class Live:
             try:
                 found = self.batch(1000)
             except Closed:
-                if self._closed == CLOSED_BY_USER:
+                if self._closed in (CLOSED_BY_USER, BUS_CLOSED):
                     return
                 raise
             yield from found
@@ -210,4 +229,5 @@ def check_max(max: int) -> None:
         raise Malformed(f"a batch of {max!r} messages; ask for 1 or more")
 
 
+BUS_CLOSED = "the bus is closed; open it again"
 CLOSED_BY_USER = "the subscription is closed; subscribe again to go on"

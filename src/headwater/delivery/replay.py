@@ -82,6 +82,7 @@ class Reading:
         self._cursors: dict[str, Cursor] = {}
         self._next: dict[str, tuple[Batch, Sequence[int]]] = {}
         self._ends: dict[str, int] = {}
+        self._is_open = False
         self._ready: deque[Message] = deque()
         self._signal = threading.Condition()
         self._version = 0
@@ -89,6 +90,7 @@ class Reading:
         self._wakers: list[Callable[[], None]] = []
         self._open()
         self._ends = {root: cursor.root.stream.durable for root, cursor in self._cursors.items()}
+        self._is_open = True
 
     def _open(self) -> None:
         """A cursor for each root that the filter may match; one that appears later is read from its first message."""
@@ -99,14 +101,14 @@ class Reading:
                 self._cursors[root.name] = Cursor(root, self._wanted, self._position(root), self._config)
 
     def _position(self, root: Root) -> int:
-        if self._ends and root.name not in self._ends:
-            return 1
-        if self._since is not None:
-            return root.stream.offset_at(from_datetime(self._since))
         if isinstance(self._after, int):
             return self._after + 1
         if self._after is not None and root.name in self._after:
             return self._after[root.name] + 1
+        if self._is_open and root.name not in self._ends:
+            return 1  # it appeared later: everything in it is new
+        if self._since is not None:
+            return root.stream.offset_at(from_datetime(self._since))
         return root.stream.first_offset
 
     # Reading

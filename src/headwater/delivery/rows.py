@@ -115,6 +115,10 @@ class RowCommit:
         """Have them written soon."""
         self._group.kick()
 
+    def flush(self) -> None:
+        """Return when everything enqueued so far is in the state."""
+        self._group.run(lambda: None)
+
     def write(self, changed: Rows) -> None:
         """Write rows, durably."""
         if changed:

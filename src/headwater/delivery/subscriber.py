@@ -24,7 +24,7 @@ from headwater.delivery.cursor import Cursor, keys_of, places_in
 from headwater.delivery.rows import CopyRow, DeadRow, RowCommit, RowsItem, SubscriptionRow
 from headwater.delivery.subscription import Changes, LaneId, Lease, Moment, State, Subscription
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Gap, Malformed
+from headwater.errors import Closed, Failed, Gap, Malformed
 from headwater.message import Message, Receipt
 from headwater.store import state as rows
 from headwater.store.batch import Batch
@@ -32,8 +32,10 @@ from headwater.store.log import Hole
 from headwater.store.state import Rows
 from headwater.store.state import State as StateStore
 from headwater.topics.name import compile_filter, filter_covers_root
-from headwater.topics.root import Root
+from headwater.topics.root import Purge, Root
 from headwater.topics.roots import Roots
+
+Messages = dict[tuple[LaneId, int], Message]
 
 
 class Held:
@@ -64,12 +66,14 @@ class Held:
 class _Ahead:
     """A batch that was read and is being handed out piece by piece."""
 
-    __slots__ = ("batch", "cursor", "places")
+    __slots__ = ("batch", "cursor", "places", "purges")
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self.batch: Batch | None = None
         self.places: Sequence[int] = ()
+        self.purges: tuple[Purge, ...] = ()
+        """Those that were known when the places were found."""
 
 
 class Subscriber:
@@ -228,18 +232,24 @@ class Subscriber:
             self._check_open()
             self._open_lanes()
             now = self._moment()
-            found = self._take_again(consumer, limit, now)
-            if len(found) < limit and self._gap is None:
-                self._take_fresh(consumer, limit, now, found)
+            found: list[Message] = []
+            try:
+                self._take_again(consumer, limit, now, found)
+                if len(found) < limit and self._gap is None:
+                    self._take_fresh(consumer, limit, now, found)
+            except OSError as error:
+                # What was taken before it is in this consumer's hands already; it fails again at the next take.
+                if not found:
+                    raise Failed(f'subscription "{self.options.id}" could not be read: {error}') from error
+            finally:
+                self._arm()
             if not found and self._gap is not None:
                 gap, self._gap = self._gap, None
                 raise gap
-            self._arm()
             return found
 
-    def _take_again(self, consumer: object, limit: int, now: Moment) -> list[Message]:
+    def _take_again(self, consumer: object, limit: int, now: Moment, found: list[Message]) -> None:
         """What was handed out before, or is a copy."""
-        found: list[Message] = []
         again = self._machine.redeliverable(consumer, limit, now)
         for lane, run in groupby(again, key=lambda place: place[0]):
             offsets = [offset for _, offset in run]
@@ -253,7 +263,7 @@ class Subscriber:
                     found.append(msgspec.structs.replace(message, attempt=attempt, origin=held))
             if gone := [offset for offset in offsets if offset not in there]:
                 self._store(self._machine.ack(lease, gone))
-        return found
+                self._commit.kick()
 
     def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Message]) -> None:
         """Go round the roots, so that a busy one does not starve the others."""
@@ -280,11 +290,13 @@ class Subscriber:
             position = ahead.cursor.position
             if position > self._machine.position(stream):
                 self._machine.skip_to(stream, position)
+                self._lag.pop(stream, None)
             if isinstance(found, Hole):
                 self._meet(stream, found)
                 return self._read_ahead(stream, now) if self._gap is None else False
             return False
         ahead.batch, ahead.places = found
+        ahead.purges = ahead.cursor.root.purges
         return True
 
     def _meet(self, stream: int, hole: Hole) -> None:
@@ -301,6 +313,8 @@ class Subscriber:
         ahead = self._ahead[stream]
         batch = ahead.batch
         assert batch is not None
+        if not self._still_there(stream, ahead, batch, now):
+            return []
         places, ahead.places = ahead.places[:room], ahead.places[room:]
         first = batch.first_offset
         offsets = [first + place for place in places]
@@ -316,6 +330,18 @@ class Subscriber:
         if len(lease.offsets) != len(places):
             places = [offset - first for offset in lease.offsets]
         return batch.body.messages(first, places, self._hold(lease))
+
+    def _still_there(self, stream: int, ahead: _Ahead, batch: Batch, now: Moment) -> bool:
+        """Drop what was purged, or outlived its ttl, since the batch was read."""
+        purges = ahead.cursor.root.purges
+        if purges is ahead.purges and batch.body.expiries is None:
+            return True
+        position = batch.first_offset + ahead.places[0]
+        ahead.places, ahead.purges = places_in(batch, self.wanted, position, purges, now.wall_us), purges
+        self._lag.pop(stream, None)
+        if not ahead.places:
+            self._machine.skip_to(stream, batch.last_offset + 1)
+        return bool(ahead.places)
 
     def _hold(self, lease: Lease) -> Held:
         if lease.deadline_us:
@@ -414,7 +440,9 @@ class Subscriber:
     def _fail(self, apply: Callable[[Held, Moment], Changes], message: Message) -> None:
         with self._lock:
             self._check_open()
-            item = self._store(apply(self._mine(message.origin), self._moment()))
+            held = self._mine(message.origin)
+            known = {(held.lease.lane, message.offset): message}
+            item = self._store(apply(held, self._moment()), known)
             self._arm()
         self.wake()
         self._finish(item, wait=True)
@@ -437,21 +465,24 @@ class Subscriber:
         else:
             self._commit.kick()
 
-    def _store(self, changes: Changes) -> RowsItem | None:
-        """Enqueue what changed; under the lock, so that rows are stored in the order of the changes."""
+    def _store(self, changes: Changes, known: Messages | None = None) -> RowsItem | None:
+        """Enqueue what changed; under the lock, so that rows are stored in the order of the changes.
+
+        `known` are the messages that may have died by it, read before it: a read that fails must change nothing.
+        """
         if not changes or changes.lazy:
             return None
-        dead = self._dead_rows(changes)
+        dead = self._dead_rows(changes, known or {})
         changed = stored.rows_of(self.number, changes)
         changed.update(dead)
         return self._commit.enqueue(changed)
 
-    def _dead_rows(self, changes: Changes) -> Rows:
+    def _dead_rows(self, changes: Changes, known: Messages) -> Rows:
         """Copies of the messages that the subscription gives up on."""
         changed: Rows = {}
         now = self._moment()
         for lane, offset, failure in changes.dead:
-            message = self._fetch(lane, [offset], now).get(offset)
+            message = known.get((lane, offset))
             if message is None:
                 continue
             row = DeadRow(
@@ -476,6 +507,7 @@ class Subscriber:
         return changed
 
     def _drop_oldest_dead(self, changed: Rows) -> None:
+        self._commit.flush()
         for key, _ in self._state.scan(rows.key_u32(rows.DEAD, self.number)):
             if self._dead <= self._config.dead_letters_max:
                 return
@@ -488,11 +520,13 @@ class Subscriber:
 
     # Time
 
-    def _arm(self) -> None:
+    def _arm(self, but_not: int | None = None) -> None:
         """Be called at the next moment at which something has to happen."""
         while self._leases and not self._machine.is_open(self._leases[0][2]):
             heapq.heappop(self._leases)
         due_us = self._machine.next_due_us() if self._machine.consumers else None
+        if due_us == but_not:
+            due_us = None
         if self._leases and (due_us is None or self._leases[0][0] < due_us):
             due_us = self._leases[0][0]
         self._timers.set(self, due_us, self._ring)
@@ -501,12 +535,23 @@ class Subscriber:
         with self._lock:
             now = self._moment()
             while self._leases and self._leases[0][0] <= now.monotonic_us:
-                self._store(self._machine.expire(heapq.heappop(self._leases)[2], now))
+                lease = self._leases[0][2]
+                known = self._doomed(lease, now)
+                heapq.heappop(self._leases)
+                self._store(self._machine.expire(lease, now), known)
             due_us = self._machine.next_due_us()
-            if due_us is None or due_us > now.monotonic_us:
-                self._arm()
+            # A retry that is due already waits for a consumer to ask; the timer is for what comes after it.
+            self._arm(but_not=due_us if due_us is not None and due_us <= now.monotonic_us else None)
         self._commit.kick()
         self.wake()
+
+    def _doomed(self, lease: Lease, now: Moment) -> Messages:
+        """Messages that a timeout would be the last attempt of, read before it is counted."""
+        limit = self.options.max_attempts
+        if not limit or not self._machine.is_open(lease):
+            return {}
+        last = [offset for offset in lease.offsets if self._machine.attempt(lease.lane, offset) >= limit]
+        return {(lease.lane, offset): message for offset, message in self._fetch(lease.lane, last, now).items()}
 
     # Changes from outside
 
@@ -581,6 +626,7 @@ class Subscriber:
             position = found[0].first_offset + found[1][0]
         if position > self._machine.position(stream):
             self._machine.skip_to(stream, position)
+            self._lag.pop(stream, None)
             self._ahead[stream] = self._fresh_ahead(ahead.cursor.root)
 
     def risen_floors(self) -> Rows:
@@ -603,11 +649,10 @@ class Subscriber:
         """Lag, in flight, retrying, dead."""
         with self._lock:
             self._open_lanes()
-            lag = sum(self._pending(stream) for stream in self._ahead)
-            for (stream, copies), offset, state, _ in self._machine.states():
-                # What was loaded ahead of the position is among the pending; what is acked of it is not lag.
-                is_counted = not copies and stream in self._ahead and offset >= self._machine.position(stream)
-                lag += (state is not State.ACKED) - is_counted
+            states = self._machine.states()
+            known = {(lane[0], offset) for lane, offset, _, _ in states if not lane[1]}
+            lag = sum(self._pending(stream, known) for stream in self._ahead)
+            lag += sum(state is not State.ACKED for _, _, state, _ in states)
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
 
     def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
@@ -624,8 +669,8 @@ class Subscriber:
                 for lane, offset, state, failure in self._machine.states()
             ]
 
-    def _pending(self, stream: int) -> int:
-        """Matching messages that were not handed out yet; each batch is looked at once."""
+    def _pending(self, stream: int, known: set[tuple[int, int]]) -> int:
+        """Matching messages that nothing is known of yet; each batch is looked at once."""
         root = self._by_number[stream]
         position = self._machine.position(stream)
         upto, count = self._lag.get(stream, (position - 1, 0))
@@ -635,7 +680,8 @@ class Subscriber:
         now_us = self._clock.now_us()
         while (found := cursor.next(now_us)) is not None:
             if not isinstance(found, Hole):
-                count += len(found[1])
+                first = found[0].first_offset
+                count += sum((stream, first + place) not in known for place in found[1]) if known else len(found[1])
         self._lag[stream] = (cursor.position - 1, count)
         return count
 

@@ -336,7 +336,7 @@ class Subscription:
         after = step(State.IN_FLIGHT, event)
         lane.in_flight[offset].take(offset, f"it failed ({event}) and is now {after}")
         delay_us = self._delay_us(attempts, delay_s) if after is State.RETRY else 0
-        failure = Failure(attempts, now.wall_us + delay_us, self._errors(lane, offset, error))
+        failure = Failure(attempts, now.wall_us + delay_us, self._errors(lane, offset, error), delay_us)
         if after is State.RETRY:
             self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
         else:
@@ -346,12 +346,12 @@ class Subscription:
     def _delay_us(self, attempts: int, delay_s: float | None) -> int:
         first_s, max_s = self.options.retry_delays_s(self.config)
         if delay_s is None:
-            delay_s = backoff_s(attempts, first_s, max_s, self.config.retry_jitter, self._jitter)
-        return round(min(delay_s, max_s) * SECOND_US)
+            delay_s = min(backoff_s(attempts, first_s, max_s, self.config.retry_jitter, self._jitter), max_s)
+        return round(delay_s * SECOND_US)
 
     def _due_us(self, failure: Failure, now: Moment) -> int:
-        """When a stored failure is due on this run's clock; however the wall clock jumped, within the longest delay."""
-        max_us = round(self.options.retry_delays_s(self.config)[1] * SECOND_US)
+        """When a stored failure is due on this run's clock; however the wall clock jumped, within its delay."""
+        max_us = failure.delay_us or round(self.options.retry_delays_s(self.config)[1] * SECOND_US)
         return now.monotonic_us + min(max(failure.retry_at_us - now.wall_us, 0), max_us)
 
     def _errors(self, lane: Lane, offset: int, error: str) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ COLUMNS_KNOWN = KEYS | HEADERS | RETAIN | EXPIRIES
 FIXED = struct.Struct("<IIII")
 ZEROS = bytes(8)
 NAMES_CACHED_MAX = 64
-COLUMNS_CACHED_TOPICS_MAX = 200_000
+COLUMNS_CACHED_MAX = 256
+COLUMNS_CACHED_MESSAGES_MAX = 10_000
 PACKERS_MAX = 4096
 
 _names_cache: dict[bytes, tuple[str, ...]] = {}
@@ -102,7 +103,7 @@ def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int]:
         places = dict(zip(names, range(len(names)), strict=True))
         index = _int32(list(map(places.__getitem__, topics)))
     made = b"".join((*_binary([name.encode() for name in names]), index)), len(names)
-    if sum(map(len, _columns_cache)) + len(key) > COLUMNS_CACHED_TOPICS_MAX:
+    if len(_columns_cache) >= COLUMNS_CACHED_MAX or len(key) > COLUMNS_CACHED_MESSAGES_MAX:
         _columns_cache.clear()
     _columns_cache[key] = made
     return made

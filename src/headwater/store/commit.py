@@ -147,7 +147,7 @@ class GroupCommit(Generic[T]):
 
     def submit_and_wait(self, item: T | Call) -> None:
         """Commit an item; returns when it is durable, raises what went wrong."""
-        self._refuse_owner()
+        self.refuse_owner()
         with self._lock:
             item.is_blocking = True
             self._add(item)
@@ -167,7 +167,7 @@ class GroupCommit(Generic[T]):
 
     def drive(self, item: T | Call) -> None:
         """Wait for an item that was enqueued, committing it here if nobody else is at it."""
-        self._refuse_owner()
+        self.refuse_owner()
         with self._lock:
             lead = not self._busy and item.is_waiting
             if lead:
@@ -182,7 +182,8 @@ class GroupCommit(Generic[T]):
                 self._hand_over()
         item.wait()
 
-    def _refuse_owner(self) -> None:
+    def refuse_owner(self) -> None:
+        """Conflict if the calling thread is the one that commits: what it asks for would wait for itself."""
         if self._owner == threading.get_ident():
             raise Conflict(
                 "this would wait for itself: it was called by a callback in the thread that commits; "
@@ -211,6 +212,7 @@ class GroupCommit(Generic[T]):
 
     def close(self) -> None:
         """Commit what is pending, and accept nothing more."""
+        self.refuse_owner()
         with self._lock:
             self._closed = True
             if self._pending and not self._busy:

@@ -46,6 +46,16 @@ class Journal:
         """Make what was written durable."""
         self._open().datasync()
 
+    def sync_found(self) -> None:
+        """Make durable what an earlier process wrote, if it did."""
+        if self._files.exists(self.path):
+            self.sync()
+
+    def write_anew(self) -> None:
+        """Bring what an earlier process wrote, if it did, into a new file."""
+        if self._files.exists(self.path):
+            self._files.write(self.path, self._files.read(self.path))
+
     def restart(self) -> None:
         """Write from the first byte again; the segments must be synced by now."""
         self.end = 0

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
+from headwater.errors import Closed
 from headwater.store.batch import ALIGN, HEADER_BYTES_MAX, MAGIC, BadBatch, Batch, Header, open_body, read_header
 from headwater.store.files import File, Files
 
@@ -32,6 +33,7 @@ class FilePool:
         self._open: OrderedDict[str, File] = OrderedDict()
         self._dirty: set[str] = set()
         self._lock = threading.Lock()
+        self._closed = False
 
     def get(self, path: str) -> File:
         """The open file of a path."""
@@ -40,6 +42,8 @@ class FilePool:
             if file is not None:
                 self._open.move_to_end(path)
                 return file
+            if self._closed:
+                raise Closed("the bus is closed; open it again to read on")
             file = self._open[path] = self.files.open(path, write=self._write)
             if len(self._open) > self._max:
                 self._let_go_of_one()
@@ -72,6 +76,7 @@ class FilePool:
     def close(self) -> None:
         """Close them all."""
         with self._lock:
+            self._closed = True
             for file in self._open.values():
                 file.close()
             self._open.clear()

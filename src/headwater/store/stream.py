@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from headwater.config import Config
@@ -57,6 +57,7 @@ class DiskStream:
         self.time_us = 0
         self.failed: str | None = None
         """Why nothing is appended any more."""
+        self.on_failure: Callable[[], None] = lambda: None
         self._tail: list[Batch] = []
         self.tail_bytes = 0
         self._loaded: list[Segment] = []
@@ -164,6 +165,7 @@ class DiskStream:
     def fail(self, reason: str) -> None:
         """Append nothing any more."""
         self.failed = reason
+        self.on_failure()
 
     def commit(self, writes: Sequence[Write]) -> None:
         """What was written is durable: let readers see it."""

@@ -17,12 +17,15 @@ from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
 from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
 from headwater.store.recovery import Recovery
-from headwater.store.segment import FilePool
+from headwater.store.segment import FilePool, Segment, bases
 from headwater.store.stream import DiskStream, length_of, open_segments
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
+
+DOUBT = 0
+"""The cell, as streams count from 1, that is not 0 once a sync has failed."""
 
 Group = Sequence[tuple[DiskStream, Sequence[Write]]]
 
@@ -91,9 +94,12 @@ class Streams:
         # What a killed process made may have no durable name yet.
         self._files.sync_folder(f"{self._folder}/streams")
         self._cells = self._files.cells(f"{self._folder}/{folders.WATERMARKS}")
-        journaled = self._journal.batches()
         met: dict[str, Found] = {}
         streams = self._folders()
+        if self._cells.get(DOUBT):
+            self._write_anew(streams)
+        self._sync_found(streams)
+        journaled = self._journal.batches()
         known = {stream.root for stream in streams}
         for root in journaled.keys() - known:
             streams.append(self._new(root))
@@ -111,16 +117,38 @@ class Streams:
                 f"{self._folder}/quarantine",
                 lambda batch, stream=stream: apply(stream, batch),  # type: ignore[misc]
             ).run()
-            # What a killed process wrote may be in memory only: make it durable before anybody relies on it.
-            if stream.segments:
-                self._pool.written(stream.segments[-1].log_path)
-                self._files.sync_folder(stream.folder)
         self._sync_segments()
         for stream in streams:
             self._cells.set(stream.number, stream.durable)
         if journaled:
             self._journal.clear()
+        if self._cells.get(DOUBT):
+            self._cells.set(DOUBT, 0)
         return met
+
+    def _write_anew(self, streams: list[DiskStream]) -> None:
+        """Write to new files, under new names, what a process left whose sync failed: of the old ones the kernel
+        believes that they are on disk, so that no sync would bring them there."""
+        self._journal.write_anew()
+        for stream in streams:
+            found = bases(self._files, stream.folder)
+            if found:
+                path = Segment(stream.folder, found[-1]).log_path
+                self._files.write(path, self._files.read(path))
+            else:
+                self._files.rename(stream.folder, f"{self._folder}/streams/renamed")
+                self._files.rename(f"{self._folder}/streams/renamed", stream.folder)
+        self._files.sync_folder(f"{self._folder}/streams")
+
+    def _sync_found(self, streams: list[DiskStream]) -> None:
+        """Make durable what is found: a killed process may have left it in memory only, and the state is about to
+        reflect it."""
+        self._journal.sync_found()
+        for stream in streams:
+            found = bases(self._files, stream.folder)
+            if found:
+                self._pool.get(Segment(stream.folder, found[-1]).log_path).datasync()
+                self._files.sync_folder(stream.folder)
 
     def look(self, holes: Callable[[int], list[Hole]]) -> None:
         """See the streams as they are now, beside a process that owns them; changes nothing."""
@@ -141,7 +169,15 @@ class Streams:
         return sorted(streams, key=lambda stream: stream.number)
 
     def _stream(self, name: str, number: int, root: str) -> DiskStream:
-        return DiskStream(self._files, self._pool, self._config, f"{self._folder}/streams/{name}", number, root)
+        folder = f"{self._folder}/streams/{name}"
+        stream = DiskStream(self._files, self._pool, self._config, folder, number, root)
+        stream.on_failure = self._note_failure
+        return stream
+
+    def _note_failure(self) -> None:
+        """Tell the next process; it need not be durable, as a crash would settle what is in doubt."""
+        if self._cells is not None:
+            self._cells.set(DOUBT, 1)
 
     def _new(self, root: str) -> DiskStream:
         names: dict[str, int] = {}

@@ -60,6 +60,7 @@ class Producer(msgspec.Struct, array_like=True):
 class Purge(msgspec.Struct, frozen=True):
     """Messages that were purged: those of the wanted topics, up to an offset."""
 
+    filter: str
     wanted: Callable[[str], bool]
     upto: int
 
@@ -86,13 +87,11 @@ class Root:
         self._producers: dict[str, Producer] = {}
         self._producers_dirty: set[str] = set()
         self._producer_count = row.producers
-        self._broken: dict[str, int] = {}
-        """Producers whose publish failed, and its sequence: later ones fail until it has been sent again."""
 
     def _load_purges(self) -> tuple[Purge, ...]:
         found = self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))
         return tuple(
-            Purge(compile_filter(pattern), upto)
+            Purge(pattern, compile_filter(pattern), upto)
             for pattern, upto in (msgspec.msgpack.decode(value, type=tuple[str, int]) for _, value in found)
         )
 
@@ -101,10 +100,16 @@ class Root:
         number = self.stream.number
         if is_everything_of(filter, self.name):
             self.purged_upto = upto
-        places = [rows.offset_in(key) for key, _ in self._state.scan(rows.key_u32(rows.PURGE, number))]
+        place, known = 1, msgspec.msgpack.Decoder(tuple[str, int])
+        for key, value in self._state.scan(rows.key_u32(rows.PURGE, number)):
+            place = rows.offset_in(key)
+            if known.decode(value)[0] == filter:
+                break
+            place += 1
         changed = self.forget_topics(compile_filter(filter))
-        changed[rows.key_offset(rows.PURGE, number, 1 + max(places, default=0))] = rows.pack((filter, upto))
-        self.purges += (Purge(compile_filter(filter), upto),)
+        changed[rows.key_offset(rows.PURGE, number, place)] = rows.pack((filter, upto))
+        others = tuple(purge for purge in self.purges if purge.filter != filter)
+        self.purges = (*others, Purge(filter, compile_filter(filter), upto))
         return changed
 
     def forget_purges(self) -> Rows:
@@ -164,14 +169,6 @@ class Root:
 
     def repeated(self, producer: str, sequence: int) -> Stored | None:
         """What this sequence was given the first time, if this is a repeat; Conflict if it cannot be told any more."""
-        broken = self._broken.get(producer)
-        if broken is not None:
-            if sequence > broken:
-                raise Conflict(
-                    f'sequence {broken} of producer "{producer}" failed, so {sequence} is refused to keep their order; '
-                    f"send {broken} again first"
-                )
-            del self._broken[producer]
         known = self._producer(producer)
         if sequence > known.last:
             return None
@@ -182,11 +179,6 @@ class Root:
                 f"{self._config.producer_window}; it was stored long ago, or never: count on from {known.last + 1}"
             )
         return stored
-
-    def broke(self, producer: str, sequence: int) -> None:
-        """A publish failed: the producer's later ones must not overtake it."""
-        if len(self._broken) < self._config.producers_max:
-            self._broken[producer] = min(sequence, self._broken.get(producer, sequence))
 
     def _producer(self, name: str) -> Producer:
         known = self._producers.get(name)

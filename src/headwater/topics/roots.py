@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,6 +30,10 @@ from headwater.topics.root import DELAYED, Root, RootRow, check_topics
 DISK_CHECK_BYTES = 4 * 1024 * 1024
 """Free room is asked for again after this much was written."""
 
+LOOKS_MAX = 10
+"""Tries to look between two checkpoints before waiting for a turn."""
+
+R = TypeVar("R")
 OnDurable = Callable[[Root, Sequence[Batch]], None]
 
 
@@ -183,6 +187,12 @@ class Roots:
         self._delayed = 0
         """Delayed messages that wait."""
         self._delays_promised = 0
+        self._broken: dict[tuple[str, str], int] = {}
+        """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
+        self._half_way: str | None = None
+        """Why nothing may be called applied any more."""
+        self.version = 0
+        """Odd while a checkpoint moves what memory knows into the state; whoever looks at both looks again then."""
         self.commit = GroupCommit("log", self._commit, config.group_bytes_max, config.group_messages_max)
 
     # Looking
@@ -200,6 +210,16 @@ class Roots:
         """How many there are."""
         return len(self._roots)
 
+    def look_at(self, read: Callable[[], R]) -> R:
+        """Read what is partly in memory and partly in the state, from any thread: not across a checkpoint."""
+        for _ in range(LOOKS_MAX):
+            version = self.version
+            if version % 2 == 0:
+                found = read()
+                if self.version == version:
+                    return found
+        return self.commit.run(read)
+
     # Opening
 
     def recover(self) -> dict[str, Found]:
@@ -208,7 +228,6 @@ class Roots:
         for key, value in self._state.scan(rows.STREAM):
             known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
         floors = self._acked_floors()
-        self._delayed = sum(1 for _ in self._state.scan(rows.DELAYED))
 
         def checkpoint(number: int) -> Checkpoint:
             return known[number].checkpoint if number in known else Checkpoint()
@@ -222,6 +241,7 @@ class Roots:
         for stream in self._log.all():
             self._root_of(stream, known)
         self._keep_holes(met)
+        self._delayed = sum(1 for _ in self._state.scan(rows.DELAYED))
         if any(found.batches or found.holes for found in met.values()):
             self.checkpoint()
         return met
@@ -343,8 +363,7 @@ class Roots:
                 return
         fresh = self._unrepeated(item, group)
         self._check_quotas(item, fresh)
-        for part in fresh:
-            root = self._open(part.root)
+        for root, part in [(self._open(part.root), part) for part in fresh]:
             root.promise(part.topics, part.retained_topics)
             if part.body is None and item.producer is None:
                 self._loosely(root, group, item, part)
@@ -364,10 +383,12 @@ class Roots:
         """The parts that are to be stored; what an idempotent producer sent before is answered as it was then."""
         if item.producer is None or item.producer.startswith(DELAYED):
             return item.parts
+        self._check_order(item)
         fresh = []
         for part in item.parts:
             coming = group.coming.get((part.root, item.producer), {})
             if item.sequence in coming:
+                _check_same(item, part, len(coming[item.sequence][1].topics))
                 group.echoes.append((item, part, *coming[item.sequence]))
                 continue
             if coming and item.sequence < max(coming):
@@ -380,8 +401,23 @@ class Roots:
             if stored is None:
                 fresh.append(part)
             else:
+                _check_same(item, part, stored.count)
                 item.runs.append((part.positions, stored.first_offset, stored.time_us, True))
         return fresh
+
+    def _check_order(self, item: Publish) -> None:
+        """A producer whose publish failed sends that one again before any later one."""
+        for part in item.parts:
+            broken = self._broken.get((part.root, item.producer or ""))
+            if broken is None:
+                continue
+            if item.sequence > broken:
+                raise Conflict(
+                    f'sequence {broken} of producer "{item.producer}" failed, so {item.sequence} is refused to keep '
+                    f"their order; send {broken} again first"
+                )
+            if item.sequence == broken:
+                del self._broken[part.root, item.producer or ""]
 
     def _check_quotas(self, item: Publish, parts: list[Part]) -> None:
         config = self._config
@@ -443,6 +479,19 @@ class Roots:
                 for stream, _ in writes:
                     stream.fail(f"a commit was interrupted ({error!r})")
             raise
+        try:
+            self._reflect(group)
+        except BaseException as error:
+            # It is on disk, and memory is half way: recovery re-applies it, if nothing calls it applied till then.
+            self._half_way = f"what a publish changed could not be noted ({error!r})"
+            for stream, _ in writes:
+                stream.fail(self._half_way)
+            if not isinstance(error, Exception):
+                raise
+            raise Failed(f"{self._half_way}; it may be stored or not: close the bus and open it again") from error
+
+    def _reflect(self, group: _Group) -> None:
+        """The group is durable: let everything reflect it, and tell who waits."""
         for root, places in group.places.items():
             for place in places:
                 batch = place.write.batch
@@ -470,9 +519,9 @@ class Roots:
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
         if item.producer is not None:
             for part in item.parts:
-                root = self._roots.get(part.root)
-                if root is not None and error.code != 409:
-                    root.broke(item.producer, item.sequence)
+                if error.code != 409 and len(self._broken) < self._config.producers_max:
+                    key = (part.root, item.producer)
+                    self._broken[key] = min(item.sequence, self._broken.get(key, item.sequence))
         item.finish(error)
 
     def _note_delays(self, root: Root, batch: Batch) -> None:
@@ -491,6 +540,8 @@ class Roots:
 
     def checkpoint(self) -> None:
         """Let the state reflect every stream, all in one atomic write."""
+        if self._half_way is not None:
+            return
         changed: Rows = {}
         marks: list[tuple[Root, Checkpoint]] = []
         for root in self._roots.values():
@@ -498,14 +549,17 @@ class Roots:
                 mark = self._log.checkpoint(root.stream)
                 changed.update(root.rows(mark))
                 marks.append((root, mark))
-        if changed:
-            try:
+        self.version += 1
+        try:
+            if changed:
                 self._state.write(changed)
                 self._state.sync()
-            except Exception as error:
-                raise Failed(f"the state store failed: {error}") from error
-        for root, mark in marks:
-            root.checkpointed(mark)
+            for root, mark in marks:
+                root.checkpointed(mark)
+        except Exception as error:
+            raise Failed(f"the state store failed: {error}") from error
+        finally:
+            self.version += 1
         self._since_bytes = self._since_batches = 0
 
     def checkpoint_all(self) -> None:
@@ -527,3 +581,11 @@ def parts_by_root(topics: Sequence[str], root_of: Mapping[str, str]) -> dict[str
     for position, root in enumerate(map(root_of.__getitem__, topics)):
         places[root].append(position)
     return places
+
+
+def _check_same(item: Publish, part: Part, count: int) -> None:
+    if count != len(part.topics):
+        raise Conflict(
+            f'sequence {item.sequence} of producer "{item.producer}" was {count} messages to "{part.root}" the first '
+            f"time and is {len(part.topics)} now; give what is new a new sequence"
+        )

@@ -1,0 +1,166 @@
+"""Dead letters: a move between two kinds of rows, never in both and never in none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import headwater
+from headwater import Bus, Config, Conflict, ManualClock, NotFound
+from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, DeadLetters
+from headwater.store.state import MemoryState
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class CountingState(MemoryState):
+    """Rows in memory, and how many of some kinds there were after each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: list[int] = []
+
+    def write(self, rows: Any) -> None:
+        super().write(rows)
+        self.sums.append(sum(1 for kind in (b"L", b"Q") for _ in self.scan(kind)))
+
+
+@pytest.fixture
+def state() -> CountingState:
+    return CountingState()
+
+
+@pytest.fixture
+def bus(state: CountingState) -> Iterator[Bus]:
+    with headwater.open(":memory:", clock=ManualClock(), state=state) as made:
+        yield made
+
+
+@pytest.fixture
+def letters(bus: Bus) -> DeadLetters:
+    return bus._dead_letters
+
+
+def kill(bus: Bus, *topics: str, **options: Any) -> Any:
+    """A subscription to everything that gave up on one message of each topic."""
+    sub = bus.subscribe("#", id="s", start="earliest", order="none", **options)
+    for topic in topics:
+        bus.publish(topic, topic.encode())
+    for message in sub.batch(100, 0):
+        message.reject(f"no {message.topic}")
+    return sub
+
+
+def payloads(messages: Any) -> list[bytes]:
+    return [message.payload for message in messages]
+
+
+def test_they_are_listed_by_root_and_offset(bus: Bus, letters: DeadLetters) -> None:
+    kill(bus, "b/1", "a/1", "b/2", "a/2")
+    assert [(letter.topic, letter.offset) for letter in letters.all("s")] == [
+        ("b/1", 1),
+        ("b/2", 2),
+        ("a/1", 1),
+        ("a/2", 2),
+    ]
+
+
+def test_one_is_found_by_its_offset_or_by_root_and_offset_where_that_is_not_enough(
+    bus: Bus, letters: DeadLetters
+) -> None:
+    kill(bus, "a/1", "b/1", "b/2")
+    assert letters.get("s", 2).topic == "b/2"
+    assert letters.get("s", ("a", 1)).topic == "a/1"
+    assert letters.get("s", ("b", 1)).topic == "b/1"
+    with pytest.raises(Conflict, match="say which"):
+        letters.get("s", 1)
+    for missing in (3, ("a", 2), ("c", 1)):
+        with pytest.raises(NotFound):
+            letters.get("s", missing)  # type: ignore[arg-type]
+
+
+def test_an_offset_that_is_two_letters_is_not_redriven_or_dropped_by_accident(bus: Bus, letters: DeadLetters) -> None:
+    sub = kill(bus, "a/1", "b/1")
+    for change in (letters.redrive, letters.drop):
+        with pytest.raises(Conflict):
+            change("s", [1])
+    assert letters.redrive("s", [("b", 1)]) == 1
+    assert payloads(sub.batch(10, 0)) == [b"b/1"]
+    assert letters.drop("s", [("a", 1)]) == 1
+    assert letters.all("s") == []
+
+
+def test_moving_them_is_one_write(bus: Bus, letters: DeadLetters, state: CountingState) -> None:
+    kill(bus, "a/1", "a/2", "b/1")
+    state.sums.clear()
+    assert letters.redrive("s", None) == 3
+    assert set(state.sums) == {3}, "never in both places, never in none"
+
+
+def test_a_letter_that_dies_again_is_again_in_one_place(bus: Bus, letters: DeadLetters, state: CountingState) -> None:
+    sub = kill(bus, "a/1", "a/2")
+    for _ in range(3):
+        letters.redrive("s", None)
+        state.sums.clear()
+        for message in sub.batch(10, 0):
+            message.reject("again")
+        assert set(state.sums) == {2}
+        assert [letter.offset for letter in letters.all("s")] == [1, 2]
+
+
+def test_redriven_in_the_order_of_their_offsets_before_what_is_new(bus: Bus, letters: DeadLetters) -> None:
+    sub = bus.subscribe("a/#", id="strict", start="earliest")
+    bus.publish_many([("a/x", b"%d" % number) for number in range(5)])
+    messages = sub.batch(5, 0)
+    for place in (3, 1, 0):
+        messages[place].reject("no")
+    sub.ack([messages[2], messages[4]])
+    bus.publish("a/x", b"new")
+    letters.redrive("strict", None)
+    found = sub.batch(10, 0) + sub.batch(10, 0)
+    assert payloads(found) == [b"0", b"1", b"3", b"new"]
+
+
+def test_the_headers_say_where_it_came_from_and_are_not_repeated(bus: Bus, letters: DeadLetters) -> None:
+    sub = kill(bus, "a/1")
+    for error in ("first", "second"):
+        letters.redrive("s", None)
+        (message,) = sub.batch(10, 0)
+        message.reject(error)
+    letters.redrive("s", None)
+    (message,) = sub.batch(10, 0)
+    assert message.headers == ((FROM, "s"), (ATTEMPTS, "1"), (ERROR, "second"))
+
+
+def test_dropping_forgets_them_and_counts(bus: Bus, letters: DeadLetters) -> None:
+    kill(bus, "a/1", "a/2", "a/3")
+    assert letters.drop("s", [2, 9]) == 1
+    assert letters.drop("s", []) == 0
+    assert letters.redrive("s", []) == 0
+    assert bus.subscriptions()[0].dead == 2
+    assert letters.drop("s", None) == 2
+    assert letters.drop("s", None) == 0
+    assert bus.subscriptions()[0].dead == 0
+
+
+def test_a_letter_is_a_copy_that_purge_does_not_take(bus: Bus, letters: DeadLetters) -> None:
+    sub = kill(bus, "a/1")
+    bus.purge("a/#")
+    assert payloads(letters.all("s")) == [b"a/1"]
+    letters.redrive("s", None)
+    assert payloads(sub.batch(10, 0)) == [b"a/1"]
+
+
+def test_the_oldest_is_dropped_beyond_the_limit(state: CountingState) -> None:
+    with headwater.open(":memory:", Config(dead_letters_max=3), state=state) as bus:
+        kill(bus, *(f"a/{number}" for number in range(6)))
+        assert [letter.offset for letter in bus.dead_letters("s")] == [4, 5, 6]
+        assert sum(event.kind == "dead-dropped" for event in bus.events()) == 3
+
+
+def test_nobody_knows_the_letters_of_an_unknown_subscription(letters: DeadLetters) -> None:
+    for use in (letters.all, lambda name: letters.redrive(name, None), lambda name: letters.drop(name, None)):
+        with pytest.raises(NotFound):
+            use("nobody")
