@@ -82,6 +82,7 @@ def settle(bus: Bus) -> None:
         done = threading.Event()
         bus._timers.set(done, bus._clock.monotonic_us(), done.set)
         assert done.wait(WAIT_S)
+    bus._rows.run(lambda: None)  # what they stored is there
 
 
 def payloads(messages: Iterable[Message]) -> list[bytes]:

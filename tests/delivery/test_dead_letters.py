@@ -78,7 +78,7 @@ def test_one_is_found_by_its_offset_or_by_root_and_offset_where_that_is_not_enou
         letters.get("s", 1)
     for missing in (3, ("a", 2), ("c", 1)):
         with pytest.raises(NotFound):
-            letters.get("s", missing)  # type: ignore[arg-type]
+            letters.get("s", missing)
 
 
 def test_an_offset_that_is_two_letters_is_not_redriven_or_dropped_by_accident(bus: Bus, letters: DeadLetters) -> None:

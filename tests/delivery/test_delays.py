@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
 from headwater import Bus, Config, ManualClock, Message, QuotaExceeded
 from headwater.delivery import delays
-from headwater.store.state import MemoryState, key_due
+from headwater.store.state import DELAYED, MemoryState, key_due
 
 WAIT_S = 10.0
 pytestmark = pytest.mark.timeout(30)
@@ -28,6 +29,7 @@ def settle(bus: Bus) -> None:
         done = threading.Event()
         bus._timers.set(done, bus._clock.monotonic_us(), done.set)
         assert done.wait(WAIT_S)
+    bus._rows.run(lambda: None)  # what they stored is there
 
 
 def payloads(messages: Any) -> list[bytes]:
@@ -59,15 +61,23 @@ def test_the_earliest_is_found_and_those_that_are_due_in_their_order() -> None:
     assert delays.earliest(state) is None
     state.write({key_due(due, offset): b"" for due, offset in [(50, 1), (20, 4), (20, 2), (90, 3)]})
     assert delays.earliest(state) == 20
-    assert [offset for _, offset in delays.due(state, 19)] == []
-    assert [offset for _, offset in delays.due(state, 50)] == [2, 4, 1]
-    assert delays.waiting(state) == [(20, 2), (20, 4), (50, 1), (90, 3)]
+    assert delays.due(state, 19, DELAYED) == []
+    assert [offset for _, offset in delays.due(state, 50, DELAYED)] == [2, 4, 1]
+    assert [offset for _, offset in delays.due(state, 50, key_due(20, 2))] == [4, 1]
+    assert list(delays.waiting(state)) == [2, 4, 1, 3]
 
 
-def test_no_more_are_due_at_once_than_are_released_in_one_go() -> None:
+def test_those_that_are_due_are_released_in_several_goes() -> None:
     state = MemoryState()
-    state.write({key_due(5, offset): b"" for offset in range(delays.RELEASED_MAX + 10)})
-    assert len(delays.due(state, 5)) == delays.RELEASED_MAX
+    total = 2 * delays.RELEASED_MAX + 10
+    state.write({key_due(5, offset): b"" for offset in range(total)})
+    found: list[int] = []
+    after = DELAYED
+    while part := delays.due(state, 5, after):
+        assert len(part) <= delays.RELEASED_MAX
+        found += [offset for _, offset in part]
+        after = part[-1][0]
+    assert found == list(range(total))
 
 
 # Released once
@@ -133,8 +143,6 @@ def test_the_number_that_wait_is_right_after_a_kill() -> None:
 
 
 def test_rows_that_the_state_lost_are_made_again_from_the_streams() -> None:
-    import random
-
     for keep in ("none", "random", "all"):
         machine = Machine()
         machine.delay(b"0", 10)
@@ -142,7 +150,7 @@ def test_rows_that_the_state_lost_are_made_again_from_the_streams() -> None:
         machine.delay(b"1", 10)
         machine.bus._timers.close()
         machine.files = machine.files.crash(random.Random(1), "all")
-        machine.state = machine.state.crash(random.Random(1), keep)  # type: ignore[arg-type]
+        machine.state = machine.state.crash(random.Random(1), keep)
         machine.bus = machine._open()
         assert machine.pass_time(0) == [b"0"]
         assert machine.pass_time(10) == [b"0", b"1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -59,6 +60,7 @@ def settle(bus: Bus) -> None:
         done = threading.Event()
         bus._timers.set(done, bus._clock.monotonic_us(), done.set)
         assert done.wait(WAIT_S)
+    bus._rows.run(lambda: None)  # what they stored is there
 
 
 def publish(bus: Bus, count: int, topic: str = "jobs/x", first: int = 0) -> None:
@@ -132,7 +134,9 @@ def test_an_ack_of_many_is_one_write(bus: Bus, state: GatedState) -> None:
     assert bus.subscriptions()[0].floors == {"jobs": 60}
 
 
-def test_when_the_state_store_fails_nothing_is_acked_any_more_and_it_is_said(bus: Bus, state: GatedState) -> None:
+def test_when_the_state_store_fails_nothing_is_acked_any_more_and_it_is_said_and_the_bus_closes(
+    bus: Bus, state: GatedState
+) -> None:
     publish(bus, 3)
     sub = bus.subscribe("jobs/#", id="s", start="earliest")
     messages = sub.batch(3, 0)
@@ -144,6 +148,7 @@ def test_when_the_state_store_fails_nothing_is_acked_any_more_and_it_is_said(bus
         messages[1].ack()
     assert any(event.kind == "trouble" for event in bus.events())
     assert bus.publish("jobs/x", b"").offset == 4
+    bus.close()
 
 
 # Handing out
@@ -346,7 +351,7 @@ def test_consumers_in_many_threads_that_fail_now_and_then_get_everything_done_on
                     if len(done) >= total:
                         finished.set()
 
-        threads = [in_thread(lambda number=number: consume(number)) for number in range(4)]
+        threads = [in_thread(partial(consume, number)) for number in range(4)]
         for thread, results in threads:
             thread.join(20)
             assert results == [None]

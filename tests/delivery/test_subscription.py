@@ -399,7 +399,7 @@ def test_the_newest_errors_are_kept_and_cut_between_characters() -> None:
     for error in ("first", "second", "käsé"):
         changes = sub.nack(lease, 1, error, 0.0, NOW)
         lease = sub.hand_out_again("a", HOME, [1], NOW)
-    assert changes.failures[HOME, 1] == Failure(3, WALL_US, ("secon", "käs"))
+    assert changes.failures[HOME, 1] == Failure(3, WALL_US, ("secon", "käs"), 0)
 
 
 def test_a_jump_of_the_wall_clock_does_not_make_retries_due() -> None:

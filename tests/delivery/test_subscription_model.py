@@ -269,7 +269,6 @@ class Model(RuleBasedStateMachine):
         consumers = self.sub.consumers
         self.sub = Subscription(self.options, CONFIG, lambda: 0.5)
         self.leases.clear()
-        max_us = round(CONFIG.retry_delay_s_max * SECOND_US)
         for stream in STREAMS:
             for copies in (False, True):
                 lane = (stream, copies)
@@ -287,7 +286,7 @@ class Model(RuleBasedStateMachine):
                         told.state = State.RETRY if told.attempts else State.PENDING
                         if told.attempts:
                             wait_us = failures[offset].retry_at_us - self.now.wall_us
-                            told.due_us = self.now.monotonic_us + min(max(wait_us, 0), max_us)
+                            told.due_us = self.now.monotonic_us + min(max(wait_us, 0), failures[offset].delay_us or 0)
         for consumer in consumers:
             self.sub.attach(consumer)
 

@@ -246,10 +246,13 @@ class Oracle:
 
     def refuse(self, call: Call, error: HeadwaterError) -> None:
         """The call raised: nothing was stored, unless it was a failure of the disk, after which nobody knows."""
+        self._decide(call, "unknown" if isinstance(error, Failed) else "refused")
+
+    def _decide(self, call: Call, outcome: Outcome) -> None:
         with self._lock:
-            call.outcome = "unknown" if isinstance(error, Failed) else "refused"
+            call.outcome = outcome
             for sent in call.messages:
-                sent.outcome = call.outcome
+                sent.outcome = outcome
 
     # Consuming
 
@@ -428,19 +431,24 @@ class Oracle:
                 by_producer.setdefault(call.producer, []).append(call)
         for calls in by_producer.values():
             for call in calls[-last:]:
-                before = call.outcome
+                is_acked = call.outcome == "acked"
+                if not is_acked:
+                    self._decide(call, "unknown")
                 try:
                     receipts = bus.publish_many(outgoing(call.messages), producer=call.producer, sequence=call.sequence)
                 except Conflict:
                     # It was not stored, and the producer went on: its place in the order is taken.
-                    assert before != "acked"
-                    assert any(later.outcome == "acked" for later in calls[calls.index(call) :])
+                    assert not is_acked
+                    assert any(later.outcome != "refused" for later in calls[calls.index(call) + 1 :])
                     continue
-                if before == "acked":
-                    assert all(receipt.duplicate for receipt in receipts)
+                except HeadwaterError as error:
+                    if not is_acked:
+                        self.refuse(call, error)
+                    raise
+                assert not is_acked or all(receipt.duplicate for receipt in receipts)
                 self.store(call, receipts)
 
-    def release(self, machine: Machine, bus: Bus, upto_us: int) -> None:
+    def release(self, machine: Machine, bus: Bus, upto_us: int, *, damaged: bool = False) -> None:
         """Let the time come for delayed messages: those that are due by then are there, the others are not.
 
         On a disk that has failed or is full they have to wait.
@@ -459,7 +467,7 @@ class Oracle:
         for sent in self.sent.values():
             if sent.due_us > machine.clock.now_us():
                 assert sent.name not in names, f"{sent.name} came too early"
-            elif sent.due_us and sent.outcome == "acked":
+            elif sent.due_us and sent.outcome == "acked" and not damaged:
                 assert sent.name in names, f"{sent.name} was to be delivered by now"
 
     def drain(self, machine: Machine, bus: Bus) -> None:
@@ -525,7 +533,7 @@ def is_due(bus: Bus, now_us: int) -> bool:
 
 def has_failed(bus: Bus) -> bool:
     """Whether there is something that this bus cannot write any more."""
-    return bus._rows._failed is not None or any(root.stream.failed for root in bus._roots.all())
+    return bus._rows.failed is not None or any(root.stream.failed for root in bus._roots.all())
 
 
 def read_all(bus: Bus) -> Found:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headwater.errors import Closed, Conflict, DiskFull, Failed
+from headwater.store import commit as module
 from headwater.store.commit import Call, GroupCommit, Item
 
 WAIT_S = 10.0
@@ -324,6 +325,23 @@ def test_a_commit_thread_that_is_torn_down_leaves_nobody_waiting(
     assert recorder.names == ["torn", "after"]
 
 
+def test_a_caller_that_is_gone_does_not_keep_the_rest_of_its_group_waiting(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers of a group wake each other; one that was interrupted while it waited wakes nobody."""
+    monkeypatch.setattr(module, "WAKE_S_MAX", 0.05)
+    gone = Note("gone")
+    gone.is_blocking = True
+    waiting = [threading.Thread(target=recorder.commit.submit_and_wait, args=(Note(n),), daemon=True) for n in range(4)]
+    with recorder.held():
+        recorder.commit.enqueue(gone)
+        for thread in waiting:
+            thread.start()
+    for thread in waiting:
+        thread.join(WAIT_S)
+    assert not any(thread.is_alive() for thread in waiting)
+
+
 # Something to be done in the committing role
 
 
@@ -496,7 +514,9 @@ def test_closing_waits_for_the_group_under_way_and_ends_the_thread() -> None:
     closer.join(WAIT_S)
     assert not closer.is_alive()
     assert not item.is_waiting
-    assert not any(thread.name == "headwater-log" for thread in threading.enumerate())
+    thread = recorder.commit._thread
+    assert thread is not None
+    assert not thread.is_alive()
 
 
 def test_whoever_waits_for_room_when_it_is_closed_is_told() -> None:

@@ -88,11 +88,12 @@ def test_locate_finds_the_last_batch_that_starts_at_or_before_an_offset(
     assert index.locate(offset) == sum(entry[0] <= offset for entry in entries) - 1
 
 
-@given(ENTRIES, st.integers(4990, 5070))
+@given(ENTRIES, st.data())
 def test_first_at_finds_the_first_batch_appended_at_or_after_a_time(
-    steps: list[tuple[int, int, int]], time_us: int
+    steps: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     index, entries = index_of(steps)
+    time_us = data.draw(st.sampled_from([entry[2] for entry in entries] or [5000])) + data.draw(st.integers(-1, 1))
     assert index.first_at(time_us) == next((entry[0] for entry in entries if entry[2] >= time_us), None)
 
 
@@ -309,6 +310,15 @@ def test_a_batch_in_the_payload_of_a_whole_one_is_not_found(path: str) -> None:
     body = encode_body(["home/t"], [inner], 1000)
     assert inner in body
     assert offsets_of(file_with(path, batch(1, payload=inner), batch(2))) == [1, 2]
+
+
+def test_a_whole_batch_within_the_place_of_a_bad_one_is_found(path: str) -> None:
+    """As a write that was torn leaves it: a new header, and behind it what was there before."""
+    torn = batch(9, payload=bytes(1000))
+    header = header_at(file_with(path, torn), 0)
+    assert header is not None
+    before = (batch(1) + batch(2)).ljust(header.body_bytes, b"\0")
+    assert offsets_of(file_with(path, torn[: header.header_bytes], before, batch(3))) == [1, 2, 3]
 
 
 def test_zeros_between_batches_are_passed_over(path: str) -> None:

@@ -235,7 +235,7 @@ class Dispatcher:
 
     def _let_go(self, subscriber: Subscriber) -> None:
         """Keep how far its floors rose past what does not match; nothing is lost if a crash forgets it."""
-        if not self._is_read_only:
+        if not self._is_read_only and self._commit.failed is None:
             self._commit.write(subscriber.risen_floors())
         subscriber.end()
 
@@ -347,6 +347,6 @@ class Dispatcher:
         """Everybody who waits is told; floors that rose past what does not match are kept."""
         with self._lock:
             for name, subscriber in list(self._served.items()):
-                if subscriber.consumers:
+                if subscriber.consumers and self._commit.failed is None:
                     self._note_use(subscriber)
                 self._forget(name)

@@ -86,7 +86,7 @@ class Failure(msgspec.Struct, frozen=True):
     retry_at_us: int
     """Wall clock. What the machine times by is the monotonic moment, `Lane.due`."""
     errors: tuple[str, ...] = ()
-    delay_us: int = 0
+    delay_us: int | None = None
     """How long it was to wait: after a restart it waits no longer, however the wall clock was set meanwhile."""
 
 
@@ -261,7 +261,10 @@ class Lane:
                 done.discard(first)
             elif first in acked:
                 acked.discard(first)
-                changes.unacked.append((stream, first))
+                if (stream, first) in changes.acked:  # by this same call: it needs no row at all
+                    changes.acked.remove((stream, first))
+                else:
+                    changes.unacked.append((stream, first))
             else:
                 break
             trail.popleft()

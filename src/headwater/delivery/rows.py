@@ -95,13 +95,14 @@ class RowCommit:
     def __init__(self, state: State, on_trouble: Callable[[str], None]) -> None:
         self._state = state
         self._on_trouble = on_trouble
-        self._failed: str | None = None
+        self.failed: str | None = None
+        """Why nothing is written any more."""
         self._group = GroupCommit[RowsItem]("state", self._commit, self.ROWS_MAX, self.ROWS_MAX)
 
     def enqueue(self, changed: Rows, future: Future[object] | None = None) -> RowsItem:
         """Take rows in; their order is that of these calls."""
-        if self._failed is not None:
-            raise ReadOnly(f"nothing can be noted any more: {self._failed}; close the bus and open it again")
+        if self.failed is not None:
+            raise ReadOnly(f"nothing can be noted any more: {self.failed}; close the bus and open it again")
         item = RowsItem(changed)
         item.future = future
         self._group.enqueue(item)
@@ -133,8 +134,8 @@ class RowCommit:
         self._group.close()
 
     def _commit(self, items: list[RowsItem]) -> None:
-        if self._failed is not None:
-            raise ReadOnly(f"nothing can be noted any more: {self._failed}; close the bus and open it again")
+        if self.failed is not None:
+            raise ReadOnly(f"nothing can be noted any more: {self.failed}; close the bus and open it again")
         changed: Rows = {}
         for item in items:
             changed.update(item.rows)
@@ -143,9 +144,9 @@ class RowCommit:
             self._state.sync()
         except Exception as error:
             # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
-            self._failed = f"the state store failed ({error})"
-            self._on_trouble(self._failed)
-            raise Failed(f"it is not on disk: {self._failed}") from error
+            self.failed = f"the state store failed ({error})"
+            self._on_trouble(self.failed)
+            raise Failed(f"it is not on disk: {self.failed}") from error
         for item in items:
             item.finish()
 

@@ -273,7 +273,7 @@ class Subscriber:
             while self._gap is None:
                 room = min(limit - len(found), self._machine.room(consumer))
                 if room <= 0:
-                    self._turn = (self._turn + step) % len(streams)
+                    self._turn = (self._turn + step + 1) % len(streams)
                     return
                 if not self._read_ahead(stream, now):
                     break

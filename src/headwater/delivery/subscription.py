@@ -335,12 +335,13 @@ class Subscription:
                 event = Event.EXHAUST
         after = step(State.IN_FLIGHT, event)
         lane.in_flight[offset].take(offset, f"it failed ({event}) and is now {after}")
-        delay_us = self._delay_us(attempts, delay_s) if after is State.RETRY else 0
-        failure = Failure(attempts, now.wall_us + delay_us, self._errors(lane, offset, error), delay_us)
+        errors = self._errors(lane, offset, error)
         if after is State.RETRY:
+            delay_us = self._delay_us(attempts, delay_s)
+            failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us)
             self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
         else:
-            changes.dead.append((lane.id, offset, failure))
+            changes.dead.append((lane.id, offset, Failure(attempts, now.wall_us, errors)))
             self._ledger.finish(lane, (offset,), event, changes)
 
     def _delay_us(self, attempts: int, delay_s: float | None) -> int:
@@ -351,7 +352,9 @@ class Subscription:
 
     def _due_us(self, failure: Failure, now: Moment) -> int:
         """When a stored failure is due on this run's clock; however the wall clock jumped, within its delay."""
-        max_us = failure.delay_us or round(self.options.retry_delays_s(self.config)[1] * SECOND_US)
+        max_us = failure.delay_us
+        if max_us is None:
+            max_us = round(self.options.retry_delays_s(self.config)[1] * SECOND_US)
         return now.monotonic_us + min(max(failure.retry_at_us - now.wall_us, 0), max_us)
 
     def _errors(self, lane: Lane, offset: int, error: str) -> tuple[str, ...]:

@@ -84,11 +84,12 @@ class Recovery:
         return self._first_after_checkpoint(), 0
 
     def _first_after_checkpoint(self) -> int:
-        """Without a usable place: from the segment that holds the first offset that is not applied."""
+        """Without a usable place: from the segment that holds the last offset that is applied, lest a gap before the
+        next one is passed over."""
         bases = [segment.base for segment in self._stream.segments]
         if not bases:
             return 0
-        later = [place for place, base in enumerate(bases) if base > self._checkpoint.applied + 1]
+        later = [place for place, base in enumerate(bases) if base > max(1, self._checkpoint.applied)]
         first = max(0, later[0] - 1 if later else len(bases) - 1)
         self._stream.end = bases[first] - 1
         return first
@@ -179,12 +180,21 @@ class Recovery:
     def _set_apart(self, segment: Segment, position: int, length: int, last: int) -> None:
         """Acknowledged messages went bad: keep the bytes, remember the gap, go on after it."""
         stream = self._stream
-        first = stream.end + 1
-        if length:
+        fresh = self._untold(stream.end + 1, last)
+        if length and fresh:
             self._keep(segment, position, self._pool.get(segment.log_path).pread(length, position), last)
-        if last >= first:
-            self.found.holes.append(Hole(first, last, f"damaged in {segment.log_path} at byte {position}"))
-            stream.end = last
+        reason = f"damaged in {segment.log_path} at byte {position}"
+        self.found.holes += [Hole(first, upto, reason) for first, upto in fresh]
+        stream.end = max(stream.end, last)
+
+    def _untold(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of a gap that no row tells of yet."""
+        parts = []
+        for hole in self._stream.holes:
+            if hole.first <= last and hole.last >= first:
+                parts.append((first, hole.first - 1))
+                first = hole.last + 1
+        return [(start, end) for start, end in (*parts, (first, last)) if start <= end]
 
     def _append_from_journal(self) -> None:
         """Append what was synced in the journal and did not reach the segment."""
@@ -205,20 +215,16 @@ class Recovery:
             self.found.from_journal += 1
 
     def _note_hole(self, last: int, reason: str) -> None:
-        """Go on after messages that are gone, in a segment of their own, since a segment's offsets follow each
-        other."""
+        """Go on after messages that are gone, in a segment of its own, since a segment's offsets follow each other.
+
+        The one before stays, though it may be empty: until the gap has its row, that is how the next recovery finds it.
+        """
         stream = self._stream
+        if not stream.segments:
+            stream.start_segment(stream.end + 1)
         self.found.holes.append(Hole(stream.end + 1, last, reason))
         stream.end = last
-        if stream.segments and stream.segments[-1].end:
-            stream.roll()
-            return
-        if stream.segments:
-            empty = stream.segments.pop()
-            self._pool.forget(empty.log_path)
-            self._files.remove(empty.index_path)
-            self._files.remove(empty.log_path)
-        stream.start_segment(last + 1)
+        stream.roll()
 
     def _write(self, batch: Batch, stored: bytes) -> None:
         """Put a journaled batch where it belongs, as it was."""
