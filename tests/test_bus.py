@@ -1274,7 +1274,13 @@ def test_several_consumers_share_a_subscription_and_each_message_goes_to_one(bus
 
     in_threads(4, work)
     assert sorted(int(payload) for payload, _ in got) == list(range(count))
-    assert len({consumer for _, consumer in got}) > 1
+
+
+def test_what_one_consumer_holds_another_does_not_get(bus: Bus) -> None:
+    one, other = (bus.subscribe("jobs/#", id="s", start="earliest", order="none") for _ in range(2))
+    publish_numbers(bus, 5)
+    assert payloads(one.batch(2, 0) + other.batch(2, 0) + one.batch(10, 0)) == numbers(5)
+    assert one.next(timeout_s=0) is other.next(timeout_s=0) is None
 
 
 def test_with_strict_order_one_is_active_and_a_standby_takes_over(bus: Bus) -> None:
@@ -1307,12 +1313,14 @@ def test_what_a_leaving_consumer_holds_goes_to_the_others(bus: Bus) -> None:
 
 
 def test_a_consumer_that_is_closed_takes_nothing_more_and_the_subscription_stays(bus: Bus) -> None:
-    sub = bus.subscribe("jobs/#", id="s", start="earliest")
+    sub, other = (bus.subscribe("jobs/#", id="s", start="earliest") for _ in range(2))
     sub.close()
     sub.close()
     with pytest.raises(Closed):
         sub.next(timeout_s=0)
     assert list(sub) == []
+    assert other.next(timeout_s=0) is None
+    other.close()
     assert [info.id for info in bus.subscriptions()] == ["s"]
     with bus.subscribe("jobs/#", id="s") as again:
         publish_numbers(bus, 1)

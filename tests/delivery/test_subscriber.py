@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import headwater
+from faults.faulty_files import FaultyFiles
+from faults.faulty_state import FaultyState
 from headwater import Bus, Config, Failed, ManualClock, Message, Outgoing, ReadOnly, Recalled
 from headwater.store.state import MemoryState
 
@@ -104,6 +106,23 @@ def test_an_ack_returns_when_its_rows_are_written_and_not_before(bus: Bus, state
     state.gate.set()
     thread.join(WAIT_S)
     assert results == [None]
+
+
+def test_what_was_acked_nacked_or_rejected_is_durable_on_return() -> None:
+    state = FaultyState()
+    with Bus("data", files=FaultyFiles(), state=state) as bus:
+        publish(bus, 4)
+        sub = bus.subscribe("jobs/#", id="s", start="earliest", order="none")
+        messages = sub.batch(4, 0)
+        for answer, kind in (
+            (messages[1].ack, b"A"),
+            (messages[2].nack, b"F"),
+            (messages[3].reject, b"L"),
+            (messages[0].ack, b"C"),
+        ):
+            before = {key: row for key, row in state.durable().items() if key.startswith(kind)}
+            answer()
+            assert {key: row for key, row in state.durable().items() if key.startswith(kind)} != before
 
 
 def test_acks_of_a_moment_go_into_one_write(bus: Bus, state: GatedState) -> None:

@@ -125,7 +125,7 @@ class Machine:
         return Machine(self.config, self.files.crash(rng, disk), self.state.crash(rng, state), same_time(self.clock))
 
     def after_kill(self) -> Machine:
-        """The machine after a kill -9 of the process: all that was written is there, and as little durable as before."""
+        """The machine after a kill -9 of the process: all that was written is there, as little durable as before."""
         self.stop()
         return Machine(self.config, self.files.process_kill(), self.state.process_kill(), same_time(self.clock))
 

@@ -167,7 +167,7 @@ def test_append_times_never_decrease_over_a_restart(machine: Machine, oracle: Or
     bus = machine.open()
     before = max(oracle.publish(bus, "a/x").time_us for _ in range(3))
     if "roll" in end:
-        bus._roots.commit.run(bus._roots._roots["a"].stream.roll)
+        bus._roots.commit.run(bus._streams._by_root["a"].roll)
     if end == "crash":
         machine = machine.after_crash(0, "none", "none")
     else:

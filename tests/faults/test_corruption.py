@@ -237,7 +237,7 @@ def test_a_flip_in_what_recovery_does_not_look_at_is_found_when_it_is_read(oracl
     machine = copy_of(written(oracle))
     bus = machine.open()
     if where == "a closed segment":
-        bus._roots.commit.run(bus._roots._roots["a"].stream.roll)
+        bus._roots.commit.run(bus._streams._by_root["a"].roll)
         oracle.publish(bus, "a/x")
     bus._roots.checkpoint_all()
     machine.stop()
@@ -395,7 +395,7 @@ def test_a_flip_in_an_index_is_healed_whatever_it_says(oracle: Oracle) -> None:
     for _ in range(4):
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
-    bus._roots.commit.run(bus._roots._roots["a"].stream.roll)
+    bus._roots.commit.run(bus._streams._by_root["a"].roll)
     for _ in range(4):
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
@@ -418,7 +418,7 @@ def test_an_index_that_is_cut_anywhere_is_healed(oracle: Oracle) -> None:
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
         if count == 3:
-            bus._roots.commit.run(bus._roots._roots["a"].stream.roll)
+            bus._roots.commit.run(bus._streams._by_root["a"].roll)
     machine.close(bus)
     indexes = [path.replace(".log", ".idx") for path in machine.segments("a")]
     for index, length in [(index, len(machine.files.read(index))) for index in indexes]:
@@ -440,7 +440,7 @@ def check_every_way_to_read(machine: Machine, oracle: Oracle, times: list[int], 
         assert read(bus.replay("a/#", since=since))[0][0].offset == expected, told
     oracle.check(bus)
     assert oracle.publish(bus, "a/x").time_us == machine.clock.now_us(), told
-    assert load_index(machine.files, bus._roots._roots["a"].stream.segments[0]) is not None
+    assert load_index(machine.files, bus._streams._by_root["a"].segments[0]) is not None
 
 
 # The folder

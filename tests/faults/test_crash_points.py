@@ -120,7 +120,7 @@ def test_a_group_that_was_on_its_way_into_the_journal_is_whole_or_gone_in_each_r
     oracle.publish_many(bus, ["a/x", "b/x", "c/x"], 100)
     topics = ["a/x", "b/x", "c/x", "a/y", "b/y", "c/y"]
     crash_at_next(machine, "journal", lambda: oracle.publish_many(bus, topics, 300))
-    counts = set()
+    counts: set[object] = set()
     for after in lives_after(machine, disk):
         found = oracle.check(after.open())
         counts.update(len(messages) for messages in found.messages.values())
@@ -274,13 +274,15 @@ def test_streams_that_lost_more_than_the_state_say_so_and_use_no_offset_twice(ma
     for _ in range(10):
         oracle.publish(bus, "a/x", 100)
     bus._roots.checkpoint()
-    position = bus._roots._roots["a"].stream.segments[-1].index.positions[6]
+    index = bus._streams._by_root["a"].segments[-1].index
+    assert index is not None
+    position = index.positions[6]
     after = machine.after_crash(0, "none", "none")
     after.files.cut(after.segments("a")[0], position)
     bus = after.open()
     found = oracle.check(bus, damaged=True)
     assert found.gaps == {"a": [(7, 10)]}
-    assert [event.text for event in bus.events() if event.kind == "damage"][0].startswith('messages 7 to 10 of "a"')
+    assert next(event.text for event in bus.events() if event.kind == "damage").startswith('messages 7 to 10 of "a"')
     assert oracle.publish(bus, "a/x").offset == 11
     after.close(bus)
     bus = after.open()
@@ -451,7 +453,7 @@ def test_nothing_is_lost_when_a_kill_is_followed_by_a_crash(part: int) -> None:
             workload.oracle.publish(bus, "a/after-kill")
             workload.oracle.publish_many(bus, ["b/after-kill", "c/after-kill"])
         for disk in ("none", "random"):
-            check_after(killed, workload, point, disk, "none")  # type: ignore[arg-type]
+            check_after(killed, workload, point, disk, "none")
 
 
 CONFIGS = {

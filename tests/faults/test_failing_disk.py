@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 
 import msgspec
@@ -38,7 +39,7 @@ def oracle() -> Oracle:
 
 def run(machine: Machine, workload: Workload) -> tuple[Bus, list[HeadwaterError]]:
     """Do what can be done; every refusal is an error of ours."""
-    errors = []
+    errors: list[HeadwaterError] = []
     bus = machine.open()
     for step in workload.steps(machine, bus):
         try:
@@ -60,7 +61,7 @@ def opens(count: Callable[[Machine], int]) -> int:
 
 def in_all(count: Callable[[Machine], int]) -> int:
     machine = Machine()
-    bus, errors = run(machine, Workload(Oracle()))
+    _, errors = run(machine, Workload(Oracle()))
     assert not errors
     machine.stop()
     return count(machine)
@@ -486,7 +487,7 @@ def test_publishers_of_other_roots_are_not_refused_with_those_of_a_root_that_fai
     machine.files.fail_sync_at = machine.files.syncs + 1
     with pytest.raises(Failed):
         oracle.publish(bus, "a/x")
-    futures = []
+    futures: list[Future[Receipt]] = []
     bus._roots.commit.run(  # so that both are in one group
         lambda: futures.extend(bus.publish_soon(topic, oracle.message(topic).payload) for topic in ("a/x", "b/x"))
     )

@@ -1,7 +1,7 @@
 """The whole bus, played at random from a seed: everything that may be done to it, and everything that may befall it.
 
-Power losses at any sync (in the midst of recovery too), kills, restarts, disks that fill up or fail, bits that flip; after
-each opening the oracle checks what was promised. A failure names its seed; `play(seed)` plays it again.
+Power losses at any sync (in the midst of recovery too), kills, restarts, disks that fill up or fail, bits that flip;
+after each opening the oracle checks what was promised. A failure names its seed; `play(seed)` plays it again.
 """
 
 from __future__ import annotations

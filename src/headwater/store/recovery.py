@@ -222,7 +222,7 @@ class Recovery:
         stream = self._stream
         if not stream.segments:
             stream.start_segment(stream.end + 1)
-        self.found.holes.append(Hole(stream.end + 1, last, reason))
+        self.found.holes += [Hole(first, upto, reason) for first, upto in self._untold(stream.end + 1, last)]
         stream.end = last
         stream.roll()
 
