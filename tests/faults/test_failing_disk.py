@@ -20,6 +20,7 @@ from faults.oracle import Oracle, has_failed
 from faults.workload import Workload
 from headwater.bus import Bus
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, ReadOnly
+from headwater.message import Receipt
 
 KEEPS: tuple[Keep, ...] = ("none", "all", "random", "prefix")
 PARTS = 3
