@@ -65,6 +65,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _check(self)
 
 
+REPLIES = Retention(age_s=3600.0)
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a bus."""
 
@@ -194,5 +197,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise Malformed(f"setting batch_bytes_max is {self.batch_bytes_max}; the most that fits is {GIB}")
 
     def retention_of(self, root: str) -> Retention:
-        """The rule that applies to a root."""
-        return self.retention_roots.get(root, self.retention)
+        """The rule that applies to a root; answers to requests are kept for an hour unless a rule says otherwise."""
+        return self.retention_roots.get(root, REPLIES if root == "$reply" else self.retention)

@@ -108,6 +108,21 @@ def test_an_ack_returns_when_its_rows_are_written_and_not_before(bus: Bus, state
     assert results == [None]
 
 
+def test_an_ack_after_one_that_did_not_wait_returns_when_that_is_written(bus: Bus, state: GatedState) -> None:
+    publish(bus, 1)
+    sub = bus.subscribe("jobs/#", id="s", start="earliest")
+    (message,) = sub.batch(1, 0)
+    state.gate.clear()
+    message.ack(wait=False)
+    assert state.waiting.wait(WAIT_S)
+    thread, results = in_thread(message.ack)
+    thread.join(0.1)
+    early = list(results)
+    state.gate.set()
+    thread.join(WAIT_S)
+    assert (early, results) == ([], [None])
+
+
 def test_what_was_acked_nacked_or_rejected_is_durable_on_return() -> None:
     state = FaultyState()
     with Bus("data", files=FaultyFiles(), state=state) as bus:

@@ -183,7 +183,8 @@ def test_append_times_never_decrease_over_a_restart(machine: Machine, oracle: Or
     machine.stop()
 
 
-def test_time_is_found_where_the_clock_went_back(machine: Machine, oracle: Oracle) -> None:
+def test_time_is_found_where_the_clock_went_back(oracle: Oracle) -> None:
+    machine = Machine()
     bus = machine.open()
     times = []
     for step in range(12):
@@ -197,12 +198,12 @@ def test_time_is_found_where_the_clock_went_back(machine: Machine, oracle: Oracl
         first = times.index(time_us) + 1
         found = read(bus.replay("a/#", since=at(time_us)))[0]
         assert found[0].offset == first <= offset
+    machine.stop()
 
 
 @JUMPS
-def test_a_restart_after_a_jump_keeps_retries_within_their_longest_delay(
-    machine: Machine, oracle: Oracle, jump_s: float
-) -> None:
+def test_a_restart_after_a_jump_keeps_retries_within_their_longest_delay(oracle: Oracle, jump_s: float) -> None:
+    machine = Machine()
     bus = machine.open()
     for _ in range(5):
         oracle.publish(bus, "a/x")

@@ -125,10 +125,7 @@ def test_a_tail_that_was_never_acked_is_cut_at_any_byte(oracle: Oracle) -> None:
         "watermarks",
         "state",
         "floor",
-        pytest.param(
-            "acked out of order",
-            marks=pytest.mark.xfail(reason="Roots._acked_floors does not look at ACKED rows: offsets are used twice"),
-        ),
+        "acked out of order",
     ],
 )
 def test_a_tail_that_was_acked_and_is_cut_at_any_byte_is_a_gap(oracle: Oracle, evidence: str) -> None:
@@ -466,7 +463,6 @@ def test_a_flip_in_the_version_is_refused_and_changes_nothing(oracle: Oracle) ->
             again.stop()
 
 
-@pytest.mark.xfail(reason="a cell has no checksum: one flipped bit burns quadrillions of offsets, reported as lost")
 def test_a_flip_in_the_watermarks_is_not_taken_for_messages_that_were_lost(oracle: Oracle) -> None:
     machine = written(oracle)
     for bit in range(64):
@@ -479,7 +475,6 @@ def test_a_flip_in_the_watermarks_is_not_taken_for_messages_that_were_lost(oracl
         after.stop()
 
 
-@pytest.mark.xfail(reason="what follows bad bytes is believed if its checksums are right, wherever it stands")
 def test_a_batch_within_the_payload_of_a_torn_batch_is_not_taken_for_a_message(oracle: Oracle) -> None:
     """Whoever may publish to one topic could so place a message in another of the same root."""
     body = encode_body(["a/secret"], [b"forged"], 0)

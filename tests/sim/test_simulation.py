@@ -275,7 +275,7 @@ class Simulation:
             files.capacity_bytes = None
 
 
-def play(seed: int, steps: int = 80, config: Config = SMALL) -> None:
+def play(seed: int, steps: int = 250, config: Config = SMALL) -> None:
     simulation = Simulation(seed, config)
     try:
         simulation.play(steps)
@@ -306,4 +306,4 @@ CONFIGS = [
 @pytest.mark.parametrize("part", range(50))
 def test_promises_are_kept_whatever_happens_for_long(part: int) -> None:
     for seed in range(1000 + part * 40, 1040 + part * 40):
-        play(seed, steps=200, config=CONFIGS[seed % len(CONFIGS)])
+        play(seed, steps=500, config=CONFIGS[seed % len(CONFIGS)])

@@ -380,15 +380,17 @@ class Subscriber:
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
         """Done with these: one commit for all of them."""
-        self._finish(self._note_acks(messages, None), wait)
+        item = self._note_acks(messages, None)
+        if item is None and wait:
+            self._commit.flush()  # acked before, without waiting: it is on disk when this returns all the same
+        self._finish(item, wait)
 
     def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
         """Done with these: the future completes when that is on disk."""
         future: Future[object] = Future()
         if self._note_acks(messages, future) is None:
-            future.set_result(None)
-        else:
-            self._commit.kick()
+            self._commit.enqueue({}, future)
+        self._commit.kick()
         return future
 
     def _note_acks(self, messages: Sequence[Message], future: Future[object] | None) -> RowsItem | None:

@@ -117,6 +117,8 @@ class Recovery:
         for place, header, stored in self._whole(segment, start):
             if not stream.end < header.first_offset <= header.last_offset < next_base:
                 continue
+            if header.first_offset == stream.end + 1 and place != position:
+                continue
             if header.first_offset > stream.end + 1:
                 self._set_apart(segment, position, place - position, header.first_offset - 1)
             self._accept(segment, place, Batch(header, open_body(header, stored)))
@@ -131,6 +133,8 @@ class Recovery:
         for place, header, stored in self._whole(segment, start):
             if header.first_offset <= stream.end:
                 continue
+            if header.first_offset == stream.end + 1 and place != position:
+                break  # the next batch stands right behind the last; this is part of what was torn, a payload perhaps
             if header.first_offset > stream.end + 1:
                 self._evidence = max(self._evidence, self._later_evidence(segment, place))
                 if stream.end + 1 in self._journaled:

@@ -267,8 +267,7 @@ def whole_batches(file: File, position: int, root: str | None) -> Iterator[tuple
             try:
                 open_body(header, stored)
             except BadBatch:
-                # Its length may be what is wrong: look for the next one right behind its first bytes.
-                after = place + ALIGN
-                break
+                # Its header is right, so its length is: what stands within it is a payload, whatever it looks like.
+                continue
             yield place, header, stored
         following = find_next(file, max(after, following + ALIGN) if after == following else after, root)

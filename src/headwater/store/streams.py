@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from headwater.config import Config
 from headwater.errors import DiskFull, Failed, HeadwaterError
 from headwater.store import folder as folders
-from headwater.store.batch import Batch
+from headwater.store.batch import Batch, checksum
 from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
 from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
@@ -28,6 +28,17 @@ DOUBT = 0
 """The cell, as streams count from 1, that is not 0 once a sync has failed."""
 
 Group = Sequence[tuple[DiskStream, Sequence[Write]]]
+
+
+def watermark(offset: int) -> int:
+    """An offset as it stands in its cell: 48 bits, and 16 bits of its CRC32C, so that a flipped bit shows."""
+    return offset << 16 | checksum(offset.to_bytes(6, "little")) & 0xFFFF
+
+
+def offset_of(cell: int) -> int:
+    """The offset in a cell; 0 if it is damaged."""
+    offset = cell >> 16
+    return offset if watermark(offset) == cell else 0
 
 
 def quote(root: str) -> str:
@@ -112,14 +123,14 @@ class Streams:
                 self._pool,
                 stream,
                 checkpoints(stream.number),
-                max(evidence(stream.number), self._cells.get(stream.number)),
+                max(evidence(stream.number), offset_of(self._cells.get(stream.number))),
                 journaled.get(stream.root, {}),
                 f"{self._folder}/quarantine",
                 lambda batch, stream=stream: apply(stream, batch),  # type: ignore[misc]
             ).run()
         self._sync_segments()
         for stream in streams:
-            self._cells.set(stream.number, stream.durable)
+            self._cells.set(stream.number, watermark(stream.durable))
         if journaled:
             self._journal.clear()
         if self._cells.get(DOUBT):
@@ -157,7 +168,7 @@ class Streams:
         for stream in self._folders():
             stream = self._by_root.setdefault(stream.root, stream)
             stream.holes = holes(stream.number)
-            durable = self._cells.get(stream.number)
+            durable = offset_of(self._cells.get(stream.number))
             stream.catch_up(open_segments(self._files, stream.folder), durable)
 
     def _folders(self) -> list[DiskStream]:
@@ -203,7 +214,7 @@ class Streams:
         try:
             self._files.make_folder(stream.folder)
             # Its cell takes its room now: a group that was synced must not fail for lack of it.
-            self._cells.set(stream.number, 0)
+            self._cells.set(stream.number, watermark(0))
         except OSError as error:
             if error.errno not in FULL:  # its name may be lost in a crash, and no later sync can tell
                 stream.fail(f"{stream.folder} could not be made durable ({error})")
@@ -242,7 +253,7 @@ class Streams:
             self._tails_bytes -= stream.tail_bytes
             stream.commit(writes)
             self._tails_bytes += stream.tail_bytes
-            self._cells.set(stream.number, stream.durable)
+            self._cells.set(stream.number, watermark(stream.durable))
         if self._tails_bytes > self._config.tails_bytes:
             for stream in self._by_root.values():
                 stream.drop_tail()
@@ -326,7 +337,7 @@ class Streams:
         folders.copy(self._files, self._folder, target, link=True)
         cells = self._files.cells(f"{target}/{folders.WATERMARKS}")
         for stream in self._by_root.values():
-            cells.set(stream.number, stream.durable)
+            cells.set(stream.number, watermark(stream.durable))
         cells.sync()
         cells.close()
 

@@ -21,7 +21,7 @@ from headwater.store.files import File, Files
 from headwater.store.log import Hole
 from headwater.store.segment import ENTRY_BYTES, INDEX, Index, Segment, bases, whole_batches
 from headwater.store.state import Rows
-from headwater.store.streams import unquote
+from headwater.store.streams import offset_of, unquote
 
 PIECE_BYTES = 1 << 20
 WRONG = "checksums are wrong, or no batch where one should be"
@@ -151,7 +151,7 @@ def _watermarks(files: Files, folder: str, numbers: Sequence[int]) -> dict[int, 
         return dict.fromkeys(numbers, 0)
     cells = files.cells(path, write=False)
     try:
-        return {number: cells.get(number) for number in numbers}
+        return {number: offset_of(cells.get(number)) for number in numbers}
     finally:
         cells.close()
 

@@ -16,7 +16,7 @@ import msgspec
 from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.delays import due_key
-from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded
+from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
 from headwater.message import Headers, Receipt, Receipts
 from headwater.store import state as rows
 from headwater.store.batch import Batch, checksum
@@ -227,7 +227,7 @@ class Roots:
         known: dict[int, RootRow] = {}
         for key, value in self._state.scan(rows.STREAM):
             known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
-        floors = self._acked_floors()
+        acked = self._acked()
 
         def checkpoint(number: int) -> Checkpoint:
             return known[number].checkpoint if number in known else Checkpoint()
@@ -237,7 +237,7 @@ class Roots:
             root.apply(batch)
             self._note_delays(root, batch)
 
-        met = self._log.recover(checkpoint, lambda number: floors.get(number, 0), self.holes, apply, first=DELAYED)
+        met = self._log.recover(checkpoint, lambda number: acked.get(number, 0), self.holes, apply, first=DELAYED)
         for stream in self._log.all():
             self._root_of(stream, known)
         self._keep_holes(met)
@@ -270,13 +270,16 @@ class Roots:
             root = self._roots[stream.root] = Root(stream, self._state, self._config, known.get(stream.number))
         return root
 
-    def _acked_floors(self) -> dict[int, int]:
-        """The highest acked floor of each stream: what was acked was durable."""
-        floors: dict[int, int] = {}
+    def _acked(self) -> dict[int, int]:
+        """The highest offset of each stream that a consumer said something about: it was durable."""
+        highest: dict[int, int] = {}
         for key, value in self._state.scan(rows.FLOOR):
             _, stream = rows.pair_in(key)
-            floors[stream] = max(floors.get(stream, 0), int.from_bytes(value[:8], "big"))
-        return floors
+            highest[stream] = max(highest.get(stream, 0), int.from_bytes(value[:8], "big"))
+        for key, _ in self._state.scan(rows.ACKED):
+            _, stream = rows.pair_in(key)
+            highest[stream] = max(highest.get(stream, 0), rows.offset_in(key))
+        return highest
 
     def holes(self, number: int) -> list[Hole]:
         """Gaps that are known in a stream."""
@@ -358,7 +361,7 @@ class Roots:
         if item.is_plain:
             part = item.parts[0]
             known = self._roots.get(part.root)
-            if known is not None and known.knows(part.topics[0]):
+            if known is not None and known.knows(part.topics[0]) and known.stream.failed is None:
                 self._loosely(known, group, item, part)
                 return
         fresh = self._unrepeated(item, group)
@@ -421,6 +424,12 @@ class Roots:
 
     def _check_quotas(self, item: Publish, parts: list[Part]) -> None:
         config = self._config
+        for part in parts:
+            known = self._roots.get(part.root)
+            if known is not None and known.stream.failed is not None:
+                raise ReadOnly(
+                    f'stream "{part.root}" takes no messages: {known.stream.failed}; close the bus and open it again'
+                )
         unknown = [part.root for part in parts if part.root not in self._roots]
         if unknown and len(self._roots) + len(unknown) > config.roots_max:
             raise QuotaExceeded(
@@ -553,11 +562,14 @@ class Roots:
         try:
             if changed:
                 self._state.write(changed)
-                self._state.sync()
             for root, mark in marks:
                 root.checkpointed(mark)
+            if changed:
+                self._state.sync()
         except Exception as error:
-            raise Failed(f"the state store failed: {error}") from error
+            # The rows are there wholly or not at all, and the streams have everything: nothing is lost by stopping.
+            self._half_way = f"the state store failed ({error})"
+            raise Failed(f"{self._half_way}; messages are safe, close the bus and open it again") from error
         finally:
             self.version += 1
         self._since_bytes = self._since_batches = 0
