@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import msgspec
@@ -35,6 +36,7 @@ from headwater.topics.name import compile_filter, filter_covers_root
 from headwater.topics.root import Purge, Root
 from headwater.topics.roots import Roots
 
+_origin, _offset = attrgetter("origin"), attrgetter("offset")
 Messages = dict[tuple[LaneId, int], Message]
 
 
@@ -413,9 +415,8 @@ class Subscriber:
     def _by_lease(self, messages: Sequence[Message]) -> list[tuple[Held, list[int]]]:
         if not messages:
             return []
-        first = messages[0].origin
-        if all(message.origin is first for message in messages):
-            return [(self._mine(first), [message.offset for message in messages])]
+        if len(set(map(_origin, messages))) == 1:
+            return [(self._mine(messages[0].origin), list(map(_offset, messages)))]
         grouped: dict[int, tuple[Held, list[int]]] = {}
         for message in messages:
             held = self._mine(message.origin)

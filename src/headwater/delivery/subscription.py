@@ -117,7 +117,7 @@ class Subscription:
     def is_open(self, lease: Lease) -> bool:
         """Whether anything is still in flight under a lease."""
         lane = self._ledger.lanes.get(lease.lane)
-        if lane is None or not lane.in_flight:
+        if lane is None or lane.in_flight.keys().isdisjoint(lease.offsets):
             return False
         return any(lane.in_flight.get(offset) is lease for offset in lease.offsets)
 

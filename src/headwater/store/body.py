@@ -39,12 +39,17 @@ NAMES_CACHED_MAX = 64
 COLUMNS_CACHED_MAX = 256
 COLUMNS_CACHED_MESSAGES_MAX = 10_000
 PACKERS_MAX = 4096
+SELECTIONS_MAX = 64
+SELECTIONS_NAMES_MIN = 64
 
 _names_cache: dict[bytes, tuple[str, ...]] = {}
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
 
 _columns_cache: dict[tuple[str, ...], tuple[bytes, int]] = {}
 """Encoded topic columns, for the same reason."""
+
+_selections: dict[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = {}
+"""Which names of a dictionary a filter's test wants."""
 
 _packers: dict[int, struct.Struct] = {}
 """By count: the module's own cache of formats is small, and looking it up costs as much as packing ten numbers."""
@@ -229,10 +234,22 @@ class Body:
         if type(exact) is str:  # the test of a filter without wildcards is its own __eq__: look it up instead
             chosen = self._find(exact)
         else:
-            chosen = [place for place, name in enumerate(self.names) if wanted(name)]
+            chosen = self._matching(wanted)
         if len(chosen) == len(self.names):
             return None
         return self.places_of(chosen)
+
+    def _matching(self, wanted: Callable[[str], bool]) -> list[int]:
+        """Remembered for large dictionaries: they come again, and so do those who ask."""
+        if len(self.names) < SELECTIONS_NAMES_MIN:
+            return [place for place, name in enumerate(self.names) if wanted(name)]
+        key = (self.names, wanted)
+        chosen = _selections.get(key)
+        if chosen is None:
+            if len(_selections) >= SELECTIONS_MAX:
+                _selections.clear()
+            chosen = _selections[key] = [place for place, name in enumerate(self.names) if wanted(name)]
+        return chosen
 
     def _find(self, name: str) -> list[int]:
         if self._numbers is None:
