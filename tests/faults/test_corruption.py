@@ -475,21 +475,37 @@ def test_a_flip_in_the_watermarks_is_not_taken_for_messages_that_were_lost(oracl
         after.stop()
 
 
-def test_a_batch_within_the_payload_of_a_torn_batch_is_not_taken_for_a_message(oracle: Oracle) -> None:
+@pytest.mark.parametrize(
+    ("first", "durable"),
+    [
+        pytest.param(2, 0, id="in its place"),
+        pytest.param(3, 0, id="after it"),
+        pytest.param(
+            3,
+            2,
+            id="after it, calling it durable",
+            marks=pytest.mark.xfail(reason="only a checksum that publishers cannot compute would tell it apart"),
+        ),
+    ],
+)
+def test_a_batch_within_the_payload_of_a_torn_batch_is_not_taken_for_a_message(
+    oracle: Oracle, first: int, durable: int
+) -> None:
     """Whoever may publish to one topic could so place a message in another of the same root."""
     body = encode_body(["a/secret"], [b"forged"], 0)
-    head = seal_header(b"a", 2, 1, 1 << 60, 0, len(body), checksum(body))
+    head = seal_header(b"a", first, 1, 1 << 50, durable, len(body), checksum(body))
     machine = Machine(LAZY)
     bus = machine.open()
     oracle.publish(bus, "a/x")
     machine.crash_when(lambda path: path.endswith(".log"))
     with machine.power_loss():
-        bus.publish("a/x", bytes(1000) + b"".join(head + body for _ in range(1)).rjust(600, b"\0"))
+        bus.publish("a/x", (head + body).rjust(1600, b"\0"))
     place = batches(copy_of(machine))[-1]
     after = copy_of(machine)
     after.files.flip(place.path, place.position + 20)
     bus = after.open()
-    assert [message.topic for message in read(bus.replay("a/#"))[0]] == ["a/x"]
+    found, gaps = read(bus.replay("a/#"))
+    assert ([message.topic for message in found], gaps) == (["a/x"], [])
     after.stop()
 
 

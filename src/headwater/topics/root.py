@@ -149,6 +149,10 @@ class Root:
         """Whether a topic is known to exist, without asking the state."""
         return topic in self._known
 
+    def knows_all(self, topics: Sequence[str]) -> bool:
+        """The same, of several."""
+        return self._known.issuperset(topics)
+
     def _fresh(self, names: Sequence[str]) -> set[str]:
         if self._known.issuperset(names):
             return set()

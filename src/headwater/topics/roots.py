@@ -367,7 +367,8 @@ class Roots:
         fresh = self._unrepeated(item, group)
         self._check_quotas(item, fresh)
         for root, part in [(self._open(part.root), part) for part in fresh]:
-            root.promise(part.topics, part.retained_topics)
+            if part.retain is not None or not root.knows_all(part.topics):
+                root.promise(part.topics, part.retained_topics)
             if part.body is None and item.producer is None:
                 self._loosely(root, group, item, part)
                 continue
@@ -446,7 +447,8 @@ class Roots:
         for part in parts:
             root = self._roots.get(part.root)
             if root is not None:
-                root.admit(part.topics, part.retained_topics)
+                if part.retain is not None or not root.knows_all(part.topics):
+                    root.admit(part.topics, part.retained_topics)
             else:
                 check_topics(part.root, 0, len(set(part.topics)), config)
                 check_retained(0, len(set(part.retained_topics)), config)
