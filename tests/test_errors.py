@@ -60,6 +60,7 @@ def test_every_error_is_exported_and_says_what_it_is(name: str) -> None:
 def test_the_codes_are_those_of_the_design() -> None:
     codes = {name: error.code for name, error in real().items()}
     wanted = {
+        "Unauthenticated": 401,
         "NotAllowed": 403,
         "NotFound": 404,
         "Conflict": 409,

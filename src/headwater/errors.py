@@ -3,6 +3,7 @@
 HeadwaterError
 ├── Malformed      422  a name, filter, option or file that cannot be right
 │   └── NewerFormat     the folder was written by a newer Headwater
+├── Unauthenticated 401  who it is was not shown: a wrong name, secret or server
 ├── NotAllowed     403  no rule grants it
 ├── NotFound       404  no such subscription, dead letter, folder
 ├── Conflict       409  it contradicts what is there
@@ -43,6 +44,12 @@ class Malformed(HeadwaterError):
 
 class NewerFormat(Malformed):
     """The folder was written by a newer Headwater."""
+
+
+class Unauthenticated(HeadwaterError):
+    """Who it is was not shown: a wrong name, secret or server."""
+
+    code = 401
 
 
 class NotAllowed(HeadwaterError):

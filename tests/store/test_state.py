@@ -311,6 +311,7 @@ def test_keys_are_laid_out_as_documented() -> None:
     assert module.key_pair(b"C", 3, 7) == b"C\0\0\0\x03\0\0\0\x07"
     assert module.key_offset(b"G", 7, 48211) == b"G\0\0\0\x07" + (48211).to_bytes(8, "big")
     assert module.key_message(b"A", 3, 7, 9) == b"A\0\0\0\x03\0\0\0\x07" + (9).to_bytes(8, "big")
+    assert module.key_words(b"W", "ü", "publish", "home/#") == b"W\xc3\xbc\0publish\0home/#"
     assert module.key_due(5, 9) == b"Y" + (5).to_bytes(8, "big") + (9).to_bytes(8, "big")
 
 
@@ -333,4 +334,4 @@ def test_keys_sort_as_their_numbers_do(places: list[tuple[int, int]]) -> None:
 
 def test_every_kind_of_row_has_a_letter_of_its_own() -> None:
     kinds = [value for name, value in vars(module).items() if name.isupper() and isinstance(value, bytes)]
-    assert sorted(b"".join(kinds).decode()) == sorted("STRPYUCAFQLXGN")
+    assert sorted(b"".join(kinds).decode()) == sorted("STRPYUCAFQLXGNIWZ")

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.config import Config
@@ -15,7 +15,9 @@ from headwater.topics.name import (
     check_filter,
     check_topic,
     compile_filter,
+    filter_covers,
     filter_covers_root,
+    filters_overlap,
     is_wild,
     matches,
     root_of,
@@ -222,3 +224,100 @@ def test_a_long_name_is_cut_in_the_error() -> None:
     with pytest.raises(Malformed) as caught:
         check_topic("x" * 100_000, CONFIG)
     assert len(str(caught.value)) < 300
+
+
+# One filter and another
+
+SMALL = ("", "a", "$s")
+BRUTE_LEVELS = (*SMALL, "z", "$z")  # z stands for every level that no filter names, $z for those with a $
+BRUTE_TOPICS = [
+    topic
+    for count in range(1, 5)
+    for topic in ("/".join(levels) for levels in product(BRUTE_LEVELS, repeat=count))
+    if topic
+]
+SMALL_FILTERS = [
+    filter
+    for count in range(3)
+    for levels in product((*SMALL, "+"), repeat=count)
+    for end in ([], ["#"], ["a"], ["+"])
+    if (filter := "/".join([*levels, *end]))
+]
+MATCHED = {filter: frozenset(topic for topic in BRUTE_TOPICS if matches(filter, topic)) for filter in SMALL_FILTERS}
+
+
+def test_covering_and_overlapping_agree_with_trying_every_topic():
+    wrong = [
+        (a, b)
+        for a, b in product(SMALL_FILTERS, repeat=2)
+        if filter_covers(a, b) != (MATCHED[a] >= MATCHED[b]) or filters_overlap(a, b) != bool(MATCHED[a] & MATCHED[b])
+    ]
+    assert wrong == []
+    assert len(SMALL_FILTERS) > 60
+    assert all(MATCHED.values())
+
+
+@given(FILTERS, FILTERS, FILTERS, TOPICS)
+def test_covering_is_an_order_that_matching_agrees_with(a: str, b: str, c: str, topic: str):
+    assert filter_covers(a, a)
+    assert filters_overlap(a, a)
+    assert filters_overlap(a, b) == filters_overlap(b, a)
+    assert filter_covers(a, topic) == filters_overlap(a, topic) == matches(a, topic)
+    if filter_covers(a, b):
+        assert filters_overlap(a, b)
+        assert not matches(b, topic) or matches(a, topic)
+        assert not filter_covers(b, c) or filter_covers(a, c)
+        assert not filters_overlap(b, c) or filters_overlap(a, c)
+    if matches(a, topic) and matches(b, topic):
+        assert filters_overlap(a, b)
+
+
+DEEP_LEVELS = st.sampled_from(["", "a", "b", "$s", "+"])
+DEEP_FILTERS = (
+    st.tuples(st.lists(DEEP_LEVELS, max_size=3), st.sampled_from([[], ["#"]]))
+    .map(lambda parts: "/".join(parts[0] + parts[1]))
+    .filter(bool)
+)
+DEEP_TOPICS = [
+    topic
+    for count in range(1, 5)
+    for topic in ("/".join(levels) for levels in product(("", "a", "b", "$s", "z", "$z"), repeat=count))
+    if topic
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(DEEP_FILTERS, DEEP_FILTERS)
+def test_deeper_filters_agree_with_trying_every_topic_too(a: str, b: str):
+    ours, theirs = compile_filter(a), compile_filter(b)
+    both = [(ours(topic), theirs(topic)) for topic in DEEP_TOPICS]
+    assert filter_covers(a, b) == all(one for one, other in both if other)
+    assert filters_overlap(a, b) == any(one and other for one, other in both)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "covers", "overlap"),
+    [
+        ("home/#", "home", True, True),
+        ("home/#", "home/#", True, True),
+        ("home/#", "home/+/temp", True, True),
+        ("home/+", "home/#", False, True),
+        ("home/+/#", "home/#", False, True),
+        ("+/#", "#", True, True),
+        ("#", "+/#", True, True),
+        ("#", "$SYS/#", False, False),
+        ("+/a", "$SYS/a", False, False),
+        ("$SYS/#", "$SYS/+/a", True, True),
+        ("$SYS/#", "#", False, False),
+        ("home/+/temp", "home/hall/+", False, True),
+        ("home/+/temp", "home/hall/light", False, False),
+        ("a/+", "a/$x", True, True),
+        ("/#", "/+/#", True, True),
+        ("/+/#", "/#", True, True),
+        ("+", "/#", False, False),
+        ("homes/#", "home/#", False, False),
+    ],
+)
+def test_examples_of_covering_and_overlapping(outer: str, inner: str, covers: bool, overlap: bool):
+    assert filter_covers(outer, inner) is covers
+    assert filters_overlap(outer, inner) is filters_overlap(inner, outer) is overlap

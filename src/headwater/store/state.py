@@ -34,6 +34,12 @@ PURGE = b"X"
 GAP = b"G"
 COUNTERS = b"N"
 """Numbers that are given once: here, the last subscription's."""
+CLIENT = b"I"
+"""Who may log in, by name."""
+RULE = b"W"
+"""What they may do: user, action and filter, with a NUL between."""
+DECOY = b"Z"
+"""The folder's own secret, from which unknown users are given a salt."""
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -97,6 +103,11 @@ def key_message(kind: bytes, subscription: int, stream: int, offset: int) -> byt
 def key_due(due_us: int, offset: int) -> bytes:
     """A delayed message, ordered by when it is due."""
     return DELAYED + _U64.pack(due_us) + _U64.pack(offset)
+
+
+def key_words(kind: bytes, *words: str) -> bytes:
+    """`kind` word NUL word …; no word contains a NUL."""
+    return kind + "\0".join(words).encode()
 
 
 def name_in(key: bytes) -> str:

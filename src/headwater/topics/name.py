@@ -194,3 +194,45 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def filter_covers(outer: str, inner: str) -> bool:
+    """Whether one filter matches every topic that another matches; both are well formed."""
+    wide, wide_is_open = _shape(outer)
+    narrow, narrow_is_open = _shape(inner)
+    if len(wide) > len(narrow) or (not wide_is_open and (narrow_is_open or len(wide) < len(narrow))):
+        return False
+    if wide[0] == "+" and narrow[0].startswith("$"):
+        return False
+    for want, level in zip(wide, narrow, strict=False):
+        if want not in ("+", level):
+            return False
+    return True
+
+
+def filters_overlap(a: str, b: str) -> bool:
+    """Whether there could be a topic that both filters match; both are well formed."""
+    ours, ours_is_open = _shape(a)
+    theirs, theirs_is_open = _shape(b)
+    if (len(ours) < len(theirs) and not ours_is_open) or (len(theirs) < len(ours) and not theirs_is_open):
+        return False
+    if (ours[0] == "+" and theirs[0].startswith("$")) or (theirs[0] == "+" and ours[0].startswith("$")):
+        return False
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other and "+" not in (one, other):
+            return False
+    return True
+
+
+def _shape(filter: str) -> tuple[list[str], bool]:
+    """The levels that a topic must have at least, and whether it may have more.
+
+    No topic is empty: what `#` matches has a first level, and what `/#` matches has a second.
+    """
+    levels = filter.split("/")
+    if levels[-1] != "#":
+        return levels, False
+    levels.pop()
+    if levels in ([], [""]):
+        levels.append("+")
+    return levels, True

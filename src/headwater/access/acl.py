@@ -1,0 +1,381 @@
+"""Rules: who may publish, subscribe, create topics and administer.
+
+Invariants:
+
+- Nothing is allowed that no rule allows; a deny rule wins over every allow rule.
+- To publish or create, one allow rule matches the topic and no deny rule does. To subscribe, one allow rule covers the
+  whole filter, and no deny rule has a single topic in common with it.
+- `%u` in a rule is the client's name, as a whole level. A user whose name is not well formed may do nothing, so it
+  cannot widen such a rule, wherever the name came from.
+- Wildcards match no `$`-root: a rule for one names it.
+- Rules that hold together, and every decision remembered about them, are one `Ruling`; a change makes another. So a
+  decision is never remembered past the rules that it was made by, whichever threads ask meanwhile.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, get_args
+
+import msgspec
+
+from headwater.access.book import Book
+from headwater.access.name import EVERYONE, check_name, is_name, quoted
+from headwater.config import Config
+from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.store import state as rows
+from headwater.store.state import State, key_words, pack
+from headwater.topics.name import check_filter, compile_filter, filter_covers, filters_overlap, is_wild
+
+Action = Literal["publish", "subscribe", "create", "admin"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
+
+USER_LEVEL = "%u"
+"""In a rule's filter: the name of the client, as a whole level."""
+EVERYTHING = "#"
+"""The filter of every admin rule."""
+
+RULES_MAX = 100_000
+"""One more rule: QuotaExceeded (429)."""
+DECISIONS_KEPT = 100_000
+"""Clients and topics whose decision is remembered; beyond it, remembering starts anew."""
+NAMES_KEPT = 100_000
+"""The same for whole batches, counted in their topics."""
+RIGHTS_KEPT = 10_000
+"""Clients and actions whose rules are kept ready; beyond it, that starts anew."""
+
+_DOES = {"publish": "publish to", "create": "create topic", "subscribe": "subscribe to"}
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """Whether a user, or everyone ("*"), may do something with the topics of a filter."""
+
+    user: str
+    action: Action
+    filter: str
+    allow: bool
+
+    def __str__(self) -> str:
+        return f"{'allow' if self.allow else 'deny'} {self.user} {self.action} {self.filter}"
+
+
+Match = tuple[str, Callable[[str], bool], Rule]
+"""A wildcard filter, its test, and the rule that it is of."""
+
+
+class Rights:
+    """The rules about one user and one action, ready to be asked."""
+
+    __slots__ = ("_exact", "_wild")
+
+    def __init__(self, user: str, rules: Iterable[Rule]) -> None:
+        self._exact: dict[bool, dict[str, Rule]] = {True: {}, False: {}}
+        self._wild: dict[bool, list[Match]] = {True: [], False: []}
+        for rule in rules:
+            ours = _filled(rule.filter, user)
+            if is_wild(ours):
+                self._wild[rule.allow].append((ours, compile_filter(ours), rule))
+            else:
+                self._exact[rule.allow][ours] = rule
+
+    def allows(self, topic: str) -> bool:
+        """Whether a topic is matched by an allow rule and by no deny rule."""
+        return self.matching(True, topic) is not None and self.matching(False, topic) is None
+
+    def matching(self, allow: bool, topic: str) -> Rule | None:
+        """An allow or deny rule that matches a topic."""
+        found = self._exact[allow].get(topic)
+        if found is not None:
+            return found
+        for _, test, rule in self._wild[allow]:
+            if test(topic):
+                return rule
+        return None
+
+    def covering(self, filter: str) -> Rule | None:
+        """An allow rule that matches every topic that a filter matches."""
+        found = self._exact[True].get(filter)
+        if found is not None:
+            return found
+        for ours, _, rule in self._wild[True]:
+            if filter_covers(ours, filter):
+                return rule
+        return None
+
+    def overlapping(self, filter: str) -> Rule | None:
+        """A deny rule that matches any topic that a filter matches."""
+        for ours, _, rule in self._wild[False]:
+            if filters_overlap(ours, filter):
+                return rule
+        for topic, rule in self._exact[False].items():
+            if filters_overlap(topic, filter):
+                return rule
+        return None
+
+
+class Ruling:
+    """Rules that hold together, and what was decided by them."""
+
+    __slots__ = ("_batches", "_by_user", "_names_kept", "_publishes", "_rights")
+
+    def __init__(self, by_user: Mapping[str, tuple[Rule, ...]]) -> None:
+        self._by_user = by_user
+        self._rights: dict[tuple[str, str], Rights] = {}
+        self._publishes: dict[tuple[str, str], bool] = {}
+        self._batches: dict[tuple[str, tuple[str, ...]], str | None] = {}
+        self._names_kept = 0
+
+    def without(self, gone: Rule, instead: tuple[Rule, ...] = ()) -> Ruling:
+        """The same, but for the rule about what this one is about."""
+        its = tuple(rule for rule in self._by_user.get(gone.user, ()) if _key(rule) != _key(gone)) + instead
+        by_user = {**self._by_user, gone.user: its}
+        if not its:
+            del by_user[gone.user]
+        return Ruling(by_user)
+
+    def rights(self, user: str, action: Action) -> Rights:
+        """What the rules say about a user's action."""
+        found = self._rights.get((user, action))
+        if found is None:
+            known = is_name(user)
+            its = (*self._by_user.get(user, ()), *self._by_user.get(EVERYONE, ())) if known else ()
+            found = Rights(user, [rule for rule in its if rule.action == action])
+            if len(self._rights) >= RIGHTS_KEPT:
+                self._rights.clear()
+            self._rights[user, action] = found
+        return found
+
+    def may_publish(self, user: str, topic: str) -> bool:
+        found = self._publishes.get((user, topic))
+        if found is None:
+            found = self.rights(user, "publish").allows(topic)
+            if len(self._publishes) >= DECISIONS_KEPT:
+                self._publishes.clear()
+            self._publishes[user, topic] = found
+        return found
+
+    def first_refused(self, user: str, names: tuple[str, ...]) -> str | None:
+        """The first of these topics that a user may not publish to."""
+        asked = user, names
+        try:
+            return self._batches[asked]
+        except KeyError:
+            pass
+        refused = None
+        for name in names:
+            if not self.may_publish(user, name):
+                refused = name
+                break
+        room = len(names) + 1
+        if room <= NAMES_KEPT:
+            if self._names_kept + room > NAMES_KEPT:
+                self._batches.clear()
+                self._names_kept = 0
+            self._names_kept += room
+            self._batches[asked] = refused
+        return refused
+
+    def may_create(self, user: str, topic: str) -> bool:
+        return self.rights(user, "create").allows(topic)
+
+    def may_subscribe(self, user: str, filter: str) -> bool:
+        rights = self.rights(user, "subscribe")
+        return rights.covering(filter) is not None and rights.overlapping(filter) is None
+
+    def is_admin(self, user: str) -> bool:
+        return self.rights(user, "admin").allows(EVERYTHING)
+
+    def refusal(self, user: str, action: Action, asked: str) -> NotAllowed:
+        """Why it is not allowed, and what would allow it."""
+        rights = self.rights(user, action)
+        denied = rights.overlapping(asked) if action == "subscribe" else rights.matching(False, asked)
+        what = "administer this broker" if action == "admin" else f"{_DOES[action]} {quoted(asked)}"
+        who = f"client {quoted(user)} may not {what}"
+        if not is_name(user):
+            return NotAllowed(f"{who} (its name is not that of a client); use a name such as sensor-7")
+        if denied is None:
+            return NotAllowed(f"{who} (rule: none); grant it with: {_command('allow', user, action, asked)}")
+        remedy = _command("remove", denied.user, denied.action, denied.filter)
+        narrower = "subscribe to a narrower filter, or " if action == "subscribe" and is_wild(asked) else ""
+        return NotAllowed(f"{who} (rule: {_plain(str(denied))}); {narrower}take that rule back with: {remedy}")
+
+
+class Acl:
+    """The rules of a broker; changes are durable when they return."""
+
+    def __init__(
+        self, state: State, *, config: Config | None = None, rules_max: int = RULES_MAX, read_only: bool = False
+    ) -> None:
+        self._book = Book(state, read_only=read_only)
+        self._config = config or Config()
+        self._rules_max = rules_max
+        self._lock = threading.Lock()
+        self._rules: dict[tuple[str, str, str], Rule] = {}
+        self._ruling = Ruling({})
+        self.version = 0
+        """Rises with each change."""
+        self.on_change: Callable[[], None] | None = None
+        """Called after each change, by the thread that made it."""
+        self.reload()
+
+    # Changing
+
+    def allow(self, user: str, action: Action, filter: str) -> None:
+        """Let a user, or everyone ("*"), do something with the topics of a filter; replaces the same deny rule."""
+        self._put(self._checked(user, action, filter, allow=True))
+
+    def deny(self, user: str, action: Action, filter: str) -> None:
+        """Forbid it, whatever other rules allow; replaces the same allow rule."""
+        self._put(self._checked(user, action, filter, allow=False))
+
+    def remove(self, user: str, action: Action, filter: str) -> None:
+        """Take a rule back."""
+        wanted = self._checked(user, action, filter, allow=True)
+        with self._lock:
+            if _key(wanted) not in self._rules:
+                raise NotFound(
+                    f"there is no rule about {_plain(f'{wanted.user} {action} {filter}')}; "
+                    "headwater acl list shows those that are"
+                )
+            self._book.write({key_words(rows.RULE, *_key(wanted)): None})
+            del self._rules[_key(wanted)]
+            self._change(self._ruling.without(wanted))
+        self._tell()
+
+    def reload(self) -> None:
+        """Read the rules again, as after another process changed them."""
+        with self._lock:
+            found = {_key(rule): rule for rule in self._book.read(rows.RULE, Rule)}
+            if found == self._rules:
+                return
+            self._rules = found
+            by_user: dict[str, list[Rule]] = {}
+            for rule in found.values():
+                by_user.setdefault(rule.user, []).append(rule)
+            self._change(Ruling({user: tuple(its) for user, its in by_user.items()}))
+        self._tell()
+
+    def list(self) -> list[Rule]:
+        """Every rule, by user, action and filter."""
+        return sorted(self._rules.values(), key=_key)
+
+    # Deciding
+
+    def may_publish(self, user: str, topic: str) -> bool:
+        """Whether a user may publish to a topic."""
+        return self._ruling.may_publish(user, topic)
+
+    def may_publish_all(self, user: str, names: tuple[str, ...]) -> str | None:
+        """The first of these topics that a user may not publish to; None if it may to all."""
+        return self._ruling.first_refused(user, names)
+
+    def may_create(self, user: str, topic: str) -> bool:
+        """Whether a user may make a topic that is not there yet."""
+        return self._ruling.may_create(user, topic)
+
+    def may_subscribe(self, user: str, filter: str) -> bool:
+        """Whether a user may have everything that a filter, without MQTT's `$share/…/` before it, matches."""
+        return self._ruling.may_subscribe(user, filter)
+
+    def is_admin(self, user: str) -> bool:
+        """Whether a user may change clients, rules and settings."""
+        return self._ruling.is_admin(user)
+
+    def check_publish(self, user: str, topic: str) -> None:
+        """NotAllowed (403) unless a user may publish to a topic."""
+        ruling = self._ruling
+        if not ruling.may_publish(user, topic):
+            raise ruling.refusal(user, "publish", topic)
+
+    def check_publish_all(self, user: str, names: tuple[str, ...]) -> None:
+        """NotAllowed (403) unless a user may publish to all of these topics."""
+        ruling = self._ruling
+        refused = ruling.first_refused(user, names)
+        if refused is not None:
+            raise ruling.refusal(user, "publish", refused)
+
+    def check_create(self, user: str, topic: str) -> None:
+        """NotAllowed (403) unless a user may make a topic."""
+        ruling = self._ruling
+        if not ruling.may_create(user, topic):
+            raise ruling.refusal(user, "create", topic)
+
+    def check_subscribe(self, user: str, filter: str) -> None:
+        """NotAllowed (403) unless a user may have everything that a filter matches."""
+        ruling = self._ruling
+        if not ruling.may_subscribe(user, filter):
+            raise ruling.refusal(user, "subscribe", filter)
+
+    def check_admin(self, user: str) -> None:
+        """NotAllowed (403) unless a user may administer."""
+        ruling = self._ruling
+        if not ruling.is_admin(user):
+            raise ruling.refusal(user, "admin", EVERYTHING)
+
+    # Rows
+
+    def _checked(self, user: str, action: Action, filter: str, allow: bool) -> Rule:
+        """A rule that can be; Malformed (422) says what is wrong with any other."""
+        user = user if user == EVERYONE else check_name(user)
+        if action not in ACTIONS:
+            raise Malformed(f"{quoted(str(action))} is no action; use one of {', '.join(ACTIONS)}")
+        check_filter(filter, self._config)
+        if action == "admin" and filter != EVERYTHING:
+            raise Malformed(f"an admin rule is about everything; use {EVERYTHING} as its filter, not {quoted(filter)}")
+        for level in filter.split("/"):
+            if USER_LEVEL in level and level != USER_LEVEL:
+                raise Malformed(
+                    f"filter {quoted(filter)} has {USER_LEVEL} in level {quoted(level)}; it stands for a client's "
+                    f"name as a whole level, as in home/{USER_LEVEL}/temp"
+                )
+        return Rule(user, action, filter, allow)
+
+    def _put(self, rule: Rule) -> None:
+        with self._lock:
+            before = self._rules.get(_key(rule))
+            if before == rule:
+                self._book.check_writable()
+                return
+            if before is None and len(self._rules) >= self._rules_max:
+                raise QuotaExceeded(
+                    f"there are {len(self._rules)} rules; join some with wildcards or %u, or remove some"
+                )
+            self._book.write({key_words(rows.RULE, *_key(rule)): pack(rule)})
+            self._rules[_key(rule)] = rule
+            self._change(self._ruling.without(rule, (rule,)))
+        self._tell()
+
+    def _change(self, ruling: Ruling) -> None:
+        self._ruling = ruling
+        self.version += 1
+
+    def _tell(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+def _key(rule: Rule) -> tuple[str, str, str]:
+    return rule.user, rule.action, rule.filter
+
+
+def _filled(filter: str, user: str) -> str:
+    """A rule's filter with the user's name where it asks for it."""
+    if USER_LEVEL not in filter:
+        return filter
+    return "/".join(user if level == USER_LEVEL else level for level in filter.split("/"))
+
+
+def _command(verb: str, user: str, action: str, filter: str) -> str:
+    """What to type."""
+    return f"headwater acl {verb} {_word(user)} {action} {_word(filter)}"
+
+
+def _word(text: str) -> str:
+    return shlex.quote(_plain(text))
+
+
+def _plain(text: str) -> str:
+    """Text with nothing in it that a terminal would obey."""
+    return text if text.isprintable() else repr(text)[1:-1]

@@ -1,0 +1,57 @@
+"""The book in which clients and rules are written: rows of the state, durable when a change returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from headwater.errors import Failed, ReadOnly
+from headwater.store.state import Rows, State
+
+T = TypeVar("T")
+
+
+class Book:
+    """Rows of the state that say who may do what; whoever changes them holds a lock of their own."""
+
+    def __init__(self, state: State, *, read_only: bool = False) -> None:
+        self._state = state
+        self._read_only = read_only
+        self._failed: str | None = None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether nothing can be written."""
+        return self._read_only
+
+    def check_writable(self) -> None:
+        """ReadOnly (503) if nothing can be written."""
+        if self._read_only:
+            raise ReadOnly("the folder was opened to read only; change clients and rules through the bus that owns it")
+        if self._failed is not None:
+            raise ReadOnly(f"nothing can be noted any more: {self._failed}; close the bus and open it again")
+
+    def write(self, rows: Rows) -> None:
+        """All of these rows, durably."""
+        self.check_writable()
+        try:
+            self._state.write(rows)
+            self._state.sync()
+        except Exception as error:
+            # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
+            self._failed = f"the state store failed ({error})"
+            raise Failed(f"it is not on disk: {self._failed}") from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        return self._state.get(key)
+
+    def read(self, kind: bytes, row: type[T]) -> Iterator[T]:
+        """Every row of a kind."""
+        for key, value in self._state.scan(kind):
+            try:
+                yield msgspec.msgpack.decode(value, type=row)
+            except msgspec.DecodeError as error:
+                raise Failed(f"row {key!r} of the state is damaged ({error}); restore the folder") from error

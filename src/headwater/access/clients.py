@@ -1,0 +1,198 @@
+"""The registry of clients: who may log in, and what is kept of their secrets.
+
+Invariants:
+
+- A secret is shown once, to whoever adds or rotates it; what is stored can check it, not reveal it.
+- A name in the registry is well formed (`access.name`), so that it can stand for `%u` in a rule.
+- Memory changes after the state has, one whole row at a time: readers need no lock.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from datetime import datetime
+
+import msgspec
+
+from headwater.access.book import Book
+from headwater.access.name import check_name, quoted
+from headwater.access.scram import ITERATIONS, REFUSED, Credential, Decoy, derive, is_secret_of
+from headwater.clock import Clock, to_datetime
+from headwater.errors import Conflict, NotFound, QuotaExceeded, Unauthenticated
+from headwater.store import state as rows
+from headwater.store.state import State, key_words, pack
+
+CLIENTS_MAX = 100_000
+"""One more client: QuotaExceeded (429)."""
+SECRET_BYTES = 32
+"""Chance in a drawn secret."""
+ID_BYTES = 8
+DECOY_BYTES = 32
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A client with its secret, which is shown this once."""
+
+    id: str
+    name: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"Registered(id={self.id!r}, name={self.name!r}, …)"  # secrets do not belong in logs
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """A client as everybody may see it."""
+
+    id: str
+    name: str
+    created_us: int
+    rotated_us: int
+    """When its secret was last changed."""
+
+    @property
+    def created(self) -> datetime:
+        """When it was added."""
+        return to_datetime(self.created_us)
+
+    @property
+    def rotated(self) -> datetime:
+        """When its secret was last changed."""
+        return to_datetime(self.rotated_us)
+
+
+class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A client as it is stored."""
+
+    info: ClientInfo
+    credential: Credential
+
+
+class Clients:
+    """The clients that may log in; changes are durable when they return."""
+
+    def __init__(
+        self,
+        state: State,
+        clock: Clock,
+        *,
+        clients_max: int = CLIENTS_MAX,
+        iterations: int = ITERATIONS,
+        read_only: bool = False,
+    ) -> None:
+        self._book = Book(state, read_only=read_only)
+        self._clock = clock
+        self._clients_max = clients_max
+        self._iterations = iterations
+        self._lock = threading.Lock()
+        self._decoy: Decoy | None = None
+        self._by_name: dict[str, ClientRow] = {}
+        self.reload()
+
+    # Changing
+
+    def add(self, name: str, secret: str | None = None) -> Registered:
+        """Register a client; its secret is drawn unless one is given, and cannot be seen again."""
+        name = check_name(name)
+        secret, credential = self._secret(secret)
+        with self._lock:
+            if name in self._by_name:
+                raise Conflict(
+                    f"there is a client {quoted(name)} already; "
+                    "for a new secret use: headwater clients rotate NAME, or choose another name"
+                )
+            if len(self._by_name) >= self._clients_max:
+                raise QuotaExceeded(
+                    f"there are {len(self._by_name)} clients; remove some that are not used, or raise clients_max"
+                )
+            now_us = self._clock.now_us()
+            info = ClientInfo(secrets.token_hex(ID_BYTES), name, now_us, now_us)
+            self._put(ClientRow(info=info, credential=credential))
+        return Registered(info.id, name, secret)
+
+    def rotate(self, name: str, secret: str | None = None) -> Registered:
+        """Give a client another secret; the one before is of no use from then on."""
+        name = check_name(name)
+        secret, credential = self._secret(secret)
+        with self._lock:
+            before = self._known(name).info
+            info = msgspec.structs.replace(before, rotated_us=self._clock.now_us())
+            self._put(ClientRow(info=info, credential=credential))
+        return Registered(info.id, name, secret)
+
+    def remove(self, name: str) -> None:
+        """Let a client log in no more; rules that name it stay."""
+        name = check_name(name)
+        with self._lock:
+            self._known(name)
+            self._book.write({key_words(rows.CLIENT, name): None})
+            del self._by_name[name]
+
+    def reload(self) -> None:
+        """Read the registry again, as after another process changed it."""
+        with self._lock:
+            self._by_name = {row.info.name: row for row in self._book.read(rows.CLIENT, ClientRow)}
+
+    # Looking
+
+    def list(self) -> list[ClientInfo]:
+        """Every client, by name."""
+        found = tuple(self._by_name.values())  # in one step, since a writer may be at work
+        return sorted((row.info for row in found), key=lambda info: info.name)
+
+    def get(self, name: str) -> ClientInfo | None:
+        """One of them."""
+        row = self._by_name.get(name)
+        return None if row is None else row.info
+
+    def credential_of(self, name: str) -> Credential | None:
+        """What a login is checked against."""
+        row = self._by_name.get(name)
+        return None if row is None else row.credential
+
+    @property
+    def decoy(self) -> Decoy:
+        """Credentials for names that nobody has, the same for as long as the folder lives."""
+        if self._decoy is None:
+            with self._lock:  # two that come at once find the same row
+                self._decoy = Decoy(self._decoy_secret(), self._iterations)
+        return self._decoy
+
+    def check_secret(self, name: str, secret: str) -> str:
+        """The client that a name and a plain secret belong to (MQTT, HTTP); Unauthenticated (401) if to none.
+
+        As slow as the iterations of its credential, for unknown names too.
+        """
+        name = check_name(name)
+        known, decoy = self.credential_of(name), self.decoy.credential_of(name)
+        if not is_secret_of(known or decoy, secret) or known is None:
+            raise Unauthenticated(REFUSED)
+        return name
+
+    # Rows
+
+    def _secret(self, secret: str | None) -> tuple[str, Credential]:
+        """A secret, and its credential; made outside of the lock, since it takes a while."""
+        self._book.check_writable()
+        secret = secrets.token_urlsafe(SECRET_BYTES) if secret is None else secret
+        return secret, derive(secret, iterations=self._iterations)
+
+    def _known(self, name: str) -> ClientRow:
+        row = self._by_name.get(name)
+        if row is None:
+            raise NotFound(f"there is no client {quoted(name)}; headwater clients list shows those that are")
+        return row
+
+    def _put(self, row: ClientRow) -> None:
+        self._book.write({key_words(rows.CLIENT, row.info.name): pack(row)})
+        self._by_name[row.info.name] = row
+
+    def _decoy_secret(self) -> bytes:
+        stored = self._book.get(rows.DECOY)
+        if stored is not None:
+            return stored
+        drawn = secrets.token_bytes(DECOY_BYTES)
+        if not self._book.is_read_only:
+            self._book.write({rows.DECOY: drawn})
+        return drawn
