@@ -32,6 +32,7 @@ from headwater.errors import (
     Recalled,
     TimedOut,
     TooLarge,
+    Unauthenticated,
 )
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
 
@@ -64,6 +65,7 @@ __all__ = [
     "TimedOut",
     "TooLarge",
     "TopicInfo",
+    "Unauthenticated",
     "open",
     "restore",
     "seal",

@@ -7,11 +7,12 @@ disk, and `delivery.dispatcher` brings it to subscribers.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, to_datetime
 from headwater.config import Config
@@ -30,6 +31,7 @@ from headwater.events import Event, Events
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.outgoing import Desk
 from headwater.requests import Replies, answer_headers
+from headwater.staging import Staging
 from headwater.store import folder as folders
 from headwater.store.batch import Batch, Seed
 from headwater.store.compression import require
@@ -43,7 +45,23 @@ from headwater.topics.root import Root
 from headwater.topics.roots import Publish, Roots
 from headwater.upkeep import Upkeep
 
+if TYPE_CHECKING:
+    from headwater.access.acl import Acl
+    from headwater.access.clients import Clients
+
 MEMORY = ":memory:"
+
+
+class Inside(NamedTuple):
+    """The parts of a bus that a server works with; they may change, and are not for users."""
+
+    desk: Desk
+    roots: Roots
+    dispatcher: Dispatcher
+    state: State
+    rows: RowCommit
+    clock: Clock
+    events: Events
 
 
 class Bus:
@@ -71,6 +89,9 @@ class Bus:
         self._clock = SteadyClock(clock or SystemClock(), self._on_clock_step)
         self._events = Events(self._clock, self.config.events_kept)
         self._live: set[Live | Reading | Consumer] = set()
+        self._clients: Clients | None = None
+        self._acl: Acl | None = None
+        self._access_lock = threading.Lock()
         seed = self._own()
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())
@@ -96,6 +117,7 @@ class Bus:
                 read_only,
             )
             self._desk = Desk(self.config, self._clock)
+            self._staging = Staging(self._desk, self._roots, self._state, self._rows, self.config, self._clock)
             self._dead_letters = DeadLetters(self._dispatcher, self._state)
             self._replies = Replies("embedded", self.config.requests_max)
             self._upkeep = Upkeep(
@@ -109,6 +131,7 @@ class Bus:
                 self._events,
             )
             if not read_only:
+                self._staging.recover()
                 self._upkeep.start()
         except BaseException:
             opened = getattr(self, "_state", None)
@@ -334,7 +357,7 @@ class Bus:
         def join() -> Consumer:
             ticket = object()
             subscriber = self._dispatcher.attach(options, given, start, ticket)
-            consumer = Consumer(subscriber, self._clock, ticket, self._seek, self._pause, self._leave)
+            consumer = Consumer(subscriber, self._clock, ticket, self.seek_subscriber, self._pause, self._leave)
             self._live.add(consumer)
             return consumer
 
@@ -350,7 +373,8 @@ class Bus:
         else:
             self._roots.commit.run(lambda: self._dispatcher.leave(reader))
 
-    def _seek(self, subscriber: Subscriber, to: Start) -> None:
+    def seek_subscriber(self, subscriber: Subscriber, to: Start) -> None:
+        """Have a subscription go on from elsewhere."""
         self._check_open(writes=True)
         filter = subscriber.options.filter
         check_start(filter, to)
@@ -443,6 +467,9 @@ class Bus:
             if isinstance(self._state, RocksState):
                 self._state.refresh()
             self._roots.look()
+            for kept in (self._clients, self._acl):
+                if kept is not None:
+                    kept.reload()
 
     # Dead letters
 
@@ -465,6 +492,33 @@ class Bus:
         """Forget dead letters; answers how many."""
         self._check_open(writes=True)
         return self._dead_letters.drop(id, offsets)
+
+    # Staged publishes
+
+    def stage(
+        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
+    ) -> None:
+        """Store messages that nobody sees before `commit_stage`; staging a part again replaces it."""
+        self._check_open(writes=True)
+        self._staging.stage_messages(producer, epoch, part, messages)
+
+    def stage_body(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
+        """The same for messages of one root that are encoded already."""
+        self._check_open(writes=True)
+        self._staging.stage(producer, epoch, part, root, count, crc, body)
+
+    def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
+        """Make parts of an epoch visible, all of each root's at once, and only once; drops the other parts.
+
+        Answers the first and the last offset in each root; nothing for an epoch that was committed long ago.
+        """
+        self._check_open(writes=True)
+        return self._staging.commit(producer, epoch, parts)
+
+    def drop_stage(self, producer: str, epoch: int) -> None:
+        """Forget what was staged of an epoch and never committed."""
+        self._check_open(writes=True)
+        self._staging.drop(producer, epoch)
 
     # Request and reply
 
@@ -513,6 +567,30 @@ class Bus:
         topic, headers = answer_headers(message)
         return self.publish(topic, payload, headers=headers)
 
+    # Who may do what, once the bus is served
+
+    @property
+    def clients(self) -> Clients:
+        """The clients that may log in."""
+        self._check_open()
+        with self._access_lock:
+            if self._clients is None:
+                from headwater.access.clients import Clients  # embedded, hardly anybody asks
+
+                self._clients = Clients(self._state, self._clock, read_only=self.is_read_only)
+            return self._clients
+
+    @property
+    def acl(self) -> Acl:
+        """The rules for what they may do."""
+        self._check_open()
+        with self._access_lock:
+            if self._acl is None:
+                from headwater.access.acl import Acl
+
+                self._acl = Acl(self._state, config=self.config, read_only=self.is_read_only)
+            return self._acl
+
     # Every day
 
     def purge(self, filter: str) -> int:
@@ -530,6 +608,11 @@ class Bus:
         if self._files.list(path):
             raise Malformed(f'"{path}" is not empty; back up into a new folder')
         self._roots.commit.run(lambda: self._upkeep.backup(self._streams, path, self._rows))
+
+    @property
+    def inside(self) -> Inside:
+        """What a server stands on."""
+        return Inside(self._desk, self._roots, self._dispatcher, self._state, self._rows, self._clock, self._events)
 
     @property
     def now(self) -> datetime:

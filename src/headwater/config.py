@@ -153,11 +153,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     delay_s_max: float = 366 * 86_400.0
     """A longer delay: Malformed (422)."""
 
+    # Staged messages
+    stage_age_s: float = 86_400.0
+    """What was staged and not committed by then is dropped."""
+
     # Subscriptions
     subscriptions_max: int = 100_000
     """One more durable subscription: QuotaExceeded (429)."""
-    subscription_id_bytes_max: int = 256
-    """A longer id: Malformed (422)."""
+    subscription_id_bytes_max: int = 1280
+    """A longer id: Malformed (422); that of a session's subscription is the session's and the filter."""
     max_in_flight_max: int = 100_000
     """A larger window asked for: Malformed (422)."""
     errors_kept: int = 10

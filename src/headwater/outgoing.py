@@ -6,23 +6,31 @@ bring many messages; single ones are encoded together by the thread that commits
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
+from typing import TypeVar
 
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.delivery import delays
 from headwater.errors import Malformed, TooLarge
 from headwater.message import Headers, Outgoing
+from headwater.store.batch import checksum
+from headwater.store.body import Body
 from headwater.topics.name import check_topic, is_utf8
-from headwater.topics.roots import Part, Publish, parts_by_root
+from headwater.topics.roots import STAGED, Part, Publish, parts_by_root
 
 CHECKED_TOPICS_MAX = 100_000
 MESSAGE_WEIGHT = 100
 """What a message weighs besides its payload, when a group is kept within its limit."""
 
+TIME_AHEAD_US_MAX = 86_400 * SECOND_US
+"""How far the clock of a publisher elsewhere may be ahead."""
+
+P = TypeVar("P", bound=Publish)
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
@@ -103,6 +111,52 @@ class Desk:
                 pick = itemgetter(*places) if len(places) > 1 else lambda column, at=places[0]: (column[at],)
                 parts.append(Part(name, pick(topics), pick(payloads), places))
         return self._encoded(parts, topics, weight, producer, number)
+
+    def body(
+        self, root: str, count: int, crc: int, data: bytes, producer: str | None, sequence: int, item: type[P]
+    ) -> tuple[P, Body]:
+        """Messages of one root that were encoded elsewhere; whatever can be wrong with them is found here."""
+        config = self._config
+        if len(data) > config.batch_bytes_max:
+            raise TooLarge(
+                f'{len(data)} bytes for root "{root}" are over batch_bytes_max ({config.batch_bytes_max}); '
+                "publish them in several calls"
+            )
+        if checksum(data) != crc:
+            raise Malformed("the body's checksum is wrong: it was damaged on its way, send it again")
+        try:
+            body = Body(data)
+        except (ValueError, struct.error) as error:
+            raise Malformed(f"the body cannot be read: {error}") from None
+        names = body.names
+        if body.count != count or body.end != len(data):
+            raise Malformed("the body contradicts what is said about it: its count, or its length")
+        if self._common_root(names) != root or len(set(names)) != len(names):
+            raise Malformed(f'the topics of a body for "{root}" have to be topics of that root, each named once')
+        if len(data) > config.message_bytes_max and body.longest() > config.message_bytes_max:
+            raise self._too_large(body.longest())
+        self._check_columns(body)
+        number = self._sequence(producer, sequence if producer is not None else None)
+        part = Part(root, body.topics, (), range(count))
+        if body.retain is not None:
+            part.retain = list(map(bool, body.retain))
+        part.body, part.crc = data, crc
+        return item(body.topics, [part], len(data), producer, number, is_one=False), body
+
+    def _check_columns(self, body: Body) -> None:
+        config = self._config
+        low_us, high_us = body.time_span()
+        if low_us < 0 or high_us > self._clock.now_us() + TIME_AHEAD_US_MAX:
+            raise Malformed(
+                "a message's time lies before 1970 or more than a day ahead; is the publisher's clock right?"
+            )
+        if body.expiries is not None and not 0 <= min(body.expiries) <= max(body.expiries) < 1 << 62:
+            raise Malformed("a message's expiry is out of range; use microseconds since 1970, or 0 for never")
+        if body.keys is not None and max(map(len, filter(None, body.keys)), default=0) > config.key_bytes_max:
+            raise TooLarge(f"a key is over key_bytes_max ({config.key_bytes_max})")
+        for pairs in body.headers():
+            if pairs:
+                self._headers(pairs)
 
     def _common_root(self, topics: Sequence[str]) -> str | None:
         """The root of all of them; None if there are several. Those that were seen before are checked as a set."""
@@ -223,6 +277,8 @@ class Desk:
 
     def _check_topic(self, topic: str) -> str:
         root = check_topic(topic, self._config)
+        if root == STAGED:
+            raise Malformed(f'"{STAGED}" is where staged messages wait; use bus.stage and bus.commit_stage instead')
         if root == delays.ROOT:
             raise Malformed(f'"{delays.ROOT}" is where delayed messages wait; publish with deliver_at=datetime instead')
         if len(self._checked) >= CHECKED_TOPICS_MAX:

@@ -82,8 +82,8 @@ def test_a_pair_that_is_not_in_the_table_is_a_conflict() -> None:
 @pytest.mark.parametrize(
     ("wrong", "teaches"),
     [
-        ({"id": ""}, "use 1 to 256"),
-        ({"id": "x" * 257}, "use 1 to 256"),
+        ({"id": ""}, "use 1 to 1280"),
+        ({"id": "x" * 1281}, "use 1 to 1280"),
         ({"order": "fifo"}, '"strict", "key"'),
         ({"on_gap": "ignore"}, '"raise"'),
         ({"max_in_flight": 0}, "use 1 to 100000"),

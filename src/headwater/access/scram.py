@@ -159,6 +159,11 @@ class ServerLogin(_Login):
             raise Unauthenticated("nobody has logged in here; .user is known after .final")
         return self._user
 
+    @property
+    def claimed_user(self) -> str:
+        """Who it says it is."""
+        return self._user
+
     def first(self, client_first: bytes) -> bytes:
         """Answer the client's first message with a salt and a nonce."""
         self._enter(Stage.NEW)

@@ -166,13 +166,17 @@ class Live:
                     until_us = 0  # one last look
             return True
 
-    def _messages_of(self, batch: Batch, places: Sequence[int] | None) -> list[Message]:
-        found = batch.body.messages(batch.first_offset, places, self)
+    def still_valid(self, batch: Batch, places: Sequence[int] | None) -> tuple[Batch, Sequence[int] | None]:
+        """The same places without those whose ttl is over."""
         expiries = batch.body.expiries
-        if expiries is not None:
-            now_us = self._clock.now_us()
-            found = [m for m in found if not 0 < expiries[m.offset - batch.first_offset] <= now_us]
-        return found
+        if expiries is None:
+            return batch, places
+        now_us = self._clock.now_us()
+        there = range(batch.header.count) if places is None else places
+        return batch, [place for place in there if not 0 < expiries[place] <= now_us]
+
+    def _messages_of(self, batch: Batch, places: Sequence[int] | None) -> list[Message]:
+        return batch.body.messages(batch.first_offset, self.still_valid(batch, places)[1], self)
 
     def __iter__(self) -> Iterator[Message]:
         while True:

@@ -190,6 +190,7 @@ class Body:
         "columns",
         "count",
         "data",
+        "end",
         "expiries",
         "names",
         "retain",
@@ -215,6 +216,15 @@ class Body:
         self._keys = _read_keys(reader, count) if columns & KEYS else None
         self._headers = _read_headers(reader, count) if columns & HEADERS else None
         self._payloads = reader.binary(count)
+        self.end = reader.at
+        """How long it is, by its own account."""
+
+    def time_span(self) -> tuple[int, int]:
+        """The earliest and the latest time at which its messages were published."""
+        times = self._times
+        if times.tobytes() == times[:1].tobytes() * self.count:
+            return times[0], times[0]
+        return min(times), max(times)
 
     @property
     def topics(self) -> Sequence[str]:

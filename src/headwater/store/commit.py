@@ -160,6 +160,14 @@ class GroupCommit(Generic[T]):
         self.enqueue(item)
         self.kick()
 
+    def submit_all(self, items: Sequence[T]) -> None:
+        """Have these committed soon, all in one group."""
+        self.refuse_owner()
+        with self._lock:
+            for item in items:
+                self._add(item, waits=item is items[0])
+        self.kick()
+
     def enqueue(self, item: T | Call) -> None:
         """Give an item its place in the order; somebody has to `drive` or `kick` for it to move."""
         with self._lock:
@@ -225,9 +233,11 @@ class GroupCommit(Generic[T]):
         if thread is not None:
             thread.join()
 
-    def _add(self, item: T | Call) -> None:
-        while self._owner != threading.get_ident() and (
-            self._weight >= self._weight_max or len(self._pending) >= self._items_max
+    def _add(self, item: T | Call, waits: bool = True) -> None:
+        while (
+            waits
+            and self._owner != threading.get_ident()
+            and (self._weight >= self._weight_max or len(self._pending) >= self._items_max)
         ):
             if self._closed:
                 break

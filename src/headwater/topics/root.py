@@ -153,6 +153,12 @@ class Root:
         """The same, of several."""
         return self._known.issuperset(topics)
 
+    def has(self, topic: str) -> bool:
+        """Whether a topic exists; from any thread, as of some moment ago."""
+        if topic in self._known or topic in self._messages:
+            return True
+        return self._state.get(rows.key_name(rows.TOPIC, self.stream.number, topic)) is not None
+
     def _fresh(self, names: Sequence[str]) -> set[str]:
         if self._known.issuperset(names):
             return set()

@@ -27,6 +27,8 @@ from headwater.store.state import Rows, State
 from headwater.topics.retained import check_retained
 from headwater.topics.root import DELAYED, Root, RootRow, check_topics
 
+STAGED = "$staged"
+"""Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
 DISK_CHECK_BYTES = 4 * 1024 * 1024
 """Free room is asked for again after this much was written."""
 

@@ -1,0 +1,133 @@
+"""Actors: each owns its state, and nobody else touches it; what it is told, it handles one message after another.
+
+All actors of a server live on one event loop. An actor that is idle handles a message at once, in the caller's turn,
+so that a batch on its way through several of them costs no trip through the loop; one that is busy finds it in its
+mailbox. A mailbox has a limit, a call has a deadline, and an actor that fails is handed to its supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, Protocol, TypeVar
+
+from headwater.errors import HeadwaterError, QuotaExceeded, TimedOut
+
+T = TypeVar("T")
+Then = Callable[[Any, BaseException | None], None]
+"""What is done with an answer: the answer, or the error instead of it."""
+
+
+class Supervisor(Protocol):
+    """Whoever started an actor and decides what becomes of it when it fails."""
+
+    def on_failure(self, actor: Actor, error: Exception) -> None:
+        """An actor raised what it should not have; what it was at is lost."""
+
+
+class Actor:
+    """One owner of some state."""
+
+    __slots__ = ("_is_running", "_mail", "_mail_max", "_supervisor")
+
+    def __init__(self, supervisor: Supervisor, mail_max: int) -> None:
+        self._supervisor = supervisor
+        self._mail_max = mail_max
+        self._mail: list[object] = []
+        self._is_running = False
+
+    def receive(self, message: Any) -> None:
+        """Handle one message: a `match` over what this actor understands."""
+        raise NotImplementedError
+
+    def tell(self, message: object) -> None:
+        """Give it a message; QuotaExceeded (429) if its mailbox is full."""
+        if self._is_running:
+            if len(self._mail) >= self._mail_max:
+                raise QuotaExceeded(f"{type(self).__name__} has {len(self._mail)} messages waiting (mailbox_max)")
+            self._mail.append(message)
+            return
+        self._is_running = True
+        try:
+            self._handle(message)
+            while self._mail:
+                mail, self._mail = self._mail, []
+                for waiting in mail:
+                    self._handle(waiting)
+        finally:
+            self._is_running = False
+
+    def _handle(self, message: object) -> None:
+        try:
+            self.receive(message)
+        except Exception as error:
+            self._supervisor.on_failure(self, error)
+
+
+class Answer:
+    """An answer that somebody waits for, until a deadline: the first that comes counts, and what is late is dropped."""
+
+    __slots__ = ("_then", "_timer")
+
+    def __init__(self, then: Then, loop: asyncio.AbstractEventLoop, deadline_s: float, what: str) -> None:
+        self._then: Then | None = then
+        self._timer = loop.call_later(deadline_s, self._late, what, deadline_s)
+
+    def give(self, value: Any) -> None:
+        """The answer."""
+        self._settle(value, None)
+
+    def fail(self, error: BaseException) -> None:
+        """There is none, and this is why."""
+        self._settle(None, error)
+
+    def _late(self, what: str, deadline_s: float) -> None:
+        self._settle(None, TimedOut(f"{what} did not answer within {deadline_s:g} s; try again"))
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            self._timer.cancel()
+            then(value, error)
+
+
+class Desk:
+    """Blocking work of one actor: done in threads, one piece after the other, in the order in which it was given."""
+
+    __slots__ = ("_executor", "_is_busy", "_loop", "_waiting", "waiting_max")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, waiting_max: int) -> None:
+        self._loop = loop
+        self._executor = executor
+        self.waiting_max = waiting_max
+        self._waiting: list[tuple[Callable[[], Any], Then]] = []
+        self._is_busy = False
+
+    def do(self, work: Callable[[], Any], then: Then) -> None:
+        """Have something done in a thread, then hear of it on the loop; QuotaExceeded (429) if too much waits."""
+        if self._is_busy:
+            if len(self._waiting) >= self.waiting_max:
+                raise QuotaExceeded(f"{len(self._waiting)} requests of this session wait already; wait for an answer")
+            self._waiting.append((work, then))
+            return
+        self._is_busy = True
+        self._start(work, then)
+
+    def _start(self, work: Callable[[], Any], then: Then) -> None:
+        self._loop.run_in_executor(self._executor, work).add_done_callback(lambda done: self._done(done, then))
+
+    def _done(self, done: asyncio.Future[Any], then: Then) -> None:
+        error = done.exception() if not done.cancelled() else asyncio.CancelledError()
+        try:
+            then(done.result() if error is None else None, error)
+        finally:
+            if self._waiting:
+                self._start(*self._waiting.pop(0))
+            else:
+                self._is_busy = False
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether an error is an answer of ours, rather than something that broke."""
+    return isinstance(error, HeadwaterError)

@@ -1,0 +1,1 @@
+"""The served broker: the embedded bus behind TCP."""

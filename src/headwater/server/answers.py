@@ -1,0 +1,215 @@
+"""Answers to requests: what a session may ask of the bus, with the rights that it takes, and how the answer gets back.
+
+Each request is one arm that checks rights, on the loop, and gives the work that is then done in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from headwater.clock import to_datetime
+from headwater.delivery.start import Start
+from headwater.errors import Malformed, NotFound
+from headwater.server.broker import Broker
+from headwater.topics.name import check_filter
+from headwater.topics.roots import Publish
+from headwater.wire import requests
+from headwater.wire.frame import Kind, pack
+from headwater.wire.requests import encode
+
+if TYPE_CHECKING:
+    from headwater.server.connection import Connection
+    from headwater.server.session import Session
+
+DONE = encode(None)
+MOMENT_US_MAX = 253_402_300_799_000_000
+"""The last moment of the year 9999."""
+
+
+class Answers:
+    """What sessions ask for, and the way back."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._broker = broker
+        self._done: deque[tuple[Session, Connection | None, int, Future[object]]] = deque()
+        self._is_called = False
+
+    # Rows that are on disk
+
+    def expect(self, session: Session, connection: Connection | None, id: int, future: Future[object]) -> None:
+        """Answer a request once its future is done, which may be in any thread."""
+        future.add_done_callback(lambda done: self._on_done((session, connection, id, done)))
+
+    def _on_done(self, done: tuple[Session, Connection | None, int, Future[object]]) -> None:
+        self._done.append(done)
+        if self._is_called:
+            return
+        self._is_called = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._answer)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        """Tell each client what was written, in one piece."""
+        self._is_called = False
+        told: dict[Connection, list[bytes]] = {}
+        for _ in range(len(self._done)):
+            session, connection, number, future = self._done.popleft()
+            error = future.exception()
+            if error is not None:
+                session.reply(connection, number, None, error)
+            elif connection is not None and connection is session.connection:
+                told.setdefault(connection, []).append(pack(Kind.REPLY, number, DONE))
+        for connection, frames in told.items():
+            connection.write(b"".join(frames))
+
+    # Values as requests have them
+
+    @staticmethod
+    def datetime(time_us: int) -> datetime:
+        """A moment; Malformed if it is none."""
+        if not 0 <= time_us <= MOMENT_US_MAX:
+            raise Malformed(f"{time_us} is no moment; use microseconds since 1970")
+        return to_datetime(time_us)
+
+    @staticmethod
+    def moment(place: Start, time_us: int | None) -> Start:
+        """Where to begin."""
+        return place if time_us is None else Answers.datetime(time_us)
+
+    # Requests
+
+    def work_for(self, session: Session, request: requests.Request) -> Callable[[], Any]:
+        """What a request asks to be done, if its session may ask for it."""
+        broker, bus, user = self._broker, self._broker.bus, session.row.user
+        match request:
+            case requests.Delay():
+                return self._delay(session, request)
+            case requests.Stage():
+                _, body = bus.inside.desk.body(request.root, request.count, request.crc, request.body, None, 0, Publish)
+                broker.check_publish(user, session.row.id, request.root, body.names)
+                return lambda: bus.stage_body(
+                    self._own(user, request.producer),
+                    request.epoch,
+                    request.part,
+                    request.root,
+                    request.count,
+                    request.crc,
+                    request.body,
+                )
+            case requests.CommitStage():
+                return lambda: bus.commit_stage(self._own(user, request.producer), request.epoch, request.parts)
+            case requests.DropStage():
+                return lambda: bus.drop_stage(self._own(user, request.producer), request.epoch)
+            case requests.Topics():
+                check_filter(request.filter, bus.config)
+                return lambda: [one for one in bus.topics(request.filter) if self._sees(session, one.topic)]
+            case requests.Retained():
+                broker.check_subscribe(user, session.row.id, request.filter)
+                return lambda: [
+                    (one.topic, one.offset, one.payload, one.time_us, one.key, one.headers)
+                    for one in bus.retained(request.filter)
+                ]
+            case requests.Subscriptions():
+                return lambda: [one for one in bus.subscriptions() if self._sees(session, one.filter)]
+            case requests.Ends():
+                return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
+            case requests.Events():
+                broker.check_admin(user, "read events")
+                return bus.events
+            case requests.States():
+                self._check_subscription(session, request.id)
+                return lambda: bus.states(request.id)
+            case requests.DeadLetters():
+                self._check_subscription(session, request.id)
+                if request.offset is None:
+                    return lambda: bus.dead_letters(request.id)
+                place = request.offset
+                return lambda: [bus.dead_letter(request.id, place)]
+            case requests.Redrive():
+                self._check_subscription(session, request.id)
+                return lambda: bus.redrive(request.id, request.offsets)
+            case requests.DropDeadLetters():
+                self._check_subscription(session, request.id)
+                return lambda: bus.drop_dead_letters(request.id, request.offsets)
+            case requests.Purge():
+                broker.check_admin(user, f'purge "{request.filter}"')
+                return lambda: bus.purge(request.filter)
+            case requests.Backup():
+                broker.check_admin(user, "back up the data")
+                return lambda: bus.backup(request.target)
+            case _:
+                return self._access(user, request)
+
+    def _own(self, user: str, producer: str) -> str:
+        """A user's producer: nobody else can commit or drop what it staged."""
+        return f"{user}:{producer}"
+
+    def _access(self, user: str, request: requests.Request) -> Callable[[], Any]:
+        """Clients and rules."""
+        broker = self._broker
+        broker.check_admin(user, "look after clients and rules")
+        clients, acl = broker.clients, broker.acl
+        match request:
+            case requests.AddClient():
+                return lambda: _registration(clients.add(request.name, request.secret))
+            case requests.RotateClient():
+                return lambda: _registration(clients.rotate(request.name, request.secret))
+            case requests.RemoveClient():
+                return lambda: self._changed(lambda: clients.remove(request.name))
+            case requests.ListClients():
+                return lambda: [(requests.Client(c.id, c.name, c.created_us, c.rotated_us)) for c in clients.list()]
+            case requests.ChangeRule():
+                change = {"allow": acl.allow, "deny": acl.deny, "remove": acl.remove}[request.change]
+                return lambda: self._changed(lambda: change(request.user, request.action, request.filter))  # type: ignore[arg-type]  # checked there
+            case requests.ListRules():
+                return lambda: [requests.Rule(r.user, r.action, r.filter, r.allow) for r in acl.list()]
+        raise Malformed(f"a request {type(request).__name__} is not one for here")
+
+    def _changed(self, work: Callable[[], object]) -> None:
+        """Change clients or rules; sessions feel it at once."""
+        work()
+        self._loop.call_soon_threadsafe(self._broker.sessions.recheck)
+
+    def _sees(self, session: Session, filter: str) -> bool:
+        return self._broker.may_subscribe(session.row.user, session.row.id, filter)
+
+    def _check_subscription(self, session: Session, name: str) -> None:
+        """Whoever may subscribe to what a subscription gets may look at it."""
+        row = self._broker.bus.inside.dispatcher.row(name)
+        if row is None:
+            raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
+        self._broker.check_subscribe(session.row.user, session.row.id, row.options.filter)
+
+    def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
+        bus = self._broker.bus
+        root = request.topic.partition("/")[0]
+        self._broker.check_publish(session.row.user, session.row.id, root, (request.topic,))
+        due = self.datetime(request.deliver_at_us)
+
+        def work() -> requests.Delayed:
+            receipt = bus.publish(
+                request.topic,
+                request.payload,
+                retain=request.retain,
+                key=request.key,
+                headers=request.headers,
+                ttl_s=request.ttl_s,
+                deliver_at=due,
+            )
+            return requests.Delayed(receipt.time_us)
+
+        return work
+
+
+def _registration(made: Any) -> requests.Registration:
+    return requests.Registration(made.id, made.name, made.secret)

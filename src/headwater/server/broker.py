@@ -1,0 +1,90 @@
+"""The broker: who may do what.
+
+Everything that a session wants goes past here first: rights, quotas, and the sessions themselves. Without
+authentication everybody may do everything, and the server listens on loopback alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headwater.access.acl import Acl
+from headwater.access.clients import Clients
+from headwater.access.quota import Guesses, Quota
+from headwater.bus import Bus
+from headwater.clock import Clock
+from headwater.config import Serving
+from headwater.errors import NotAllowed
+from headwater.requests import REPLY_ROOT
+from headwater.wire.requests import Register
+
+if TYPE_CHECKING:
+    from headwater.server.connection import Connection
+    from headwater.server.sessions import Sessions
+
+
+class Broker:
+    """Decides for the whole server."""
+
+    sessions: Sessions
+
+    def __init__(self, bus: Bus, serving: Serving) -> None:
+        self.bus = bus
+        self.serving = serving
+        self.clock: Clock = bus.inside.clock
+        self.clients: Clients = bus.clients
+        self.acl: Acl = bus.acl
+        self.guesses = Guesses(self.clock, delay_s_max=serving.guess_delay_s_max)
+        self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
+        self._is_open = serving.auth == "none"
+
+    def register(
+        self, connection: Connection, request: Register, then: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        """A session for a connection whose user is known."""
+        self.sessions.register(connection, request, then)
+
+    # Publishing
+
+    def check_publish(self, user: str, session: str, root: str, names: tuple[str, ...]) -> None:
+        """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
+        if self._is_open or root == REPLY_ROOT:  # whoever was asked may answer: the topic's name is the secret
+            return
+        refused = self.acl.may_publish_all(user, names)
+        if refused is not None:
+            self.acl.check_publish(user, refused)
+        known = self.bus.inside.roots.get(root)
+        if known is not None and known.knows_all(names):
+            return
+        fresh = [name for name in names if known is None or not known.has(name)]
+        for name in fresh:
+            self.acl.check_create(user, name)
+        if fresh:
+            self._topics.take(user, len(fresh))
+
+    # Subscribing
+
+    def check_subscribe(self, user: str, session: str, filter: str) -> None:
+        """NotAllowed (403) unless the user may see everything that a filter matches."""
+        if not self.may_subscribe(user, session, filter):
+            self.acl.check_subscribe(user, filter)
+
+    def may_subscribe(self, user: str, session: str, filter: str) -> bool:
+        """Whether the user may see everything that a filter matches; its own answers, in any case."""
+        return self._is_open or filter == f"{REPLY_ROOT}/{session}" or self.acl.may_subscribe(user, filter)
+
+    def check_admin(self, user: str, what: str) -> None:
+        """NotAllowed (403) unless the user looks after the whole."""
+        if not (self._is_open or self.acl.is_admin(user)):
+            raise NotAllowed(
+                f'client "{user}" may not {what} (rule: none); grant it with: headwater acl allow {user} admin "#"'
+            )
+
+    def is_gone(self, user: str) -> bool:
+        """Whether a client that had a secret was removed."""
+        return self.serving.auth == "scram" and self.clients.get(user) is None
+
+    def is_admin(self, user: str) -> bool:
+        """Whether the user looks after the whole."""
+        return self._is_open or self.acl.is_admin(user)

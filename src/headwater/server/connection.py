@@ -1,0 +1,229 @@
+"""A connection: bytes of one client, in and out.
+
+It splits what arrives into frames, lets through only what the handshake's table allows, and hands the rest on; what it
+sends waits in the transport, whose fill decides whether more is taken for it. Promises: a client that breaks the rules
+gets one ERROR frame and is closed; nothing is read from one that does not take its answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from headwater.errors import HeadwaterError
+from headwater.wire import handshake
+from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
+
+if TYPE_CHECKING:
+    from headwater.server.listener import Listener
+    from headwater.server.session import Session
+
+JOINED_BYTES_MAX = 16 * 1024
+"""Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's connection."""
+
+    __slots__ = (
+        "_holds",
+        "_is_full",
+        "_publish_bytes",
+        "_publishes",
+        "_reader",
+        "_transport",
+        "address",
+        "begun_s",
+        "client_id",
+        "greeting",
+        "heard_s",
+        "is_closed",
+        "is_writable",
+        "listener",
+        "session",
+        "state",
+        "user",
+        "written_s",
+    )
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.state = handshake.State.GREETING
+        self.address = ""
+        self.user = ""
+        self.client_id = ""
+        self.session: Session | None = None
+        self.greeting: object | None = None
+        """What the listener keeps until the handshake is through."""
+        self.begun_s = 0.0
+        self.heard_s = 0.0
+        self.written_s = 0.0
+        """When the transport last had room."""
+        self.is_writable = True
+        self.is_closed = False
+        self._holds = 0
+        self._publishes = 0
+        self._publish_bytes = 0
+        self._is_full = False
+        self._reader = FrameReader(listener.serving.hello_bytes_max)
+        self._transport: asyncio.Transport | None = None
+
+    # The transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        limit = self.listener.serving.write_bytes_max
+        self._transport.set_write_buffer_limits(high=limit, low=limit // 4)
+        self.begun_s = self.heard_s = self.listener.loop.time()
+        self.listener.on_connection(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.listener.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_s = self.listener.loop.time()
+        try:
+            frames = self._reader.feed(self.listener.buffer[:nbytes])
+            if frames and self.session is not None:
+                self._check(frames)
+                self.session.tell(frames)
+                return
+            for place, frame in enumerate(frames):
+                if self.is_closed:
+                    return
+                self.state = handshake.step(self.state, frame)
+                self.listener.on_frame(self, frame)
+                if self.session is not None:
+                    self._check(frames[place + 1 :])
+                    self.session.tell(frames[place + 1 :])
+                    return
+        except HeadwaterError as error:
+            self.refuse(error)
+
+    def _check(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            handshake.step(self.state, frame)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self.listener.on_lost(self)
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+        self.written_s = self.listener.loop.time()
+        self.hold()
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        self.release()
+        if self.session is not None:
+            self.session.on_writable()
+
+    # Flow: whoever has too much on its hands holds the connection, and nothing is read until all let go.
+
+    def hold(self) -> None:
+        """Read nothing more for now."""
+        self._holds += 1
+        if self._holds == 1 and self._transport is not None and not self.is_closed:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read on, unless somebody else holds."""
+        self._holds -= 1
+        if self._holds == 0 and self._transport is not None and not self.is_closed:
+            self.heard_s = self.listener.loop.time()
+            self._transport.resume_reading()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is read at the moment."""
+        return self._holds > 0
+
+    def on_publish(self, weight: int) -> None:
+        """One more publish is on its way to disk."""
+        self._publishes += 1
+        self._publish_bytes += weight
+        serving = self.listener.serving
+        if not self._is_full and (
+            self._publishes >= serving.publishes_in_flight_max
+            or self._publish_bytes >= serving.publish_bytes_in_flight_max
+        ):
+            self._is_full = True
+            self.hold()
+
+    def on_published(self, weight: int, count: int, answers: bytes) -> None:
+        """Publishes are on disk, or refused."""
+        self._publishes -= count
+        self._publish_bytes -= weight
+        self.write(answers)
+        serving = self.listener.serving
+        if (
+            self._is_full
+            and self._publishes < serving.publishes_in_flight_max
+            and self._publish_bytes < serving.publish_bytes_in_flight_max
+        ):
+            self._is_full = False
+            self.release()
+
+    # Others send.
+
+    def open(self, frame_bytes_max: int) -> None:
+        """The handshake is through: frames may be long from here on."""
+        self._reader.bytes_max = frame_bytes_max
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, in the order of these calls."""
+        if data and not self.is_closed and self._transport is not None:
+            self._transport.write(data)
+
+    def write_batch(self, head: bytes, body: bytes) -> None:
+        """Send a head and the body that others may be sent too."""
+        if self.is_closed or self._transport is None:
+            return
+        if len(body) <= JOINED_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was written and not sent yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None and not self.is_closed else 0
+
+    def refuse(self, error: HeadwaterError, id: int = 0) -> None:
+        """Say what was wrong, and close."""
+        self.listener.on_refused(self, error)
+        self.write(pack_error(id, error))
+        self.close()
+
+    def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
+        """Say why the connection ends, and close it."""
+        problem = problem_of(error) if error is not None else None
+        self.write(pack(Kind.GOODBYE, 0, encode(Goodbye(problem=problem, reconnect=reconnect))))
+        self.close()
+
+    def close(self) -> None:
+        """Send what waits, then end."""
+        if not self.is_closed and self._transport is not None:
+            self.is_closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        if self._transport is not None:
+            self.is_closed = True
+            self._transport.abort()
+
+    @property
+    def peer_certificate(self) -> Any:
+        """The TLS connection, if it is one."""
+        return self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+
+    @property
+    def peer(self) -> object:
+        """Where it comes from."""
+        return self._transport.get_extra_info("peername") if self._transport is not None else None

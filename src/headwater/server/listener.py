@@ -1,0 +1,273 @@
+"""The listener: greets who connects, finds out who it is, and keeps an eye on connections as long as they last.
+
+The handshake of docs/protocol.md is here, each frame of it one method. Promises: a connection that is not through its
+handshake in time is closed; unknown users and wrong secrets take the same way and get the same answer; however many
+connect, no more than the limits are held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater import __version__
+from headwater.access.scram import ServerLogin
+from headwater.config import Config, Serving
+from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut, Unauthenticated
+from headwater.server.connection import Connection
+from headwater.server.tls import peer_name
+from headwater.wire import handshake
+from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.handshake import Challenge, Hello, Limits, Response, Welcome
+from headwater.wire.requests import Register, Registered, decode, encode, pack_error, read_request
+
+if TYPE_CHECKING:
+    from headwater.server.broker import Broker
+
+READ_BYTES = 256 * 1024
+"""How much is read from a connection at once, into one buffer for all of them."""
+FRAME_SLACK_BYTES = 4096
+"""What a frame may have besides its batch."""
+
+log = logging.getLogger("headwater.server")
+
+
+class Listener:
+    """All connections of a server."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker, config: Config, serving: Serving) -> None:
+        self.loop = loop
+        self.serving = serving
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self._broker = broker
+        self._connections: set[Connection] = set()
+        self._greeting: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+        self._is_draining = False
+        self._is_empty = asyncio.Event()
+        self.limits = limits_of(config, serving)
+        self._sweeper = loop.call_later(self._sweep_s, self._sweep)
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Those that are open."""
+        return tuple(self._connections)
+
+    # Coming and going
+
+    def on_connection(self, connection: Connection) -> None:
+        """Somebody has connected."""
+        peer = connection.peer
+        connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
+        self._connections.add(connection)
+        self._greeting.add(connection)
+        self._by_address[connection.address] += 1
+        serving = self.serving
+        if self._is_draining:
+            connection.say_goodbye(QuotaExceeded("the server is stopping; connect again in a while"), reconnect=True)
+        elif len(self._connections) > serving.connections_max:
+            connection.refuse(QuotaExceeded("the server has as many connections as it takes (connections_max)"))
+        elif len(self._greeting) > serving.handshakes_max:
+            connection.refuse(QuotaExceeded("too many are connecting at once (handshakes_max); try again in a while"))
+        elif self._by_address[connection.address] > serving.connections_per_address_max:
+            connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
+
+    def on_lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+        self._greeting.discard(connection)
+        self._by_address[connection.address] -= 1
+        if self._by_address[connection.address] <= 0:
+            del self._by_address[connection.address]
+        if connection.session is not None:
+            connection.session.on_lost(connection)
+        if not self._connections:
+            self._is_empty.set()
+
+    def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
+        """A connection is closed for what its client did."""
+        log.info("refused address=%s user=%s error=%s", connection.address, connection.user or "-", error)
+
+    # The handshake
+
+    def on_frame(self, connection: Connection, frame: Frame) -> None:
+        """A frame of a connection that is in no session yet; it may come now."""
+        match frame.kind:
+            case Kind.HELLO:
+                self._on_hello(connection, decode(frame.payload, Hello))
+            case Kind.RESPONSE:
+                self._on_response(connection, decode(frame.payload, Response))
+            case Kind.OK:
+                connection.open(self.limits.frame_bytes_max)
+            case Kind.REQUEST:
+                self._on_request(connection, frame)
+            case Kind.PING:
+                connection.write(pack(Kind.PONG, 0, frame.payload))
+            case Kind.GOODBYE:
+                connection.close()
+
+    def _on_hello(self, connection: Connection, hello: Hello) -> None:
+        version = handshake.choose_version(hello.versions)
+        first = b""
+        auth = self.serving.auth
+        if auth == "none":
+            connection.user = hello.user or "anonymous"
+        elif hello.mechanism == "scram-sha-256":
+            if auth not in ("scram", "certificate"):
+                raise Malformed(f'this server does not take secrets; its auth is "{auth}"')
+            login = ServerLogin(self._broker.clients.credential_of, self._broker.clients.decoy)
+            first = login.first(hello.first)
+            connection.greeting = login
+        else:
+            connection.user = self._trusted_user(connection, hello)
+        connection.write(
+            pack(
+                Kind.CHALLENGE,
+                0,
+                encode(
+                    Challenge(
+                        version=version,
+                        software=f"headwater/{__version__}",
+                        first=first,
+                        time_us=self._broker.clock.now_us(),
+                    )
+                ),
+            )
+        )
+
+    def _trusted_user(self, connection: Connection, hello: Hello) -> str:
+        """Who it is by its certificate, or as a trusted gatekeeper states."""
+        auth, certified = self.serving.auth, peer_name(connection.peer_certificate)
+        if hello.mechanism == "certificate":
+            if auth == "certificate" and certified is not None:
+                return certified
+            raise Unauthenticated("this server asks for a client certificate of its authority, and there is none")
+        if hello.mechanism == "gatekeeper" and auth == "gatekeeper":
+            if certified in self.serving.gatekeepers or is_local(connection.address):
+                if not hello.user:
+                    raise Malformed("a gatekeeper states the user in its HELLO; there is none")
+                return hello.user
+            raise Unauthenticated("only a gatekeeper may state a user: see the settings auth and gatekeepers")
+        raise Unauthenticated(f'this server asks who you are; its auth is "{auth}": connect with a name and a secret')
+
+    def _on_response(self, connection: Connection, response: Response) -> None:
+        login, connection.greeting = connection.greeting, None
+        if not isinstance(login, ServerLogin):
+            self._welcome(connection, b"")
+            return
+        key = f"{login.claimed_user}@{connection.address}"
+        guesses = self._broker.guesses
+        try:
+            final = login.final(response.final)
+        except Unauthenticated as error:
+            guesses.failed(key)
+            # It may not speak meanwhile, and its place among the greeting is taken as long as it waits.
+            connection.hold()
+            refusal = error
+            self.loop.call_later(guesses.delay_s(key), lambda: connection.refuse(refusal))
+            return
+        guesses.succeeded(key)
+        connection.user = login.user
+        self._welcome(connection, final)
+
+    def _welcome(self, connection: Connection, final: bytes) -> None:
+        client = self._broker.clients.get(connection.user)
+        connection.client_id = client.id if client is not None else connection.user
+        welcome = Welcome(final=final, user=connection.user, client_id=connection.client_id, limits=self.limits)
+        connection.write(pack(Kind.OK, 0, encode(welcome)))
+
+    # Registration
+
+    def _on_request(self, connection: Connection, frame: Frame) -> None:
+        request = read_request(frame)
+        if not isinstance(request, Register):
+            raise Malformed("the first request of a connection is a registration")
+        connection.hold()
+
+        def registered(answer: Registered | None, error: BaseException | None) -> None:
+            connection.release()
+            if connection.is_closed:
+                return
+            if error is not None:
+                connection.write(pack_error(frame.id, error))
+                return
+            connection.state = handshake.State.REGISTERED
+            self._greeting.discard(connection)
+            connection.write(pack(Kind.REPLY, frame.id, encode(answer)))
+            if connection.session is not None:
+                connection.session.on_registered(connection)
+
+        self._broker.register(connection, request, registered)
+
+    # While it lasts
+
+    @property
+    def _sweep_s(self) -> float:
+        return max(0.05, min(1.0, self.serving.keepalive_s / 4, self.serving.handshake_s / 4))
+
+    def _sweep(self) -> None:
+        """Look after all connections at once: a timer for each would cost more than the connection."""
+        self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
+        now_s, serving = self.loop.time(), self.serving
+        for connection in tuple(self._greeting):
+            if now_s - connection.begun_s > serving.handshake_s and not connection.is_held:
+                connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
+        ping = pack(Kind.PING)
+        for connection in self._connections:
+            if not connection.is_writable and now_s - connection.written_s > serving.write_stalled_s:
+                connection.abort()
+            elif connection.is_held:
+                continue
+            elif now_s - connection.heard_s > 2 * serving.keepalive_s:
+                connection.say_goodbye(TimedOut("nothing was heard of you, not even an answer to PING"))
+            elif now_s - connection.heard_s > serving.keepalive_s and connection.session is not None:
+                connection.write(ping)
+
+    def drain(self, tell: Callable[[Connection], None]) -> None:
+        """Take no more, and say so to those that are here."""
+        self._is_draining = True
+        for connection in tuple(self._connections):
+            tell(connection)
+
+    async def emptied(self) -> None:
+        """Return once nobody is connected."""
+        if self._connections:
+            self._is_empty.clear()
+            await self._is_empty.wait()
+
+    def close(self) -> None:
+        """End every connection."""
+        self._is_draining = True
+        self._sweeper.cancel()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+
+def is_local(address: str) -> bool:
+    """Whether a peer is on this machine."""
+    return address in ("unix", "::1") or address.startswith("127.")
+
+
+def limits_of(config: Config, serving: Serving) -> Limits:
+    """What clients are told."""
+    return Limits(
+        frame_bytes_max=config.batch_bytes_max + FRAME_SLACK_BYTES,
+        batch_bytes_max=config.batch_bytes_max,
+        message_bytes_max=config.message_bytes_max,
+        key_bytes_max=config.key_bytes_max,
+        headers_max=config.headers_max,
+        header_bytes_max=config.header_bytes_max,
+        topic_bytes_max=config.topic_bytes_max,
+        topic_levels_max=config.topic_levels_max,
+        root_bytes_max=config.root_bytes_max,
+        producer_bytes_max=config.producer_bytes_max,
+        producer_window=config.producer_window,
+        max_in_flight_max=config.max_in_flight_max,
+        publishes_in_flight_max=serving.publishes_in_flight_max,
+        subscriptions_per_session_max=serving.subscriptions_per_session_max,
+        session_expire_after_s_max=serving.session_expire_after_s_max,
+        keepalive_s=serving.keepalive_s,
+    )

@@ -1,0 +1,138 @@
+"""The server: the embedded bus behind a port.
+
+It puts the parts together, listens, and ends them in good order. Everything below runs on one event loop; commits and
+what blocks run in threads beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from headwater.bus import Bus
+from headwater.config import Serving
+from headwater.errors import Closed, Malformed
+from headwater.server.answers import Answers
+from headwater.server.broker import Broker
+from headwater.server.connection import Connection
+from headwater.server.exposure import check_exposure
+from headwater.server.listener import Listener
+from headwater.server.root import Entry
+from headwater.server.sessions import Sessions
+from headwater.server.tls import Tls, open_tls
+from headwater.server.wakes import Wakes
+from headwater.store.files import DiskFiles
+
+WORKERS = 8
+"""Threads for what blocks: subscribing, listing, purging."""
+BACKLOG = 4096
+"""Connections that the system holds until they are accepted."""
+
+log = logging.getLogger("headwater.server")
+
+
+class Server:
+    """A bus that is served."""
+
+    def __init__(self, bus: Bus, serving: Serving | None = None) -> None:
+        self.bus = bus
+        self.serving = serving or Serving()
+        check_exposure(self.serving)
+        self._executor = ThreadPoolExecutor(WORKERS, "headwater-worker")
+        self._servers: list[asyncio.Server] = []
+        self._tls: Tls | None = open_tls(self.serving)
+        self._port = 0
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Listen; returns once clients can connect."""
+        loop = self._loop = asyncio.get_running_loop()
+        self.broker = Broker(self.bus, self.serving)
+        self.entry = Entry(loop, self.bus.inside.desk, self.bus.inside.roots)
+        self.wakes = Wakes(loop)
+        answers = Answers(loop, self.broker)
+        self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
+        self.broker.sessions = self.sessions
+        self.listener = Listener(loop, self.broker, self.bus.config, self.serving)
+        try:
+            await self._listen(loop)
+        except OSError as error:
+            self.listener.close()
+            self._executor.shutdown(wait=False)
+            where = f"{self.serving.host}:{self.serving.port}"
+            raise Malformed(f"cannot listen on {where}: {error.strerror or error}; choose another port") from error
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        serving = self.serving
+        context = self._tls.context if self._tls is not None else None
+        server = await loop.create_server(
+            self._greet, serving.host, serving.port, ssl=context, backlog=BACKLOG, reuse_address=True
+        )
+        self._servers.append(server)
+        self._port = server.sockets[0].getsockname()[1]
+        if serving.unix_path:
+            self._remove_socket()
+            server = await loop.create_unix_server(self._greet, serving.unix_path, backlog=BACKLOG)
+            self._servers.append(server)
+
+    def _greet(self) -> Connection:
+        return Connection(self.listener)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """How clients find it."""
+        scheme = "headwaters" if self._tls is not None else "headwater"
+        host = f"[{self.serving.host}]" if ":" in self.serving.host else self.serving.host
+        return f"{scheme}://{host}:{self._port}"
+
+    def reload(self) -> None:
+        """Read certificates, clients and rules again."""
+        if self._tls is not None:
+            self._tls.reload()
+        self.broker.clients.reload()
+        self.broker.acl.reload()
+        self.sessions.recheck()
+
+    async def drain(self) -> None:
+        """Take nobody in any more, finish what is under way, and tell the clients."""
+        self._is_stopping = True
+        for server in self._servers:
+            server.close()
+        finished = asyncio.Event()
+        self.entry.when_empty(finished.set)
+        try:
+            async with asyncio.timeout(self.serving.drain_s):
+                await finished.wait()
+        except TimeoutError:
+            log.warning("drain-timeout seconds=%s", self.serving.drain_s)
+        self.listener.drain(lambda connection: connection.say_goodbye(Closed("the server is stopping"), reconnect=True))
+        await self._emptied()
+
+    async def _emptied(self) -> None:
+        """Wait for what was written to reach the clients, within the time there is."""
+        try:
+            async with asyncio.timeout(self.serving.drain_s):
+                await self.listener.emptied()
+        except TimeoutError:
+            pass
+
+    async def stop(self) -> None:
+        """End; what is stored stays, sessions included."""
+        if not self._is_stopping:
+            await self.drain()
+        self.sessions.close()
+        self.listener.close()
+        await self._loop.run_in_executor(None, self._executor.shutdown)
+        self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        if self.serving.unix_path:
+            files = DiskFiles()
+            if files.exists(self.serving.unix_path):
+                files.remove(self.serving.unix_path)

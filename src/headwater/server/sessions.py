@@ -1,0 +1,212 @@
+"""All sessions: made, resumed, taken over, and reclaimed by a timer once their client is gone.
+
+What a session is stands in the state, so that it survives the server; what it is doing is its own affair. Promises: a
+session's id is answered only after it is on disk; another user's session and one that does not exist are told apart
+by the answer alone, not by its time; the timer runs only while no connection serves the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import msgspec
+
+from headwater.config import Serving
+from headwater.delivery.rows import RowCommit
+from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.server.answers import Answers
+from headwater.server.broker import Broker
+from headwater.server.connection import Connection
+from headwater.server.root import Entry
+from headwater.server.session import Session
+from headwater.server.subscriber import Slices
+from headwater.server.wakes import Wakes
+from headwater.store import state as rows
+from headwater.store.state import State
+from headwater.wire.requests import Register, Registered, Subscribed
+
+Then = Callable[[Any, BaseException | None], None]
+
+
+class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
+    """A durable subscription that a session takes from."""
+
+    number: int
+    kind: str
+    id: str
+    filter: str
+    credit_messages: int
+    credit_bytes: int
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as it is stored."""
+
+    id: str
+    user: str
+    expire_after_s: float
+    subscriptions: tuple[SubscriptionOf, ...] = ()
+
+
+class Sessions:
+    """Every session of a server."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        broker: Broker,
+        entry: Entry,
+        wakes: Wakes,
+        answers: Answers,
+        serving: Serving,
+    ) -> None:
+        inside = broker.bus.inside
+        self.loop = loop
+        self.executor = executor
+        self.broker = broker
+        self.entry = entry
+        self.wakes = wakes
+        self.answers = answers
+        self.slices = Slices()
+        self.serving = serving
+        self._state: State = inside.state
+        self._rows: RowCommit = inside.rows
+        self._sessions: dict[str, Session] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._is_closing = False
+        for _, value in self._state.scan(rows.SESSION):
+            row = msgspec.msgpack.decode(value, type=SessionRow)
+            self._sessions[row.id] = Session(self, row)
+            self._start_timer(self._sessions[row.id])
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def all(self) -> tuple[Session, ...]:
+        """Every session, connected or not."""
+        return tuple(self._sessions.values())
+
+    def owns(self, subscription: str) -> bool:
+        """Whether a subscription's id is one of a session's own."""
+        session, colon, _ = subscription.partition(":")
+        return bool(colon) and session in self._sessions
+
+    # Registration
+
+    def register(self, connection: Connection, request: Register, then: Then) -> None:
+        """Give a connection a new session, or the one that it names."""
+        try:
+            if request.session is None:
+                self._create(connection, request, then)
+            else:
+                self._resume(connection, request, then)
+        except Exception as error:
+            then(None, error)
+
+    def _create(self, connection: Connection, request: Register, then: Then) -> None:
+        if len(self._sessions) >= self.serving.sessions_max:
+            raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
+        row = SessionRow(
+            id=secrets.token_urlsafe(16), user=connection.user, expire_after_s=self._expire_after_s(request)
+        )
+        session = self._sessions[row.id] = Session(self, row)
+        session.attach(connection)
+
+        def stored(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self._forget(session)
+                then(None, error)
+            else:
+                then(Registered(session=row.id, resumed=False, expire_after_s=row.expire_after_s), None)
+
+        self.keep(row, stored)
+
+    def _resume(self, connection: Connection, request: Register, then: Then) -> None:
+        session = self._sessions.get(request.session or "")
+        if session is None:
+            raise NotFound("there is no such session, or no more; register without one, and subscribe again")
+        if session.row.user != connection.user:
+            raise NotAllowed(f'this session is not one of client "{connection.user}"; register without one')
+        self._stop_timer(session)
+        if request.expire_after_s is not None:
+            session.row = msgspec.structs.replace(session.row, expire_after_s=self._expire_after_s(request))
+            self.keep(session.row)
+        session.attach(connection)
+        there = tuple(
+            Subscribed(number=one.number, id=one.id, filter=one.filter, kind=one.kind, existed=True)
+            for one in session.row.subscriptions
+        )
+        answer = Registered(
+            session=session.row.id,
+            resumed=True,
+            expire_after_s=session.row.expire_after_s,
+            subscriptions=there,
+        )
+        then(answer, None)
+
+    def _expire_after_s(self, request: Register) -> float:
+        asked = request.expire_after_s
+        if asked is None:
+            return self.serving.session_expire_after_s
+        if not asked >= 0:
+            raise Malformed(f"expire_after_s is {asked}; use seconds from 0 on")
+        return min(asked, self.serving.session_expire_after_s_max)
+
+    # Stored rows
+
+    def keep(self, row: SessionRow, then: Then | None = None) -> None:
+        """Store a session as it is now."""
+        self._write({rows.SESSION + row.id.encode(): rows.pack(row)}, then)
+
+    def _write(self, changed: rows.Rows, then: Then | None) -> None:
+        future: Future[object] | None = None
+        if then is not None:
+            called = then
+            future = Future()
+            future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(called, None, done.exception()))
+        self._rows.enqueue(changed, future)
+        self._rows.kick()
+
+    # The end of a session
+
+    def on_alone(self, session: Session) -> None:
+        """A session has lost its connection: it is kept for a while."""
+        if session.row.id in self._sessions and not self._is_closing:
+            self._start_timer(session)
+
+    def _start_timer(self, session: Session) -> None:
+        self._stop_timer(session)
+        self._timers[session.row.id] = self.loop.call_later(session.row.expire_after_s, self.end, session)
+
+    def _stop_timer(self, session: Session) -> None:
+        timer = self._timers.pop(session.row.id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def end(self, session: Session) -> None:
+        """A session and its own subscriptions are gone; named ones stay."""
+        self._forget(session)
+        self._write({rows.SESSION + session.row.id.encode(): None}, None)
+        session.end()
+
+    def _forget(self, session: Session) -> None:
+        self._stop_timer(session)
+        self._sessions.pop(session.row.id, None)
+
+    # Rights change
+
+    def recheck(self) -> None:
+        """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
+        for session in self.all():
+            session.recheck()
+
+    def close(self) -> None:
+        """The server ends; sessions stay as they are stored."""
+        self._is_closing = True
+        for session in self.all():
+            self._stop_timer(session)

@@ -1,0 +1,443 @@
+"""The subscriber: serves one subscription of one session, over whatever connection the session has.
+
+It takes batches from where they come (a durable subscription, a live one, history) and sends them as they are, as far
+as the client has given credit and takes what is sent. Promises: never more than the credit is sent; for a client that
+does not read, nothing piles up here: a durable subscription and history wait, a live one drops or ends as its policy
+says; what was taken back from the client is told before anything is sent after it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headwater.actor import Actor
+from headwater.delivery.lane import Lease, Remote
+from headwater.delivery.live import Live
+from headwater.delivery.replay import Reading
+from headwater.delivery.subscriber import Handed
+from headwater.delivery.subscriber import Subscriber as Durable
+from headwater.errors import Closed, Gap, Malformed, Recalled
+from headwater.message import Message
+from headwater.store.batch import Batch, checksum
+from headwater.store.body import encode_body
+from headwater.wire import batches, requests
+from headwater.wire.batches import Range
+from headwater.wire.frame import Kind, pack
+from headwater.wire.requests import Notice, encode, problem_of
+
+if TYPE_CHECKING:
+    from headwater.server.session import Session
+
+HAND_MAX = 1000
+"""Messages that are taken from a durable subscription at once."""
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """There may be something to send."""
+
+
+class Credit(msgspec.Struct, frozen=True, gc=False):
+    """The client takes so much more."""
+
+    messages: int
+    bytes: int
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    """The client is done with messages."""
+
+    id: int
+    ranges: list[Range]
+
+
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """The client's application has taken messages."""
+
+    ranges: list[Range]
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The client could not do something with a message, or asks for more time."""
+
+    id: int
+    request: requests.Nack | requests.Reject | requests.Extend
+
+
+WAKE = Wake()
+
+
+class Subscriber(Actor):
+    """One subscription of a session."""
+
+    __slots__ = ("_credit_bytes", "_credit_messages", "filter", "id", "is_left", "is_rung", "kind", "number", "session")
+
+    def __init__(
+        self, session: Session, number: int, kind: str, id: str | None, filter: str, credit: tuple[int, int]
+    ) -> None:
+        super().__init__(session, session.sessions.serving.mailbox_max)
+        self.session = session
+        self.number = number
+        self.kind = kind
+        self.id = id
+        self.filter = filter
+        self.is_rung = False
+        self.is_left = False
+        """Whether its session has let go of it."""
+        self._credit_messages = 0
+        self._credit_bytes = 0
+        self._grant(*credit)
+
+    def receive(self, message: Any) -> None:
+        if self.is_left:
+            return
+        match message:
+            case Wake():
+                self._pump()
+            case Credit():
+                self._grant(message.messages, message.bytes)
+                self._pump()
+            case Ack():
+                self._ack(message.id, message.ranges)
+            case Taken():
+                self._taken(message.ranges)
+            case Failed():
+                self._fail(message.id, message.request)
+
+    def ring(self) -> None:
+        """Have it look for something to send; from any thread."""
+        self.session.sessions.wakes.ring(self)
+
+    def on_wake(self) -> None:
+        """It was rung."""
+        self.tell(WAKE)
+
+    def _grant(self, messages: int, size: int) -> None:
+        serving = self.session.sessions.serving
+        self._credit_messages = min(self._credit_messages + messages, serving.credit_messages_max)
+        self._credit_bytes = min(self._credit_bytes + size, serving.credit_bytes_max)
+
+    # Sending
+
+    @property
+    def _may_send(self) -> bool:
+        connection = self.session.connection
+        return (
+            connection is not None
+            and not self.is_left
+            and connection.is_writable
+            and not connection.is_closed
+            and self._credit_messages > 0
+            and self._credit_bytes > 0
+        )
+
+    def _pump(self) -> None:
+        """Send as much as there is and may be sent."""
+        raise NotImplementedError
+
+    def _send(
+        self,
+        root: bytes,
+        first_offset: int,
+        count: int,
+        crc: int,
+        body: bytes,
+        deltas: Sequence[int] | None = None,
+        lease: int = 0,
+        attempt: int = 1,
+        flags: int = 0,
+    ) -> None:
+        connection = self.session.connection
+        assert connection is not None
+        head = batches.pack_deliver(
+            self.number, lease, root, first_offset, count, crc, len(body), attempt, deltas, flags
+        )
+        self._credit_messages -= count
+        self._credit_bytes -= len(body)
+        connection.write_batch(head, body)
+
+    def _send_batch(self, batch: Batch, places: Sequence[int] | None, lease: int = 0) -> None:
+        header = batch.header
+        root = header.root.encode()
+        if places is None or len(places) == header.count:
+            self._send(root, header.first_offset, header.count, header.body_crc, batch.data, lease=lease)
+            return
+        first = places[0]
+        body, crc = self.session.sessions.slices.get(batch, places)
+        is_dense = places[-1] - first + 1 == len(places)
+        deltas = None if is_dense else [place - first for place in places]
+        self._send(root, header.first_offset + first, len(places), crc, body, deltas, lease)
+
+    def _send_messages(self, root: str, messages: Sequence[Message], lease: int = 0) -> None:
+        name = root.encode()
+        for (attempt, is_retained), run in groupby(messages, key=lambda one: (one.attempt, one.retained)):
+            flags = batches.RETAINED if is_retained else 0
+            for near in _near(list(run)):
+                body = encode_messages(near)
+                first = near[0].offset
+                deltas = [one.offset - first for one in near]
+                self._send(name, first, len(near), checksum(body), body, deltas, lease, attempt, flags)
+
+    def notice(self, what: str, error: BaseException | None = None, count: int = 0) -> None:
+        """Tell the client something about this subscription."""
+        connection = self.session.connection
+        if connection is not None:
+            problem = problem_of(error) if error is not None else None
+            said = Notice(what=what, problem=problem, count=count)  # type: ignore[arg-type]  # one of the literals
+            connection.write(pack(Kind.NOTICE, self.number, encode(said)))
+
+    # What only some kinds understand
+
+    def _ack(self, id: int, ranges: list[Range]) -> None:
+        raise Malformed("only messages of a durable subscription are acked")
+
+    def _taken(self, ranges: list[Range]) -> None:
+        """Nothing is timed."""
+
+    def _fail(self, id: int, request: requests.Nack | requests.Reject | requests.Extend) -> None:
+        raise Malformed("only messages of a durable subscription can be given back")
+
+    def leave(self) -> Callable[[], object] | None:
+        """Stop; what is left to do in a thread."""
+        raise NotImplementedError
+
+
+class LiveSubscriber(Subscriber):
+    """A live subscription: whatever matches from now on."""
+
+    __slots__ = ("_dropped", "live")
+
+    def __init__(self, session: Session, number: int, live: Live, credit: tuple[int, int]) -> None:
+        super().__init__(session, number, "live", None, live.filter, credit)
+        self.live = live
+        self._dropped = 0
+        live.add_waker(self.ring)
+
+    def _pump(self) -> None:
+        live = self.live
+        for message in live.take_retained():
+            self._send_messages(message.root, [message])
+        while self._may_send:
+            found = live.take_batch()
+            if found is None:
+                break
+            batch, places = live.still_valid(*found)
+            if places is None or places:
+                self._send_batch(batch, places)
+        if live.dropped != self._dropped:
+            self._dropped = live.dropped
+            self.notice("dropped", count=self._dropped)
+        if live.ended is not None:
+            self.session.on_ended(self, Closed(live.ended))
+
+    def leave(self) -> Callable[[], object] | None:
+        return self.live.close
+
+
+class ReadingSubscriber(Subscriber):
+    """History, and with `follow` what comes after it."""
+
+    __slots__ = ("reading",)
+
+    def __init__(self, session: Session, number: int, kind: str, reading: Reading, credit: tuple[int, int]) -> None:
+        super().__init__(session, number, kind, None, reading.filter, credit)
+        self.reading = reading
+        reading.add_waker(self.ring)
+
+    def _pump(self) -> None:
+        while self._may_send:
+            try:
+                found = self.reading.take_batch()
+            except Gap as gap:
+                self.notice("gap", gap)
+                continue
+            if found is None:
+                if self.kind == "replay":
+                    self.notice("over")
+                    self.session.on_over(self)
+                return
+            self._send_batch(*found)
+
+    def leave(self) -> Callable[[], object] | None:
+        return self.reading.close
+
+
+class DurableSubscriber(Subscriber):
+    """A named subscription, or one of the session's own."""
+
+    __slots__ = ("_leases", "durable", "ticket")
+
+    def __init__(
+        self,
+        session: Session,
+        number: int,
+        kind: str,
+        durable: Durable,
+        ticket: Remote,
+        credit: tuple[int, int],
+    ) -> None:
+        super().__init__(session, number, kind, durable.options.id, durable.options.filter, credit)
+        self.durable = durable
+        self.ticket = ticket
+        self._leases: dict[int, tuple[Lease, set[int], list[int]]] = {}
+        """By number: the hand-out, what of it the client still has, and all of it in ascending order."""
+        durable.set_waker(ticket, self.ring)
+
+    def _pump(self) -> None:
+        self._recall()
+        while self._may_send:
+            try:
+                found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX))
+            except Gap as gap:
+                self.notice("gap", gap)
+                continue
+            except Closed as error:
+                self.session.on_ended(self, error)
+                return
+            if not found:
+                return
+            for handed in found:
+                self._hand(handed)
+
+    def _hand(self, handed: Handed) -> None:
+        lease = handed.lease
+        ascending = lease.offsets if handed.batch is not None else sorted(lease.offsets)
+        self._leases[lease.number] = (lease, set(lease.offsets), ascending)
+        if handed.batch is not None:
+            self._send_batch(handed.batch, handed.places, lease.number)
+        else:
+            self._send_messages(handed.root, handed.messages, lease.number)
+
+    def _recall(self) -> None:
+        """Tell the client what was taken back from it."""
+        if not self.ticket.recalls:
+            return
+        recalls, self.ticket.recalls = self.ticket.recalls, []
+        ranges = []
+        for number, offset in recalls:
+            if self._forget(number, (offset,)):
+                ranges.append((number, offset, offset))
+        connection = self.session.connection
+        if ranges and connection is not None:
+            connection.write(batches.pack_ranges(Kind.RECALL, self.number, 0, _merged(ranges)))
+
+    def _forget(self, number: int, offsets: Sequence[int]) -> bool:
+        entry = self._leases.get(number)
+        if entry is None:
+            return False
+        entry[1].difference_update(offsets)
+        if not entry[1]:
+            del self._leases[number]
+        return True
+
+    def _held(self, ranges: Sequence[Range]) -> Iterator[tuple[Lease, list[int]]]:
+        """What the client means, of what it was given; Recalled (409) if it has nothing of it any more."""
+        for number, first, last in ranges:
+            entry = self._leases.get(number)
+            if entry is None:
+                raise Recalled(
+                    f"hand-out {number} is not with this connection any more; its messages were acked, or come again"
+                )
+            offsets = entry[2]
+            meant = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
+            if not meant:
+                raise Malformed(f"hand-out {number} has no messages from {first} to {last}")
+            yield entry[0], meant
+
+    def _ack(self, id: int, ranges: list[Range]) -> None:
+        done = list(self._held(ranges))
+        future: Future[object] = Future()
+        self.session.answer_when(id, future)
+        try:
+            self.durable.ack_leases(done, future)
+        except BaseException as error:
+            future.set_exception(error)
+            return
+        for lease, offsets in done:
+            self._forget(lease.number, offsets)
+
+    def _taken(self, ranges: list[Range]) -> None:
+        for number, _, _ in ranges:
+            entry = self._leases.get(number)
+            if entry is not None:
+                self.durable.begin(entry[0])
+
+    def _fail(self, id: int, request: requests.Nack | requests.Reject | requests.Extend) -> None:
+        ((lease, _),) = self._held(((request.lease, request.offset, request.offset),))
+        future: Future[object] = Future()
+        match request:
+            case requests.Extend():
+                self.durable.extend_lease(lease, request.offset, request.seconds)
+                future.set_result(None)
+            case requests.Nack():
+                item = self.durable.note_nack(lease, request.offset, request.error, request.delay_s, future=future)
+                self.session.finish_rows(item, future)
+            case requests.Reject():
+                item = self.durable.note_reject(lease, request.offset, request.error, future=future)
+                self.session.finish_rows(item, future)
+        self.session.answer_when(id, future)
+
+    def leave(self) -> Callable[[], object] | None:
+        self.durable.set_waker(self.ticket, None)
+        durable, ticket = self.durable, self.ticket
+        bus = self.session.sessions.broker.bus
+        return lambda: bus.inside.roots.commit.run(lambda: bus.inside.dispatcher.detach(durable, ticket))
+
+
+def _merged(ranges: list[Range]) -> list[Range]:
+    """The same ranges, neighbours joined."""
+    joined: list[Range] = []
+    for number, first, last in sorted(ranges):
+        if joined and joined[-1][0] == number and joined[-1][2] + 1 >= first:
+            joined[-1] = (number, joined[-1][1], max(last, joined[-1][2]))
+        else:
+            joined.append((number, first, last))
+    return joined
+
+
+DELTA_MAX = (1 << 32) - 1
+
+
+def _near(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Runs of messages whose offsets can be told from the first one's."""
+    start = 0
+    for place in range(1, len(messages) + 1):
+        if place == len(messages) or not 0 < messages[place].offset - messages[start].offset <= DELTA_MAX:
+            yield messages[start:place]
+            start = place
+
+
+def encode_messages(messages: Sequence[Message]) -> bytes:
+    """A body of messages that come from here and there."""
+    return encode_body(
+        [one.topic for one in messages],
+        [one.payload for one in messages],
+        [one.time_us for one in messages],
+        keys=[one.key for one in messages],
+        headers=[one.headers for one in messages],
+    )
+
+
+class Slices:
+    """Bodies of some messages of a batch, remembered while many subscribers want the same ones."""
+
+    SLICES_MAX = 64
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[Batch, bytes, int]] = {}
+
+    def get(self, batch: Batch, places: Sequence[int]) -> tuple[bytes, int]:
+        """The body and its checksum."""
+        key = (id(batch), tuple(places))
+        known = self._known.get(key)
+        if known is None or known[0] is not batch:
+            if len(self._known) >= self.SLICES_MAX:
+                self._known.clear()
+            body = batch.body.slice(places)
+            known = self._known[key] = (batch, body, checksum(body))
+        return known[1], known[2]
