@@ -7,11 +7,12 @@ disk, and `delivery.dispatcher` brings it to subscribers.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, to_datetime
 from headwater.config import Config
@@ -43,6 +44,10 @@ from headwater.topics.root import Root
 from headwater.topics.roots import Publish, Roots
 from headwater.upkeep import Upkeep
 
+if TYPE_CHECKING:
+    from headwater.access.acl import Acl
+    from headwater.access.clients import Clients
+
 MEMORY = ":memory:"
 
 
@@ -71,6 +76,9 @@ class Bus:
         self._clock = SteadyClock(clock or SystemClock(), self._on_clock_step)
         self._events = Events(self._clock, self.config.events_kept)
         self._live: set[Live | Reading | Consumer] = set()
+        self._clients: Clients | None = None
+        self._acl: Acl | None = None
+        self._access_lock = threading.Lock()
         self._own()
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())
@@ -444,6 +452,9 @@ class Bus:
             if isinstance(self._state, RocksState):
                 self._state.refresh()
             self._roots.look()
+            for kept in (self._clients, self._acl):
+                if kept is not None:
+                    kept.reload()
 
     # Dead letters
 
@@ -513,6 +524,30 @@ class Bus:
     def _reply(self, message: Message, payload: bytes) -> Receipt:
         topic, headers = answer_headers(message)
         return self.publish(topic, payload, headers=headers)
+
+    # Who may do what, once the bus is served
+
+    @property
+    def clients(self) -> Clients:
+        """The clients that may log in."""
+        self._check_open()
+        with self._access_lock:
+            if self._clients is None:
+                from headwater.access.clients import Clients  # embedded, hardly anybody asks
+
+                self._clients = Clients(self._state, self._clock, read_only=self.is_read_only)
+            return self._clients
+
+    @property
+    def acl(self) -> Acl:
+        """The rules for what they may do."""
+        self._check_open()
+        with self._access_lock:
+            if self._acl is None:
+                from headwater.access.acl import Acl
+
+                self._acl = Acl(self._state, config=self.config, read_only=self.is_read_only)
+            return self._acl
 
     # Every day
 
