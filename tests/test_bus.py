@@ -2037,6 +2037,39 @@ def test_a_backup_can_be_opened_itself_and_does_not_touch_its_origin(folder: Pat
         assert payloads(bus.replay("jobs/#")) == numbers(4)
 
 
+def test_a_backup_has_the_seed_of_its_folder_and_brings_back_a_version_that_is_lost(
+    folder: Path, tmp_path: Path
+) -> None:
+    with headwater.open(folder) as bus:
+        bus.publish("a/b", b"1")
+        bus.backup(tmp_path / "backup")
+        bus.publish("a/b", b"2")
+    headwater.restore(tmp_path / "backup", tmp_path / "restored")
+    for copy in ("backup", "restored"):
+        assert (tmp_path / copy / "VERSION").read_bytes() == (folder / "VERSION").read_bytes()
+    (folder / "VERSION").unlink()
+    for read_only in (False, True):
+        with pytest.raises(Malformed, match=r"VERSION.*is missing; copy it from a backup"):
+            headwater.open(folder, read_only=read_only)
+    (folder / "VERSION").write_bytes((tmp_path / "backup" / "VERSION").read_bytes())
+    with headwater.open(folder) as bus, headwater.open(folder, read_only=True) as reader:
+        for either in (bus, reader):
+            assert [message.payload for message in either.replay("#")] == [b"1", b"2"]
+            assert not either.events()
+
+
+def test_segments_of_another_folder_are_not_believed(folder: Path, tmp_path: Path) -> None:
+    for path in (folder, tmp_path / "other"):
+        with headwater.open(path) as bus:
+            bus.publish("a/b", b"here" if path == folder else b"elsewhere")
+    (log,) = folder.glob("streams/*-a/*.log")
+    log.write_bytes(next((tmp_path / "other").glob("streams/*-a/*.log")).read_bytes())
+    with headwater.open(folder) as bus:
+        assert [event.kind for event in bus.events()] == ["damage"]
+        with pytest.raises(Gap):
+            list(bus.replay("#"))
+
+
 def test_a_backup_is_taken_while_others_publish(folder: Path, tmp_path: Path) -> None:
     acked: list[int] = []
     done = threading.Event()

@@ -32,7 +32,7 @@ from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts, 
 from headwater.outgoing import Desk
 from headwater.requests import Replies, answer_headers
 from headwater.store import folder as folders
-from headwater.store.batch import Batch
+from headwater.store.batch import Batch, Seed
 from headwater.store.compression import require
 from headwater.store.files import DiskFiles, Files, Lock
 from headwater.store.log import Found
@@ -79,10 +79,10 @@ class Bus:
         self._clients: Clients | None = None
         self._acl: Acl | None = None
         self._access_lock = threading.Lock()
-        self._own()
+        seed = self._own()
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())
-            self._streams = Streams(self._files, self.folder, self.config, read_only=read_only)
+            self._streams = Streams(self._files, self.folder, seed, self.config, read_only=read_only)
             self._roots = Roots(
                 self._streams, self._state, self.config, self._clock, self._on_durable, self._events.trouble
             )
@@ -128,15 +128,14 @@ class Bus:
 
     # Opening and closing
 
-    def _own(self) -> None:
+    def _own(self) -> Seed:
         if self.is_read_only:
-            folders.check(self._files, self.folder)
-            return
+            return folders.check(self._files, self.folder)
         folders.inspect(self._files, self.folder)
         self._files.make_folder(self.folder)
         self._lock = self._files.lock(f"{self.folder}/{folders.LOCK}")
         try:
-            folders.prepare(self._files, self.folder)
+            return folders.prepare(self._files, self.folder)
         except BaseException:
             self._lock.release()
             raise

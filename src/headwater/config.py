@@ -199,3 +199,94 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def retention_of(self, root: str) -> Retention:
         """The rule that applies to a root; answers to requests are kept for an hour unless a rule says otherwise."""
         return self.retention_roots.get(root, REPLIES if root == "$reply" else self.retention)
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of a server, besides those of its bus."""
+
+    # Where it listens
+    host: str = "127.0.0.1"
+    """Beyond loopback only with authentication."""
+    port: int = 7411
+    """0: one that is free."""
+    unix_path: str = ""
+    """A Unix socket to listen on as well."""
+    tls_certificate: str = ""
+    """A PEM file; with it and `tls_key` the port speaks TLS."""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    """A PEM file; clients may, and with auth="certificate" must, show a certificate of it."""
+
+    # Who may come in
+    auth: Literal["none", "scram", "certificate", "gatekeeper"] = "none"
+    """none: everybody, on loopback alone. gatekeeper: a trusted peer states the user."""
+    gatekeepers: tuple[str, ...] = ()
+    """With auth="gatekeeper": common names of the certificates that may state a user; loopback and the Unix socket
+    may in any case."""
+    scram_iterations: int = 15_000
+    """What a guess costs; of secrets that are set from now on."""
+    clients_max: int = 100_000
+    """One more client: QuotaExceeded (429)."""
+    rules_max: int = 100_000
+    """One more rule: QuotaExceeded (429)."""
+    topics_created_per_minute_max: int = 1000
+    """Topics that a client may create in a minute: QuotaExceeded (429)."""
+    guess_delay_s_max: float = 10.0
+    """The longest that the answer to a wrong secret is held back."""
+
+    # Connections
+    connections_max: int = 10_000
+    """One more connection is refused (429)."""
+    connections_per_address_max: int = 10_000
+    """One more connection from the same address is refused (429)."""
+    handshakes_max: int = 1000
+    """Connections that have not registered yet; one more is refused (429)."""
+    handshake_s: float = 10.0
+    """A connection that has not registered by then is closed (504)."""
+    hello_bytes_max: int = 16 * KIB
+    """A longer frame before the handshake is through: TooLarge (413)."""
+    keepalive_s: float = 30.0
+    """With nothing heard for so long PING is sent; with nothing for twice as long the connection is closed."""
+    write_bytes_max: int = 8 * MIB
+    """Bytes that wait for a slow reader; beyond it nothing more is taken for it from its subscriptions."""
+    write_stalled_s: float = 60.0
+    """A reader that takes nothing at all for so long, while bytes wait for it, is closed (504)."""
+    publishes_in_flight_max: int = 64
+    """Publishes of a connection that are not on disk yet; beyond it nothing more is read from it."""
+    publish_bytes_in_flight_max: int = 32 * MIB
+    """The same, in bytes."""
+    requests_in_flight_max: int = 256
+    """Requests of a connection that are not answered yet; beyond it nothing more is read from it."""
+
+    # Sessions
+    sessions_max: int = 100_000
+    """One more session: QuotaExceeded (429)."""
+    session_expire_after_s: float = 300.0
+    """How long a session is kept once its connection is gone, unless the client says otherwise."""
+    session_expire_after_s_max: float = 7 * 86_400.0
+    """The longest that a client may ask for; more is cut to it."""
+    subscriptions_per_session_max: int = 1000
+    """One more subscription in a session: QuotaExceeded (429)."""
+    credit_messages_max: int = 1_000_000
+    """Messages that a subscription may be sent ahead; more credit is cut to it."""
+    credit_bytes_max: int = 256 * MIB
+    """The same, in bytes."""
+    drain_s: float = 10.0
+    """At its end the server waits so long, at most, for what is under way."""
+
+    # Actors
+    mailbox_max: int = 10_000
+    """Messages that wait for one actor; one more: QuotaExceeded (429), and what comes from a connection waits."""
+    call_s: float = 5.0
+    """How long one actor waits for another's answer: TimedOut (504)."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise Malformed("settings tls_certificate and tls_key go together; give both, or neither")
+        if self.auth == "certificate" and not self.tls_client_ca:
+            raise Malformed(
+                'setting auth is "certificate"; give tls_client_ca, the authority whose clients may come in'
+            )
+        if not 0 <= self.port < 65_536:
+            raise Malformed(f"setting port is {self.port}; use 1 to 65535, or 0 for one that is free")

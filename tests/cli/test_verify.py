@@ -11,6 +11,7 @@ import headwater
 from cli.command import objects, one_sentence, run, start
 from headwater import Config
 from headwater.store.files import DiskFiles
+from headwater.store.folder import check
 from headwater.store.segment import whole_batches
 from headwater.store.verify import Known, Report, verify
 
@@ -38,8 +39,9 @@ def flip(file: Path, position: int) -> None:
 
 def places(file: Path) -> list[tuple[int, int]]:
     """Where each batch begins and ends."""
+    seed = check(DiskFiles(), str(file.parents[2]))
     opened = DiskFiles().open(str(file), write=False)
-    found = [(place, place + header.bytes) for place, header, _ in whole_batches(opened, 0, None)]
+    found = [(place, place + header.bytes) for place, header, _ in whole_batches(seed, opened, 0, None)]
     opened.close()
     return found
 
@@ -191,6 +193,38 @@ def test_a_version_that_cannot_be_read_and_strange_folders_are_told(data: Path):
     (data / "streams" / "notes").mkdir()
     *_, folder = objects("verify", data=data, code=1)
     assert len(folder["troubles"]) == 2
+
+
+@pytest.mark.parametrize("what", ["missing", "damaged", "another folder's"])
+def test_a_version_that_is_gone_is_told_and_the_streams_are_walked_all_the_same(data: Path, what: str):
+    version = data / "VERSION"
+    before = version.read_text()
+    if what == "missing":
+        version.unlink()
+    elif what == "damaged":
+        flip(version, before.index("seed_crc") + 11)
+    else:
+        headwater.open(data.parent / "other").close()
+        version.write_bytes((data.parent / "other" / "VERSION").read_bytes())
+    home, mill, folder = objects("verify", data=data, code=1)
+    assert (home["messages"], home["damages"], mill["messages"], mill["damages"]) == (60, [], 1, [])
+    (trouble,) = folder["troubles"]
+    assert what in trouble
+    assert one_sentence(run("verify", "--quarantine", data=data, code=2).stderr)
+    version.write_text(trouble.partition("or write ")[2])
+    assert objects("verify", data=data)[-1]["is_whole"]
+    with headwater.open(data) as bus:
+        assert len(list(bus.replay("#"))) == 61
+        assert not bus.events()
+
+
+def test_a_version_that_is_gone_and_cannot_be_told_is_all_that_is_told(tmp_path: Path):
+    data = tmp_path / "data"
+    with headwater.open(data) as bus:
+        bus.publish("a/b", b"x")
+    (data / "VERSION").unlink()
+    (folder,) = objects("verify", data=data, code=1)
+    assert "copy it from a backup" in folder["troubles"][0]
 
 
 def test_it_works_beside_an_owner_that_is_writing(data: Path):

@@ -15,7 +15,7 @@ import headwater
 from headwater import Closed, Config, Malformed, ManualClock, Message
 from headwater.clock import SystemClock
 from headwater.delivery.live import Live
-from headwater.store.batch import Batch, checksum, read_batch, seal_header
+from headwater.store.batch import Batch, Seed, checksum, read_batch, seal_header
 from headwater.store.body import encode_body
 
 WAIT_S = 10.0
@@ -44,9 +44,9 @@ class Feed:
 
     def batch(self, count: int, payload: bytes = b"x", expiry: int = 0) -> Batch:
         body = encode_body(["home/a"] * count, [payload] * count, 0, expiries=[expiry] * count)
-        head = seal_header(b"home", self.offset + 1, count, 0, 0, len(body), checksum(body))
+        head = seal_header(Seed(0), b"home", self.offset + 1, count, 0, 0, len(body), checksum(body))
         self.offset += count
-        made = read_batch(head + body)
+        made = read_batch(Seed(0), head + body)
         assert made is not None
         return made
 

@@ -497,6 +497,9 @@ class FaultyFiles(Files):
         with self.running():
             return FaultyCells(self, self._inode(path, create=write), path, write=write)
 
+    def secret(self, length: int) -> bytes:  # always the same, so that a run is as its seed has it
+        return bytes(range(length))
+
     # What its files, cells and methods share
 
     @contextmanager

@@ -25,6 +25,8 @@ from headwater.bus import Bus
 from headwater.clock import SECOND_US, ManualClock
 from headwater.config import KIB, Config
 from headwater.errors import HeadwaterError
+from headwater.store.batch import Seed
+from headwater.store.folder import check
 
 FOLDER = "data"
 PATIENCE_S = 20.0
@@ -154,6 +156,10 @@ class Machine:
         bus._roots.commit.run(lambda: None)
         if self.is_out:
             raise Crash
+
+    def seed(self) -> Seed:
+        """The seed of the folder."""
+        return check(self.files, FOLDER)
 
     def segments(self, root: str) -> list[str]:
         """Paths of a root's segments, oldest first."""

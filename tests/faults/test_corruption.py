@@ -15,7 +15,7 @@ from faults.oracle import Found, Oracle, read
 from headwater.bus import Bus
 from headwater.config import Config
 from headwater.errors import Gap, HeadwaterError, Malformed
-from headwater.store.batch import checksum, seal_header
+from headwater.store.batch import Seed, checksum, seal_header, seed_of
 from headwater.store.body import encode_body
 from headwater.store.segment import load_index, whole_batches
 
@@ -42,7 +42,7 @@ def batches(machine: Machine, root: str = "a") -> list[Place]:
     return [
         Place(path, at, header.header_bytes + header.body_bytes, header.first_offset, header.last_offset)
         for path in machine.segments(root)
-        for at, header, _ in whole_batches(machine.files.open(path, write=False), 0, root)
+        for at, header, _ in whole_batches(machine.seed(), machine.files.open(path, write=False), 0, root)
     ]
 
 
@@ -352,7 +352,8 @@ def in_journal_alone(oracle: Oracle) -> Machine:
 def test_a_flip_in_the_journal_costs_one_batch_of_one_root(oracle: Oracle) -> None:
     machine = in_journal_alone(oracle)
     journal = f"{FOLDER}/journal"
-    for at, header, stored in list(whole_batches(machine.files.open(journal, write=False), 0, None)):
+    file = machine.files.open(journal, write=False)
+    for at, header, stored in list(whole_batches(machine.seed(), file, 0, None)):
         for index in range(header.header_bytes + len(stored)):
             after = copy_of(machine)
             after.files.flip(journal, at + index, index % 8)
@@ -446,7 +447,8 @@ def check_every_way_to_read(machine: Machine, oracle: Oracle, times: list[int], 
 def test_a_flip_in_the_version_is_refused_and_changes_nothing(oracle: Oracle) -> None:
     machine = written(oracle)
     path = f"{FOLDER}/VERSION"
-    for position in range(len(machine.files.read(path))):
+    whole = machine.files.read(path)
+    for position in range(len(whole)):
         for bit in range(8):
             after = copy_of(machine)
             after.files.flip(path, position, bit)
@@ -458,7 +460,7 @@ def test_a_flip_in_the_version_is_refused_and_changes_nothing(oracle: Oracle) ->
                 oracle.check(bus)  # white space, perhaps
                 after.stop()
             again = copy_of(after)
-            again.files.write(path, b'{"format":1}\n')
+            again.files.write(path, whole)
             oracle.check(again.open())
             again.stop()
 
@@ -475,37 +477,88 @@ def test_a_flip_in_the_watermarks_is_not_taken_for_messages_that_were_lost(oracl
         after.stop()
 
 
-@pytest.mark.parametrize(
-    ("first", "durable"),
-    [
-        pytest.param(2, 0, id="in its place"),
-        pytest.param(3, 0, id="after it"),
-        pytest.param(
-            3,
-            2,
-            id="after it, calling it durable",
-            marks=pytest.mark.xfail(reason="only a checksum that publishers cannot compute would tell it apart"),
-        ),
-    ],
-)
-def test_a_batch_within_the_payload_of_a_torn_batch_is_not_taken_for_a_message(
-    oracle: Oracle, first: int, durable: int
-) -> None:
-    """Whoever may publish to one topic could so place a message in another of the same root."""
-    body = encode_body(["a/secret"], [b"forged"], 0)
-    head = seal_header(b"a", first, 1, 1 << 50, durable, len(body), checksum(body))
+# Batches that a publisher writes into a payload
+
+GUESS = seed_of(b"not this folder's")
+
+
+def forged(seed: Seed, root: str, first: int, durable: int) -> bytes:
+    """A whole batch, as a payload that brings it to a multiple of 8."""
+    body = encode_body([f"{root}/secret"], [b"forged"], 0)
+    head = seal_header(seed, root.encode(), first, 1, 1 << 50, durable, len(body), checksum(body))
+    return (head + body).rjust(1600, b"\0")
+
+
+def after_a_torn_publish(oracle: Oracle, payload: bytes) -> Machine:
+    """The power is lost while it is written, and costs a sector of its header."""
     machine = Machine(LAZY)
     bus = machine.open()
     oracle.publish(bus, "a/x")
     machine.crash_when(lambda path: path.endswith(".log"))
     with machine.power_loss():
-        bus.publish("a/x", (head + body).rjust(1600, b"\0"))
+        bus.publish("a/x", payload)
     place = batches(copy_of(machine))[-1]
     after = copy_of(machine)
     after.files.flip(place.path, place.position + 20)
+    return after
+
+
+def topics_read(bus: Bus) -> list[str]:
+    found, gaps = read(bus.replay("#"))
+    assert not gaps
+    return [message.topic for message in found]
+
+
+@pytest.mark.parametrize("guess", [Seed(0), GUESS], ids=["unseeded", "guessed"])
+@pytest.mark.parametrize(
+    ("first", "durable"),
+    [
+        pytest.param(2, 0, id="in its place"),
+        pytest.param(3, 0, id="after it"),
+        pytest.param(3, 2, id="after it, calling it durable"),
+    ],
+)
+def test_a_batch_within_the_payload_of_a_torn_batch_is_not_taken_for_a_message(
+    oracle: Oracle, first: int, durable: int, guess: Seed
+) -> None:
+    """Whoever may publish to one topic could so place a message in another of the same root."""
+    after = after_a_torn_publish(oracle, forged(guess, "a", first, durable))
     bus = after.open()
-    found, gaps = read(bus.replay("a/#"))
-    assert ([message.topic for message in found], gaps) == (["a/x"], [])
+    assert topics_read(bus) == ["a/x"]
+    assert oracle.publish(bus, "a/x").offset == 2
+    after.stop()
+
+
+def test_it_is_the_seed_alone_that_tells_it_apart(oracle: Oracle) -> None:
+    """Who can read the folder's files has the seed, and is trusted not to use it so."""
+    other = Machine(LAZY)
+    other.open()
+    after = after_a_torn_publish(oracle, forged(other.seed(), "a", 3, 2))
+    assert after.seed() == other.seed()
+    other.stop()
+    found, gaps = read(after.open().replay("a/#"))
+    assert [message.topic for message in found] == ["a/x", "a/secret"]
+    assert gaps == [(2, 2)]
+    after.stop()
+
+
+@pytest.mark.parametrize("guess", [Seed(0), GUESS], ids=["unseeded", "guessed"])
+def test_a_batch_within_a_payload_in_the_journal_is_not_taken_for_a_message(oracle: Oracle, guess: Seed) -> None:
+    """There it could even be of another root, which its publisher may not publish to."""
+    machine = Machine(LAZY)
+    bus = machine.open()
+    machine.crash_when(lambda path: path.endswith("journal"))
+    with machine.power_loss():
+        bus.publish_many([("a/x", forged(guess, "c", 1, 0)), ("b/x", b"")])
+    journal = f"{FOLDER}/journal"
+    after = copy_of(machine)
+    after.files.flip(journal, 20)
+    assert b"c/secret" in after.files.read(journal)
+    for path in (*after.segments("a"), *after.segments("b")):
+        after.files.cut(path, 0)
+    bus = after.open()
+    assert topics_read(bus) == ["b/x"]
+    assert set(bus.ends()) == {"a", "b"}
     after.stop()
 
 

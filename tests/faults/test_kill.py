@@ -113,7 +113,7 @@ def live_and_die(folder: Path, life: int, witness: Witness, rng: random.Random, 
     child = subprocess.Popen(
         [sys.executable, "-m", "faults.child", str(folder), str(life), str(witness.sequence)],
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},  # the same Headwater as here
         cwd=TESTS,
     )
     assert child.stdout is not None

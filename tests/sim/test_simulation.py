@@ -245,7 +245,8 @@ class Simulation:
         root = self.rng.choice([name for name in ends if name in ROOTS and ends[name]] or [""])
         if root:
             path = self.rng.choice(self.machine.segments(root))
-            places = list(whole_batches(self.machine.files.open(path, write=False), 0, root))
+            file = self.machine.files.open(path, write=False)
+            places = list(whole_batches(self.machine.seed(), file, 0, root))
             if places:
                 position, header, _ = self.rng.choice(places)
                 length = header.header_bytes + header.body_bytes

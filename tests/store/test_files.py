@@ -262,6 +262,15 @@ def test_there_is_room(place: Place) -> None:
     assert place.files.free_bytes(place.folder) > 0
 
 
+def test_a_secret_is_as_long_as_asked_for(place: Place) -> None:
+    assert [len(place.files.secret(length)) for length in (0, 1, 8, 100)] == [0, 1, 8, 100]
+
+
+@pytest.mark.parametrize("files", [DiskFiles(), MemoryFiles()])
+def test_no_two_secrets_are_alike(files: Files) -> None:
+    assert len({files.secret(8) for _ in range(100)}) == 100
+
+
 # Ownership
 
 

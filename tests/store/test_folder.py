@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from faults.faulty_files import Crash, FaultyFiles, Keep
 from headwater.errors import HeadwaterError, Malformed, NewerFormat, NotFound
 from headwater.store import folder as module
+from headwater.store.batch import Seed, aligned, checksum, seal_header, seed_of
+from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, Files
 from headwater.store.folder import FORMAT, check, copy, inspect, prepare
 
@@ -26,13 +33,38 @@ def with_version(folder: Path, content: str | bytes) -> str:
     return str(folder)
 
 
+def version(format: int, secret: bytes = b"12345678") -> str:
+    return f'{{"format":{format},"seed":"{secret.hex()}","seed_crc":{checksum(secret)}}}\n'
+
+
+def with_batches(folder: Path, seed: Seed, *counts: int, first: int = 1) -> None:
+    """Streams of so many batches."""
+    body = encode_body(["x"], [b""], 0)
+    for number, count in enumerate(counts, first):
+        stream = folder / "streams" / f"{number}-r{number}"
+        stream.mkdir(parents=True)
+        heads = [seal_header(seed, b"r%d" % number, at + 1, 1, 0, 0, len(body), checksum(body)) for at in range(count)]
+        (stream / f"{1:020d}.log").write_bytes(b"".join(head + body.ljust(aligned(len(body)), b"\0") for head in heads))
+
+
 # Making one
 
 
 def test_a_new_folder_states_its_format(tmp_path: Path) -> None:
     prepare(FILES, str(tmp_path))
-    assert (tmp_path / "VERSION").read_text() == f'{{"format":{FORMAT}}}\n'
-    check(FILES, str(tmp_path))
+    stated = msgspec.json.decode((tmp_path / "VERSION").read_bytes())
+    assert (tmp_path / "VERSION").read_text() == version(FORMAT, bytes.fromhex(stated["seed"]))
+
+
+def test_each_folder_has_a_seed_of_its_own_that_stays(tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in "abcd"]
+    seeds = []
+    for folder in folders:
+        FILES.make_folder(folder)
+        seeds.append(prepare(FILES, folder))
+    assert len({*seeds, 0}) == 5
+    assert [prepare(FILES, folder) for folder in folders] == seeds
+    assert [check(FILES, folder) for folder in folders] == seeds
 
 
 def test_preparing_again_changes_nothing(tmp_path: Path) -> None:
@@ -95,6 +127,16 @@ def test_a_new_place_or_one_of_ours_passes_the_inspection_untouched(tmp_path: Pa
         b"\xff\xfe",
         '{"format": null}',
         b"\0" * 13,
+        '{"format":1}',
+        '{"format":1,"seed":""}',
+        '{"format":1,"seed":"","seed_crc":0}',
+        version(1, b"1234567"),
+        version(1).replace("3132", "3133"),
+        version(1).replace("3132", "313"),
+        version(1).replace("3132", "31 2"),
+        version(1).replace("3132", "31x2"),
+        version(1).replace("seed_crc", "seed_csc"),
+        version(1).replace('"seed"', '"sead"'),
     ],
 )
 def test_a_damaged_version_is_refused_and_says_what_to_do(tmp_path: Path, content: str | bytes) -> None:
@@ -119,6 +161,96 @@ def test_what_is_no_folder_of_ours_is_not_found(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
+# A version without which nothing can be read
+
+SEED = seed_of(b"12345678")
+
+
+def written_as_told(folder: Path, refused: Malformed) -> Seed:
+    """Do what the error says to those who have no backup."""
+    _, _, content = refused.args[0].partition("or write ")
+    (folder / "VERSION").write_text(content)
+    return check(FILES, str(folder))
+
+
+@pytest.mark.parametrize("counts", [(2,), (1, 1), (0, 3), (1, 0, 1)])
+@pytest.mark.parametrize("content", [None, "{", version(1).replace("3132", "3133")], ids=["missing", "torn", "damaged"])
+def test_a_version_that_is_gone_is_refused_and_told_from_what_is_stored(
+    tmp_path: Path, content: str | None, counts: tuple[int, ...]
+) -> None:
+    with_batches(tmp_path, SEED, *counts)
+    if content is not None:
+        with_version(tmp_path, content)
+    before = everything(tmp_path)
+    for opening in (inspect, prepare, check):
+        with pytest.raises(
+            Malformed, match=r"(missing|damaged).*copy it from a backup of this folder.*or write"
+        ) as refused:
+            opening(FILES, str(tmp_path))
+    assert everything(tmp_path) == before
+    assert written_as_told(tmp_path, refused.value) == SEED
+    assert prepare(FILES, str(tmp_path)) == SEED
+
+
+def test_the_version_of_another_folder_is_refused_before_it_makes_everything_seem_damaged(tmp_path: Path) -> None:
+    with_batches(tmp_path, SEED, 1, 1)
+    with_version(tmp_path, version(1, b"another!"))
+    before = everything(tmp_path)
+    for opening in (inspect, prepare, check):
+        with pytest.raises(Malformed, match=r"another folder's.*backup.*or write") as refused:
+            opening(FILES, str(tmp_path))
+    assert everything(tmp_path) == before
+    assert written_as_told(tmp_path, refused.value) == SEED
+
+
+def test_what_one_damaged_batch_says_about_the_seed_is_not_believed(tmp_path: Path) -> None:
+    with_version(tmp_path, version(1))
+    with_batches(tmp_path, seed_of(b"another!"), 1)
+    assert prepare(FILES, str(tmp_path)) == SEED
+    with_batches(tmp_path, SEED, 1, first=2)
+    assert prepare(FILES, str(tmp_path)) == SEED
+
+
+def test_without_a_version_and_with_too_little_to_tell_it_from_a_backup_is_the_way(tmp_path: Path) -> None:
+    with_batches(tmp_path, SEED, 1)
+    for opening in (inspect, prepare, check):
+        with pytest.raises(Malformed, match=r"missing.*backup of this folder, which has the same$"):
+            opening(FILES, str(tmp_path))
+
+
+def test_a_damaged_version_of_a_folder_with_nothing_in_it_may_be_removed(tmp_path: Path) -> None:
+    folder = with_version(tmp_path, "{")
+    (tmp_path / "streams").mkdir()
+    with pytest.raises(Malformed, match="nothing is stored here yet: remove it"):
+        prepare(FILES, folder)
+
+
+def test_a_version_found_is_durable_before_anything_is_stored_that_needs_it() -> None:
+    """A process that was killed right after the rename left a name in memory only."""
+    keeps: tuple[Keep, ...] = ("none", "all", "random", "prefix")
+    for keep in keeps:
+        for sync in range(1, 5):
+            for seed in range(4):
+                first = FaultyFiles()
+                first.on_sync = crash_at(sync)
+                with suppress(Crash):
+                    first.make_folder("data")
+                    prepare(first, "data")
+                second = first.process_kill()
+                second.make_folder("data")
+                known = prepare(second, "data")
+                third = second.crash(random.Random(seed), keep)
+                assert check(third, "data") == known
+
+
+def crash_at(sync: int) -> Callable[[str, int], None]:
+    def on_sync(_: str, number: int) -> None:
+        if number >= sync:
+            raise Crash
+
+    return on_sync
+
+
 # The upgrade path
 
 
@@ -133,14 +265,14 @@ def test_an_older_folder_is_upgraded_step_by_step(tmp_path: Path, monkeypatch: p
 
     step(1)
     step(2)
-    folder = with_version(tmp_path, '{"format": 1}')
+    folder = with_version(tmp_path, version(1))
     monkeypatch.setattr(module, "FORMAT", 3)
     with pytest.raises(Malformed, match="open it once for writing"):
         check(FILES, folder)
-    prepare(FILES, folder)
-    assert steps == [(1, '{"format": 1}'), (2, '{"format":2}\n')]
-    assert (tmp_path / "VERSION").read_text() == '{"format":3}\n'
-    check(FILES, folder)
+    seed = prepare(FILES, folder)
+    assert steps == [(1, version(1)), (2, version(2))]
+    assert (tmp_path / "VERSION").read_text() == version(3)
+    assert check(FILES, folder) == seed
     prepare(FILES, folder)
     assert len(steps) == 2
 
@@ -158,13 +290,13 @@ def test_an_upgrade_that_fails_is_done_again_from_there(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(module, "UPGRADES", {1: first, 2: second})
     monkeypatch.setattr(module, "FORMAT", 3)
-    folder = with_version(tmp_path, '{"format": 1}')
+    folder = with_version(tmp_path, version(1))
     with pytest.raises((OSError, HeadwaterError)):
         prepare(FILES, folder)
-    assert (tmp_path / "VERSION").read_text() == '{"format":2}\n'
+    assert (tmp_path / "VERSION").read_text() == version(2)
     prepare(FILES, folder)
     assert done == [1, 2, 2]
-    assert (tmp_path / "VERSION").read_text() == '{"format":3}\n'
+    assert (tmp_path / "VERSION").read_text() == version(3)
 
 
 def test_there_is_an_upgrade_for_every_older_format() -> None:

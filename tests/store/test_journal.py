@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from headwater.store.batch import aligned, checksum, seal_header
+from headwater.store.batch import Seed, aligned, checksum, seal_header
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles
 from headwater.store.journal import Journal
 
 FILES = DiskFiles()
+SEED = Seed(0x5EED)
 
 
 def batch(root: str, first_offset: int, payload: bytes = b"x", time_us: int = 1000) -> bytes:
     body = encode_body([f"{root}/t"], [payload], time_us)
-    head = seal_header(root.encode(), first_offset, 1, time_us, 0, len(body), checksum(body))
+    head = seal_header(SEED, root.encode(), first_offset, 1, time_us, 0, len(body), checksum(body))
     return (head + body).ljust(aligned(len(head) + len(body)), b"\0")
 
 
@@ -32,7 +33,7 @@ def found(journal: Journal) -> dict[str, list[int]]:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    return Journal(FILES, str(tmp_path / "journal"), bytes_max=1000)
+    return Journal(FILES, str(tmp_path / "journal"), bytes_max=1000, seed=SEED)
 
 
 def test_a_journal_that_was_never_written_has_no_batches_and_no_file(journal: Journal) -> None:
@@ -51,7 +52,7 @@ def test_groups_are_found_by_root_and_offset(journal: Journal) -> None:
 def test_groups_are_found_by_the_next_process(journal: Journal) -> None:
     put(journal, batch("a", 1), batch("b", 1))
     journal.close()
-    assert found(Journal(FILES, journal.path, 1000)) == {"a": [1], "b": [1]}
+    assert found(Journal(FILES, journal.path, 1000, SEED)) == {"a": [1], "b": [1]}
 
 
 def test_bodies_come_back_as_they_were(journal: Journal) -> None:
@@ -97,7 +98,7 @@ def test_a_torn_group_keeps_its_whole_batches(journal: Journal) -> None:
     first, second = batch("a", 1), batch("b", 1)
     for length in range(len(second)):
         Path(journal.path).write_bytes(first + second[:length])
-        assert found(Journal(FILES, journal.path, 1000)) == {"a": [1]}
+        assert found(Journal(FILES, journal.path, 1000, SEED)) == {"a": [1]}
 
 
 def test_clear_empties_the_file(journal: Journal) -> None:

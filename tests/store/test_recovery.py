@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from headwater.config import Config
-from headwater.store.batch import Batch, Header, checksum, read_batch
+from headwater.store.batch import Batch, Header, Seed, checksum, read_batch
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles
 from headwater.store.log import Checkpoint, Found, Hole, Write
@@ -21,6 +21,7 @@ from headwater.store.stream import DiskStream, length_of
 SEGMENT_BYTES = 64 * 1024
 CONFIG = Config(segment_bytes=SEGMENT_BYTES, tail_bytes=0)
 TIME_US = 1_700_000_000_000_000
+SEED = Seed(0x5EED)
 
 
 class Recovered(NamedTuple):
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def fresh(folder: Path) -> DiskStream:
     files = DiskFiles()
     files.make_folder(str(folder))
-    return DiskStream(files, FilePool(files, 100, write=True), CONFIG, str(folder), 1, "home")
+    return DiskStream(files, FilePool(files, 100, write=True), SEED, CONFIG, str(folder), 1, "home")
 
 
 def append(stream: DiskStream, *payloads: bytes, commits: bool = True) -> Header:
@@ -394,7 +395,7 @@ def journaled(folder: Path, *offsets: int) -> dict[int, tuple[Header, bytes]]:
     found: dict[int, tuple[Header, bytes]] = {}
     at = 0
     while data[at : at + 4] == b"HWB1":
-        batch = read_batch(data, at)
+        batch = read_batch(SEED, data, at)
         assert isinstance(batch, Batch)
         start = at + batch.header.header_bytes
         found[batch.first_offset] = (batch.header, data[start : start + batch.header.body_bytes])
@@ -444,7 +445,7 @@ def test_a_journal_that_does_not_join_the_stream_and_was_never_durable_adds_noth
     append(stream, b"2", commits=False)
     append(stream, b"3", commits=False)
     batches = journaled(folder, 3)
-    start = read_batch(log(folder).read_bytes())
+    start = read_batch(SEED, log(folder).read_bytes())
     assert start is not None
     os.truncate(log(folder), start.header.bytes)
     recovered = recover(folder, journaled=batches)

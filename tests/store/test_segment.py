@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.store.batch import HEADER_BYTES_MAX, BadBatch, aligned, checksum, seal_header
+from headwater.store.batch import HEADER_BYTES_MAX, BadBatch, Seed, aligned, checksum, seal_header
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, File
 from headwater.store.memory_files import MemoryFiles
@@ -33,11 +33,12 @@ from headwater.store.segment import (
 )
 
 FILES = DiskFiles()
+SEED = Seed(0x5EED)
 
 
 def batch(first_offset: int, count: int = 1, root: str = "home", payload: bytes = b"21.5") -> bytes:
     body = encode_body([f"{root}/t"] * count, [payload] * count, 1000)
-    head = seal_header(root.encode(), first_offset, count, 1000 + first_offset, 0, len(body), checksum(body))
+    head = seal_header(SEED, root.encode(), first_offset, count, 1000 + first_offset, 0, len(body), checksum(body))
     return (head + body).ljust(aligned(len(head) + len(body)), b"\0")
 
 
@@ -56,7 +57,7 @@ def file_with(path: str, *pieces: bytes) -> File:
 
 
 def offsets_of(file: File, position: int = 0, root: str | None = "home") -> list[int]:
-    return [header.first_offset for _, header, _ in whole_batches(file, position, root)]
+    return [header.first_offset for _, header, _ in whole_batches(SEED, file, position, root)]
 
 
 # The index
@@ -211,25 +212,25 @@ def test_segments_are_found_in_ascending_order_among_other_files(tmp_path: Path)
 def test_a_header_is_read_at_its_place(path: str) -> None:
     first, second = batch(1), batch(2, 3)
     file = file_with(path, first, second)
-    header = header_at(file, len(first))
+    header = header_at(SEED, file, len(first))
     assert header is not None
     assert (header.first_offset, header.last_offset) == (2, 4)
-    assert header_at(file, 8) is None
-    assert header_at(file, len(first) + len(second)) is None
+    assert header_at(SEED, file, 8) is None
+    assert header_at(SEED, file, len(first) + len(second)) is None
 
 
 def test_a_header_with_very_long_names_is_read(path: str) -> None:
     body = encode_body(["a"], [b""], 0)
-    head = seal_header(b"r" * 60_000, 1, 1, 0, 0, len(body), checksum(body), b"p" * 60_000, 3)
+    head = seal_header(SEED, b"r" * 60_000, 1, 1, 0, 0, len(body), checksum(body), b"p" * 60_000, 3)
     assert len(head) <= HEADER_BYTES_MAX
-    header = header_at(file_with(path, head, body), 0)
+    header = header_at(SEED, file_with(path, head, body), 0)
     assert header is not None
     assert header.producer == "p" * 60_000
 
 
 def test_a_batch_is_read_by_its_header(path: str) -> None:
     file = file_with(path, batch(1, payload=b"mine"))
-    header = header_at(file, 0)
+    header = header_at(SEED, file, 0)
     assert header is not None
     assert batch_at(file, 0, header).body.payload(0) == b"mine"
 
@@ -238,7 +239,7 @@ def test_a_batch_whose_body_is_short_or_wrong_is_bad(path: str) -> None:
     data = batch(1)
     for damaged in (data[:-16], spoiled(data)):
         file = file_with(path, damaged)
-        header = header_at(file, 0)
+        header = header_at(SEED, file, 0)
         assert header is not None
         with pytest.raises(BadBatch):
             batch_at(file, 0, header)
@@ -247,27 +248,27 @@ def test_a_batch_whose_body_is_short_or_wrong_is_bad(path: str) -> None:
 def test_a_walk_goes_from_batch_to_batch_until_something_is_not_one(path: str) -> None:
     data = [batch(1), batch(2, 2), batch(4)]
     file = file_with(path, *data, bytes(4096))
-    assert [(position, header.first_offset) for position, header, _ in walk(file, 0)] == [
+    assert [(position, header.first_offset) for position, header, _ in walk(SEED, file, 0)] == [
         (0, 1),
         (len(data[0]), 2),
         (len(data[0]) + len(data[1]), 4),
     ]
-    assert [header.first_offset for _, header, _ in walk(file, len(data[0]))] == [2, 4]
-    assert list(walk(file, 8)) == []
-    assert list(walk(file, 1 << 20)) == []
+    assert [header.first_offset for _, header, _ in walk(SEED, file, len(data[0]))] == [2, 4]
+    assert list(walk(SEED, file, 8)) == []
+    assert list(walk(SEED, file, 1 << 20)) == []
 
 
 @pytest.mark.parametrize("missing", [1, 8, 40, 100])
 def test_a_walk_stops_before_a_batch_that_the_file_ends_in(path: str, missing: int) -> None:
     last = batch(2)
     kept = last.rstrip(b"\0")[:-missing]
-    assert [header.first_offset for _, header, _ in walk(file_with(path, batch(1), kept), 0)] == [1]
+    assert [header.first_offset for _, header, _ in walk(SEED, file_with(path, batch(1), kept), 0)] == [1]
 
 
 def test_a_walk_crosses_the_pieces_in_which_it_reads(path: str) -> None:
     large = batch(1, payload=bytes(SCAN_BYTES // 2 + 100))
     data = [large, batch(2), batch(3, payload=bytes(3 * SCAN_BYTES)), batch(4), batch(5)]
-    assert [header.first_offset for _, header, _ in walk(file_with(path, *data), 0)] == [1, 2, 3, 4, 5]
+    assert [header.first_offset for _, header, _ in walk(SEED, file_with(path, *data), 0)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -275,26 +276,26 @@ def test_a_walk_crosses_the_pieces_in_which_it_reads(path: str) -> None:
 )
 def test_the_next_batch_is_found_behind_other_bytes(path: str, before: int) -> None:
     file = file_with(path, b"\xab" * before, batch(1))
-    assert find_next(file, 0, "home") == before
-    assert find_next(file, before - 7, "home") == before
-    assert find_next(file, before + 8, "home") is None
+    assert find_next(SEED, file, 0, "home") == before
+    assert find_next(SEED, file, before - 7, "home") == before
+    assert find_next(SEED, file, before + 8, "home") is None
 
 
 def test_what_merely_looks_like_a_batch_is_passed_over(path: str) -> None:
     junk = b"HWB1" + bytes(60) + b"\0\0\0\0HWB1" + b"HWB1HWB1" + batch(9)[:32]
     file = file_with(path, junk.ljust(aligned(len(junk)), b"\0"), batch(1))
-    assert find_next(file, 0, "home") == aligned(len(junk))
+    assert find_next(SEED, file, 0, "home") == aligned(len(junk))
 
 
 def test_a_batch_that_does_not_start_at_a_multiple_of_eight_is_none(path: str) -> None:
-    assert find_next(file_with(path, b"\0\0\0\0", batch(1)), 0, None) is None
+    assert find_next(SEED, file_with(path, b"\0\0\0\0", batch(1)), 0, None) is None
 
 
 def test_batches_of_other_roots_are_passed_over(path: str) -> None:
     file = file_with(path, batch(1, root="hall"), batch(1), batch(2, root="hall"), batch(2))
     assert offsets_of(file) == [1, 2]
-    assert find_next(file, 0, "home") == len(batch(1, root="hall"))
-    assert [header.root for _, header, _ in whole_batches(file, 0, None)] == ["hall", "home", "hall", "home"]
+    assert find_next(SEED, file, 0, "home") == len(batch(1, root="hall"))
+    assert [header.root for _, header, _ in whole_batches(SEED, file, 0, None)] == ["hall", "home", "hall", "home"]
 
 
 def test_a_batch_with_a_wrong_body_is_passed_over(path: str) -> None:
@@ -315,7 +316,7 @@ def test_a_batch_in_the_payload_of_a_whole_one_is_not_found(path: str) -> None:
 def test_what_looks_like_a_batch_within_a_bad_one_whose_header_is_right_is_not_found(path: str) -> None:
     """Its length is known, so what stands in it is a payload, or older than it."""
     torn = batch(9, payload=bytes(1000))
-    header = header_at(file_with(path, torn), 0)
+    header = header_at(SEED, file_with(path, torn), 0)
     assert header is not None
     before = (batch(1) + batch(2)).ljust(header.body_bytes, b"\0")
     assert offsets_of(file_with(path, torn[: header.header_bytes], before, batch(3))) == [3]

@@ -13,7 +13,7 @@ import pytest
 from faults.faulty_files import FaultyFiles
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
-from headwater.store.batch import Batch, checksum
+from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Hole, Write
@@ -25,13 +25,14 @@ MIB = 1 << 20
 ON_DISK = Config(segment_bytes=SEGMENT_BYTES, tail_bytes=0)
 IN_MEMORY = Config(segment_bytes=SEGMENT_BYTES)
 TIME_US = 1_700_000_000_000_000
+SEED = Seed(0x5EED)
 
 
 def make(folder: Path | str, config: Config = ON_DISK, files: Files | None = None) -> DiskStream:
     files = files or DiskFiles()
     files.make_folder(f"{folder}/1-home")
     pool = FilePool(files, config.open_files_max, write=True)
-    return DiskStream(files, pool, config, f"{folder}/1-home", 1, "home")
+    return DiskStream(files, pool, SEED, config, f"{folder}/1-home", 1, "home")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from faults.faulty_files import FaultyFiles
 from headwater.config import Config
 from headwater.errors import DiskFull, Failed, ReadOnly
-from headwater.store.batch import Batch, checksum
+from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Checkpoint, Found, Hole, Write
@@ -24,6 +24,7 @@ from headwater.store.streams import Streams, offset_of, quote, unquote
 
 TIME_US = 1_700_000_000_000_000
 SEGMENT_BYTES = 64 * 1024
+SEED = Seed(0x5EED)
 
 
 def opened(
@@ -44,7 +45,7 @@ def opened_and_met(
 ) -> tuple[Streams, dict[str, Found]]:
     files = files or DiskFiles()
     files.make_folder(str(folder))
-    streams = Streams(files, str(folder), config or Config())
+    streams = Streams(files, str(folder), SEED, config or Config())
 
     def apply(stream: DiskStream, batch: Batch) -> None:
         if applied is not None:
@@ -348,7 +349,7 @@ def test_a_group_that_fails_as_its_segment_rolls_is_taken_back() -> None:
 
 
 def reader_of(folder: Path) -> Streams:
-    reader = Streams(DiskFiles(), str(folder), Config(), read_only=True)
+    reader = Streams(DiskFiles(), str(folder), SEED, Config(), read_only=True)
     reader.look(lambda _: [])
     return reader
 

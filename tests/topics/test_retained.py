@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headwater.config import Config
 from headwater.errors import QuotaExceeded
 from headwater.message import Outgoing
-from headwater.store.batch import Batch, checksum, read_batch, seal_header
+from headwater.store.batch import Batch, Seed, checksum, read_batch, seal_header
 from headwater.store.body import encode_body
 from headwater.store.state import MemoryState, key_u32
 from headwater.topics.retained import Retained
@@ -31,8 +31,8 @@ def batch_of(first_offset: int, *messages: Outgoing) -> Batch:
         headers=[tuple(dict(m.headers).items()) for m in messages],
         expiries=[int(m.ttl_s or 0) for m in messages],
     )
-    header = seal_header(b"home", first_offset, len(messages), NOW_US, 0, len(body), checksum(body))
-    batch = read_batch(header + body)
+    header = seal_header(Seed(0), b"home", first_offset, len(messages), NOW_US, 0, len(body), checksum(body))
+    batch = read_batch(Seed(0), header + body)
     assert batch is not None
     return batch
 

@@ -10,7 +10,7 @@ import pytest
 
 from headwater.config import Config
 from headwater.errors import Conflict, QuotaExceeded
-from headwater.store.batch import Batch, checksum
+from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles
 from headwater.store.log import Checkpoint, Write
@@ -27,7 +27,7 @@ class Place:
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.config = config
-        self.log = Streams(DiskFiles(), str(folder), config)
+        self.log = Streams(DiskFiles(), str(folder), Seed(0), config)
         self.log.recover(lambda _: Checkpoint(), lambda _: 0, lambda _: [], lambda *_: None, first="")
         self.stream = self.log.create("home")
         self.state = MemoryState()

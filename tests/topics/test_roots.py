@@ -17,7 +17,7 @@ from headwater.config import Config
 from headwater.errors import Closed, Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
 from headwater.message import Receipt
 from headwater.outgoing import Desk
-from headwater.store.batch import Batch
+from headwater.store.batch import Batch, Seed
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Found
 from headwater.store.state import MemoryState, State, key_u32
@@ -43,7 +43,7 @@ class Place:
         self.told: list[tuple[str, list[tuple[int, int]]]] = []
         self.troubles: list[str] = []
         self.files.make_folder(folder)
-        self.log = Streams(self.files, folder, self.config)
+        self.log = Streams(self.files, folder, Seed(0), self.config)
         self.roots = Roots(self.log, self.state, self.config, self.clock, self._on_durable, self.troubles.append)
         self.met: dict[str, Found] = self.roots.recover()
         self.desk = Desk(self.config, self.clock)
@@ -370,7 +370,7 @@ def test_nothing_is_published_after_closing(tmp_path: Path) -> None:
 def test_a_reader_sees_roots_as_the_owner_has_them(tmp_path: Path) -> None:
     place = Place(str(tmp_path))
     place.publish(place.one("a/1", retain=True))
-    log = Streams(DiskFiles(), str(tmp_path), place.config, read_only=True)
+    log = Streams(DiskFiles(), str(tmp_path), Seed(0), place.config, read_only=True)
     reader = Roots(log, place.state, place.config, place.clock, lambda *_: None, lambda _: None)
     everything: Callable[[str], bool] = compile_filter("#")
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Hashable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -111,14 +111,22 @@ class Changes(msgspec.Struct):
         return bool(self.floors or self.acked or self.unacked or self.failures or self.dead or self.copies_done)
 
 
+class Remote:
+    """A consumer that has messages before its application takes them, and so is to be told what is taken back."""
+
+    __slots__ = ("recalls",)
+
+    def __init__(self) -> None:
+        self.recalls: list[tuple[int, int]] = []
+        """Number of the hand-out, offset: taken back, and not told yet."""
+
+
 class Lease:
     """One hand-out of messages to one consumer."""
 
-    __slots__ = ("consumer", "deadline_us", "lane", "number", "offsets", "subscription", "taken")
+    __slots__ = ("consumer", "deadline_us", "lane", "number", "offsets", "taken")
 
     def __init__(self, consumer: Hashable, lane: LaneId, deadline_us: int, offsets: list[int], number: int) -> None:
-        self.subscription: Any = None
-        """For the dispatcher: whom this lease belongs to."""
         self.consumer = consumer
         self.lane = lane
         self.deadline_us = deadline_us
@@ -134,13 +142,14 @@ class Lease:
         if self.taken is None:
             self.taken = {}
         self.taken[offset] = why
+        if isinstance(self.consumer, Remote):
+            self.consumer.recalls.append((self.number, offset))
 
     def extended(self, offset: int, deadline_us: int) -> Lease:
         """The same hand-out of one of its messages, with a deadline of its own."""
         if self.taken is None:
             self.taken = {}
         lease = Lease(self.consumer, self.lane, deadline_us, [offset], self.number)
-        lease.subscription = self.subscription
         lease.taken = self.taken
         return lease
 

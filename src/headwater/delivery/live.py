@@ -130,7 +130,7 @@ class Live:
             # Not held while waiting: another thread that reads too has a timeout of its own.
             with self._reading:
                 if not self._ready:
-                    batch = self._take()
+                    batch = self.take_batch()
                     if batch is not None:
                         self._ready.extend(self._messages_of(*batch))
                 if self._ready:
@@ -138,8 +138,14 @@ class Live:
             if not self._await(until_us):
                 return []
 
-    def _take(self) -> tuple[Batch, Sequence[int] | None] | None:
-        """The oldest batch, if there is one."""
+    def take_retained(self) -> list[Message]:
+        """The retained messages that come first, once."""
+        found = list(self._ready)
+        self._ready.clear()
+        return found
+
+    def take_batch(self) -> tuple[Batch, Sequence[int] | None] | None:
+        """The oldest batch, if there is one, and the places of the messages in it that match; None for all."""
         with self._changed:
             if not self._batches:
                 return None
@@ -177,6 +183,11 @@ class Live:
                     return
                 raise
             yield from found
+
+    @property
+    def ended(self) -> str | None:
+        """Why nothing comes any more; None while something may."""
+        return self._closed
 
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, from the committing thread, whenever something arrives."""

@@ -115,20 +115,27 @@ class Reading:
 
     def _fill(self) -> bool:
         """Make messages of the oldest batch that was not read yet."""
+        while not self._ready:
+            found = self.take_batch()
+            if found is None:
+                return False
+            batch, places = found
+            self._ready.extend(batch.body.messages(batch.first_offset, places, self._origin))
+        return True
+
+    def take_batch(self) -> tuple[Batch, Sequence[int] | None] | None:
+        """The oldest batch that was not read yet, and the places of the messages in it that match; None for all."""
         if self._follows:
             self._open()
-        while not self._ready:
-            self._look()
-            if not self._next:
-                return False
-            name = min(self._next, key=lambda root: self._next[root][0].header.time_us)
-            batch, places = self._next.pop(name)
-            if not self._follows:
-                last = self._ends[name] - batch.first_offset
-                places = places if batch.last_offset <= self._ends[name] else [p for p in places if p <= last]
-            whole = len(places) == batch.header.count
-            self._ready.extend(batch.body.messages(batch.first_offset, None if whole else places, self._origin))
-        return True
+        self._look()
+        if not self._next:
+            return None
+        name = min(self._next, key=lambda root: self._next[root][0].header.time_us)
+        batch, places = self._next.pop(name)
+        if not self._follows:
+            last = self._ends[name] - batch.first_offset
+            places = places if batch.last_offset <= self._ends[name] else [p for p in places if p <= last]
+        return batch, None if len(places) == batch.header.count else places
 
     def _look(self) -> None:
         """Have the next batch of every root at hand."""

@@ -22,6 +22,7 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import Cursor, keys_of, places_in
+from headwater.delivery.lane import Remote
 from headwater.delivery.rows import CopyRow, DeadRow, RowCommit, RowsItem, SubscriptionRow
 from headwater.delivery.subscription import Changes, LaneId, Lease, Moment, State, Subscription
 from headwater.delivery.timers import Timers
@@ -63,6 +64,29 @@ class Held:
 
     def reply(self, message: Message, payload: bytes) -> Receipt:
         return self.subscriber.reply(message, payload)
+
+
+class Handed:
+    """Messages of one root that one consumer was given together: places in a batch, or copies of single ones."""
+
+    __slots__ = ("batch", "lease", "messages", "places", "root")
+
+    def __init__(
+        self,
+        lease: Lease,
+        root: str,
+        batch: Batch | None = None,
+        places: Sequence[int] = (),
+        messages: Sequence[Message] = (),
+    ) -> None:
+        self.lease = lease
+        self.root = root
+        self.batch = batch
+        self.places = places
+        self.messages = messages
+
+    def __len__(self) -> int:
+        return len(self.places) or len(self.messages)
 
 
 class _Ahead:
@@ -230,15 +254,26 @@ class Subscriber:
 
     def take(self, consumer: object, limit: int) -> list[Message]:
         """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
+        found: list[Message] = []
+        for handed in self.hand(consumer, limit):
+            held = Held(self, handed.lease)
+            if handed.batch is not None:
+                found += handed.batch.body.messages(handed.batch.first_offset, handed.places, held)
+            else:
+                found += [msgspec.structs.replace(message, origin=held) for message in handed.messages]
+        return found
+
+    def hand(self, consumer: object, limit: int) -> list[Handed]:
+        """The same in the form in which they are read: a batch is not taken apart."""
         with self._lock:
             self._check_open()
             self._open_lanes()
             now = self._moment()
-            found: list[Message] = []
+            found: list[Handed] = []
             try:
-                self._take_again(consumer, limit, now, found)
-                if len(found) < limit and self._gap is None:
-                    self._take_fresh(consumer, limit, now, found)
+                left = limit - self._take_again(consumer, limit, now, found)
+                if left > 0 and self._gap is None:
+                    self._take_fresh(consumer, left, now, found)
             except OSError as error:
                 # What was taken before it is in this consumer's hands already; it fails again at the next take.
                 if not found:
@@ -250,36 +285,44 @@ class Subscriber:
                 raise gap
             return found
 
-    def _take_again(self, consumer: object, limit: int, now: Moment, found: list[Message]) -> None:
-        """What was handed out before, or is a copy."""
+    def _take_again(self, consumer: object, limit: int, now: Moment, found: list[Handed]) -> int:
+        """What was handed out before, or is a copy; answers how many."""
         again = self._machine.redeliverable(consumer, limit, now)
+        count = 0
         for lane, run in groupby(again, key=lambda place: place[0]):
             offsets = [offset for _, offset in run]
             there = self._fetch(lane, offsets, now)
             lease = self._machine.hand_out_again(consumer, lane, offsets, now)
-            held = self._hold(lease)
-            for offset in offsets:
-                message = there.get(offset)
-                if message is not None:
-                    attempt = self._machine.attempt(lane, offset)
-                    found.append(msgspec.structs.replace(message, attempt=attempt, origin=held))
+            self._hold(lease)
+            messages = [
+                msgspec.structs.replace(there[offset], attempt=self._machine.attempt(lane, offset))
+                for offset in offsets
+                if offset in there
+            ]
+            if messages:
+                found.append(Handed(lease, self._by_number[lane[0]].name, messages=messages))
+                count += len(messages)
             if gone := [offset for offset in offsets if offset not in there]:
                 self._store(self._machine.ack(lease, gone))
                 self._commit.kick()
+        return count
 
-    def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Message]) -> None:
+    def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Handed]) -> None:
         """Go round the roots, so that a busy one does not starve the others."""
         streams = list(self._ahead)
         for step in range(len(streams)):
             stream = streams[(self._turn + step) % len(streams)]
             while self._gap is None:
-                room = min(limit - len(found), self._machine.room(consumer))
+                room = min(limit, self._machine.room(consumer))
                 if room <= 0:
                     self._turn = (self._turn + step + 1) % len(streams)
                     return
                 if not self._read_ahead(stream, now):
                     break
-                found += self._hand_out(consumer, stream, room, now)
+                handed = self._hand_out(consumer, stream, room, now)
+                if handed is not None:
+                    found.append(handed)
+                    limit -= len(handed)
         self._turn += 1
 
     def _read_ahead(self, stream: int, now: Moment) -> bool:
@@ -311,12 +354,12 @@ class Subscriber:
         if self.options.on_gap == "raise":
             self._gap = Gap(root, hole.first, hole.last, hole.reason)
 
-    def _hand_out(self, consumer: object, stream: int, room: int, now: Moment) -> list[Message]:
+    def _hand_out(self, consumer: object, stream: int, room: int, now: Moment) -> Handed | None:
         ahead = self._ahead[stream]
         batch = ahead.batch
         assert batch is not None
         if not self._still_there(stream, ahead, batch, now):
-            return []
+            return None
         places, ahead.places = ahead.places[:room], ahead.places[room:]
         first = batch.first_offset
         offsets = [first + place for place in places]
@@ -328,10 +371,11 @@ class Subscriber:
         keys = keys_of(batch, places) if self.options.order == "key" else None
         lease = self._machine.hand_out(consumer, stream, wanted, position, now, keys)
         if not lease.offsets:
-            return []
+            return None
         if len(lease.offsets) != len(places):
             places = [offset - first for offset in lease.offsets]
-        return batch.body.messages(first, places, self._hold(lease))
+        self._hold(lease)
+        return Handed(lease, ahead.cursor.root.name, batch, places)
 
     def _still_there(self, stream: int, ahead: _Ahead, batch: Batch, now: Moment) -> bool:
         """Drop what was purged, or outlived its ttl, since the batch was read."""
@@ -345,13 +389,25 @@ class Subscriber:
             self._machine.skip_to(stream, batch.last_offset + 1)
         return bool(ahead.places)
 
-    def _hold(self, lease: Lease) -> Held:
+    def begin(self, lease: Lease) -> None:
+        """A remote application took messages of a hand-out: the time for its ack counts from now."""
+        with self._lock:
+            if self.options.ack_timeout_s and self._machine.is_open(lease):
+                lease.deadline_us = self._clock.monotonic_us() + round(self.options.ack_timeout_s * SECOND_US)
+                self._time(lease)
+                self._arm()
+
+    def _hold(self, lease: Lease) -> None:
+        if isinstance(lease.consumer, Remote):
+            lease.deadline_us = 0  # until `begin`
+        self._time(lease)
+
+    def _time(self, lease: Lease) -> None:
         if lease.deadline_us:
             if len(self._leases) > 64 + 2 * self.options.max_in_flight:
                 self._leases = [entry for entry in self._leases if self._machine.is_open(entry[2])]
                 heapq.heapify(self._leases)
             heapq.heappush(self._leases, (lease.deadline_us, id(lease), lease))
-        return Held(self, lease)
 
     def _fetch(self, lane: LaneId, offsets: list[int], now: Moment) -> dict[int, Message]:
         """Messages by their offsets; those that are gone are missing in the answer."""
@@ -395,16 +451,24 @@ class Subscriber:
         self._commit.kick()
         return future
 
+    def ack_leases(self, done: Sequence[tuple[Lease, list[int]]], future: Future[object]) -> None:
+        """Done with these messages of hand-outs: the future completes when that is on disk."""
+        if self._note_leases(done, future) is None:
+            self._commit.enqueue({}, future)
+        self._commit.kick()
+
     def _note_acks(self, messages: Sequence[Message], future: Future[object] | None) -> RowsItem | None:
+        return self._note_leases(self._by_lease(messages), future)
+
+    def _note_leases(self, groups: Sequence[tuple[Lease, list[int]]], future: Future[object] | None) -> RowsItem | None:
         changed: Rows = {}
         with self._lock:
             self._check_open()
-            groups = self._by_lease(messages)
             if len(groups) > 1:
-                for held, offsets in groups:
-                    self._machine.check_held(held.lease, offsets)
-            for held, offsets in groups:
-                changes = self._machine.ack(held.lease, offsets)
+                for lease, offsets in groups:
+                    self._machine.check_held(lease, offsets)
+            for lease, offsets in groups:
+                changes = self._machine.ack(lease, offsets)
                 changed.update(stored.rows_of(self.number, changes))
             item = self._commit.enqueue(changed, future) if changed else None
             more = self._machine.retrying or self._machine.held or self.consumers > 1 or self.waiting or self._wakers
@@ -412,52 +476,90 @@ class Subscriber:
             self.wake()
         return item
 
-    def _by_lease(self, messages: Sequence[Message]) -> list[tuple[Held, list[int]]]:
+    def _by_lease(self, messages: Sequence[Message]) -> list[tuple[Lease, list[int]]]:
         if not messages:
             return []
         if len(set(map(_origin, messages))) == 1:
             return [(self._mine(messages[0].origin), list(map(_offset, messages)))]
-        grouped: dict[int, tuple[Held, list[int]]] = {}
+        grouped: dict[int, tuple[Lease, list[int]]] = {}
         for message in messages:
-            held = self._mine(message.origin)
-            grouped.setdefault(id(held), (held, []))[1].append(message.offset)
+            lease = self._mine(message.origin)
+            grouped.setdefault(id(message.origin), (lease, []))[1].append(message.offset)
         return list(grouped.values())
 
-    def _mine(self, origin: object) -> Held:
+    def _mine(self, origin: object) -> Lease:
         if isinstance(origin, Held) and origin.subscriber is self:
-            return origin
+            return origin.lease
         raise Malformed(f'this message did not come from subscription "{self.options.id}"; ack it where it came from')
 
     def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
         """It failed this time."""
-        text = _text(error)
-        if delay_s is not None and not (_is_number(delay_s) and 0 <= delay_s <= self._config.delay_s_max):
-            raise Malformed(f"delay_s is {delay_s!r}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
-        self._fail(lambda held, now: self._machine.nack(held.lease, message.offset, text, delay_s, now), message)
+        self._finish(self.note_nack(self._mine(message.origin), message.offset, error, delay_s, message), wait=True)
 
     def reject(self, message: Message, error: str | BaseException) -> None:
         """It will never succeed."""
-        text = _text(error)
-        self._fail(lambda held, now: self._machine.reject(held.lease, message.offset, text, now), message)
-
-    def _fail(self, apply: Callable[[Held, Moment], Changes], message: Message) -> None:
-        with self._lock:
-            self._check_open()
-            held = self._mine(message.origin)
-            known = {(held.lease.lane, message.offset): message}
-            item = self._store(apply(held, self._moment()), known)
-            self._arm()
-        self.wake()
-        self._finish(item, wait=True)
+        self._finish(self.note_reject(self._mine(message.origin), message.offset, error, message), wait=True)
 
     def extend(self, message: Message, seconds: float) -> None:
         """More time for this message."""
+        self.extend_lease(self._mine(message.origin), message.offset, seconds)
+
+    def note_nack(
+        self,
+        lease: Lease,
+        offset: int,
+        error: str | BaseException,
+        delay_s: float | None,
+        message: Message | None = None,
+        future: Future[object] | None = None,
+    ) -> RowsItem | None:
+        """A message of a hand-out failed this time; whoever does not have it by hand leaves it out."""
+        text = _text(error)
+        if delay_s is not None and not (_is_number(delay_s) and 0 <= delay_s <= self._config.delay_s_max):
+            raise Malformed(f"delay_s is {delay_s!r}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
+        return self._fail(
+            lambda now: self._machine.nack(lease, offset, text, delay_s, now), lease, offset, message, future
+        )
+
+    def note_reject(
+        self,
+        lease: Lease,
+        offset: int,
+        error: str | BaseException,
+        message: Message | None = None,
+        future: Future[object] | None = None,
+    ) -> RowsItem | None:
+        """A message of a hand-out will never succeed."""
+        text = _text(error)
+        return self._fail(lambda now: self._machine.reject(lease, offset, text, now), lease, offset, message, future)
+
+    def _fail(
+        self,
+        apply: Callable[[Moment], Changes],
+        lease: Lease,
+        offset: int,
+        message: Message | None,
+        future: Future[object] | None,
+    ) -> RowsItem | None:
+        with self._lock:
+            self._check_open()
+            now = self._moment()
+            if message is None:  # read before anything changes: a read that fails must change nothing
+                message = self._fetch(lease.lane, [offset], now).get(offset)
+            known = {(lease.lane, offset): message} if message is not None else {}
+            item = self._store(apply(now), known, future)
+            self._arm()
+        self.wake()
+        return item
+
+    def extend_lease(self, lease: Lease, offset: int, seconds: float) -> None:
+        """More time for a message of a hand-out."""
         if not (_is_number(seconds) and 0 < seconds <= self._config.delay_s_max):
             raise Malformed(f"extend by {seconds!r} seconds is out of range; use up to {self._config.delay_s_max}")
         with self._lock:
             self._check_open()
             deadline_us = self._clock.monotonic_us() + round(seconds * SECOND_US)
-            self._hold(self._machine.extend(self._mine(message.origin).lease, message.offset, deadline_us))
+            self._time(self._machine.extend(lease, offset, deadline_us))
             self._arm()
 
     def _finish(self, item: RowsItem | None, wait: bool) -> None:
@@ -468,7 +570,9 @@ class Subscriber:
         else:
             self._commit.kick()
 
-    def _store(self, changes: Changes, known: Messages | None = None) -> RowsItem | None:
+    def _store(
+        self, changes: Changes, known: Messages | None = None, future: Future[object] | None = None
+    ) -> RowsItem | None:
         """Enqueue what changed; under the lock, so that rows are stored in the order of the changes.
 
         `known` are the messages that may have died by it, read before it: a read that fails must change nothing.
@@ -478,7 +582,7 @@ class Subscriber:
         dead = self._dead_rows(changes, known or {})
         changed = stored.rows_of(self.number, changes)
         changed.update(dead)
-        return self._commit.enqueue(changed)
+        return self._commit.enqueue(changed, future)
 
     def _dead_rows(self, changes: Changes, known: Messages) -> Rows:
         """Copies of the messages that the subscription gives up on."""
@@ -539,6 +643,9 @@ class Subscriber:
             now = self._moment()
             while self._leases and self._leases[0][0] <= now.monotonic_us:
                 lease = self._leases[0][2]
+                if lease.deadline_us > now.monotonic_us:  # it was given more time since
+                    heapq.heappop(self._leases)
+                    continue
                 known = self._doomed(lease, now)
                 heapq.heappop(self._leases)
                 self._store(self._machine.expire(lease, now), known)

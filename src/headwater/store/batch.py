@@ -13,14 +13,19 @@
 64  │ root (UTF-8), producer (UTF-8), zeros to a multiple of 8       │
     └───────────────────────────────────────────────────────────────┘
 
-The header's CRC covers it from byte 8 on, the body's CRC included. Promises: decoding bytes that were not written by
-this module raises `BadBatch` and nothing else; a decoded batch is equal to what was encoded, to the byte.
+The header's CRC is that of the folder's seed followed by the header from byte 8 on, the body's CRC included. The seed
+is a secret of the folder: a publisher chooses a body's bytes, and could write a whole batch into a payload, but no
+header that the folder believes.
+
+Promises: decoding bytes that were not written by this module, with this seed, raises `BadBatch` and nothing else; a
+decoded batch is equal to what was encoded, to the byte.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
+from typing import NewType
 
 import google_crc32c
 import msgspec
@@ -39,6 +44,10 @@ ZSTD = 1
 PRODUCER = 2
 NAMES_BYTES_MAX = 2 * 65_535
 HEADER_BYTES_MAX = HEADER.size + NAMES_BYTES_MAX + ALIGN
+
+
+Seed = NewType("Seed", int)
+"""Where the CRC of a header begins: the CRC32C of the secret bytes that a folder was made with."""
 
 
 class BadBatch(Exception):
@@ -104,7 +113,13 @@ def checksum(body: bytes) -> int:
     return int(google_crc32c.value(body))
 
 
+def seed_of(secret: bytes) -> Seed:
+    """Where the CRCs of headers begin in a folder with this secret."""
+    return Seed(checksum(secret))
+
+
 def seal_header(
+    seed: Seed,
     root: bytes,
     first_offset: int,
     count: int,
@@ -141,7 +156,8 @@ def seal_header(
         0,
     )
     covered = (packed[COVERED_FROM:] + names).ljust(header_bytes - COVERED_FROM, b"\0")
-    return MAGIC + checksum(covered).to_bytes(4, "little") + covered
+    crc: int = google_crc32c.extend(seed, covered)
+    return MAGIC + crc.to_bytes(4, "little") + covered
 
 
 def stored_body(body: bytes, compression: str, bytes_min: int) -> tuple[bytes, int]:
@@ -153,7 +169,7 @@ def stored_body(body: bytes, compression: str, bytes_min: int) -> tuple[bytes, i
     return body, 0
 
 
-def read_header(data: bytes, at: int = 0) -> Header | None:
+def read_header(seed: Seed, data: bytes, at: int = 0) -> Header | None:
     """The header at a place; None if more bytes are needed; `BadBatch` if it cannot be one."""
     if len(data) - at < HEADER.size:
         if data[at : at + 4] != MAGIC[: len(data) - at]:
@@ -181,7 +197,7 @@ def read_header(data: bytes, at: int = 0) -> Header | None:
         raise BadBatch("the header's length contradicts its names")
     if len(data) - at < header_bytes:
         return None
-    if checksum(data[at + COVERED_FROM : at + header_bytes]) != crc:
+    if google_crc32c.extend(seed, data[at + COVERED_FROM : at + header_bytes]) != crc:
         raise BadBatch("the header's checksum is wrong")
     names = at + HEADER.size
     root = data[names : names + root_bytes]
@@ -204,9 +220,9 @@ def read_header(data: bytes, at: int = 0) -> Header | None:
         raise BadBatch("a name in the header is not UTF-8") from error
 
 
-def read_batch(data: bytes, at: int = 0) -> Batch | None:
+def read_batch(seed: Seed, data: bytes, at: int = 0) -> Batch | None:
     """The batch at a place; None if more bytes are needed; `BadBatch` if it cannot be one."""
-    header = read_header(data, at)
+    header = read_header(seed, data, at)
     if header is None:
         return None
     start = at + header.header_bytes

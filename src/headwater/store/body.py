@@ -58,17 +58,22 @@ _packers: dict[int, struct.Struct] = {}
 def encode_body(
     topics: Sequence[str],
     payloads: Sequence[bytes],
-    time_us: int,
+    time_us: int | Sequence[int],
     *,
     expiries: Sequence[int] | None = None,
     retain: Sequence[bool] | None = None,
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Headers] | None = None,
 ) -> bytes:
-    """The bytes of messages that were published together; TypeError if a payload is not bytes."""
+    """The bytes of messages that go together, published at one time or each at its own; TypeError if a payload is not
+    bytes."""
     count = len(topics)
     topic_columns, topic_count = _topic_columns(topics)
-    pieces: list[bytes] = [b"", topic_columns, time_us.to_bytes(8, "little", signed=True) * count]
+    if isinstance(time_us, int):
+        times = time_us.to_bytes(8, "little", signed=True) * count
+    else:
+        times = array("q", time_us).tobytes()
+    pieces: list[bytes] = [b"", topic_columns, times]
     columns = 0
     if expiries is not None and any(expiries):
         columns |= EXPIRIES
@@ -227,6 +232,29 @@ class Body:
         """One message's payload."""
         offsets, start = self._payloads
         return self.data[start + offsets[place] : start + offsets[place + 1]]
+
+    def longest(self) -> int:
+        """The length of the longest payload."""
+        offsets = self._payloads[0]
+        return max(map(int.__sub__, offsets[1:], offsets))
+
+    def headers(self) -> Sequence[Headers]:
+        """The headers of each message; empty if none has any."""
+        return self._headers or ()
+
+    def slice(self, places: Sequence[int]) -> bytes:
+        """A body of the messages at these places alone."""
+        offsets, start = self._payloads
+        data, names, index, times = self.data, self.names, self._index, self._times
+        return encode_body(
+            [names[index[place]] for place in places],
+            [data[start + offsets[place] : start + offsets[place + 1]] for place in places],
+            [times[place] for place in places],
+            expiries=None if self.expiries is None else [self.expiries[place] for place in places],
+            retain=None if self.retain is None else [bool(self.retain[place]) for place in places],
+            keys=None if self._keys is None else [self._keys[place] for place in places],
+            headers=None if self._headers is None else [self._headers[place] for place in places],
+        )
 
     def select(self, wanted: Callable[[str], bool]) -> list[int] | None:
         """The places of the messages whose topics are wanted; None if all are."""

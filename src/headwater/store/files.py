@@ -130,6 +130,9 @@ class Files(Protocol):
     def cells(self, path: str, *, write: bool = True) -> Cells:
         """Open a file of shared numbers; with `write`, also one that is not there yet."""
 
+    def secret(self, length: int) -> bytes:
+        """Bytes that nobody can guess."""
+
 
 def parent(path: str) -> str:
     """The folder that a path is in."""
@@ -443,3 +446,6 @@ class DiskFiles:
 
     def cells(self, path: str, *, write: bool = True) -> Cells:
         return DiskCells(path, write=write)
+
+    def secret(self, length: int) -> bytes:
+        return os.urandom(length)

@@ -1,6 +1,9 @@
-"""The data folder: its format version, its owner, and what stands in it.
+"""The data folder: its format version, its seed, its owner, and what stands in it.
 
 A folder of a newer format is refused before anything in it is touched; one of an older format is upgraded step by step.
+
+The seed is drawn when the folder is made and never changes: no header can be read without it. So one that is damaged or
+missing is refused as well, lest everything that is stored be taken for damage.
 """
 
 from __future__ import annotations
@@ -10,16 +13,20 @@ from collections.abc import Callable
 import msgspec
 
 from headwater.errors import Malformed, NewerFormat, NotFound
+from headwater.store.batch import Seed, checksum, seed_of
 from headwater.store.files import Files
+from headwater.store.seed import secret_with, seed_within
 
 FORMAT = 1
 UPGRADES: dict[int, Callable[[Files, str], None]] = {}
 """From format n to n + 1; each leaves a whole folder behind, or can be repeated."""
 
 COPY_BYTES = 1 << 20
+SEED_BYTES = 8
 LOCK = "owner.lock"
 VERSION = "VERSION"
 STATE = "state"
+STREAMS = "streams"
 WATERMARKS = "watermarks"
 
 
@@ -27,66 +34,105 @@ class Version(msgspec.Struct, frozen=True):
     """The content of the VERSION file."""
 
     format: int
+    seed: str = ""
+    """Secret bytes, in hex; as a newer format may do without them, they are looked at once the format is known."""
+    seed_crc: int = 0
+    """Their CRC32C, so that a flipped bit shows."""
 
 
-def inspect(files: Files, folder: str) -> None:
-    """Refuse a folder that is not ours, or of a newer format, before anything in it is touched."""
-    known = _version(files, folder)
-    if known is not None:
-        _refuse_newer(folder, known)
-        return
+def inspect(files: Files, folder: str) -> Version | None:
+    """Refuse a folder that is not ours, or of a newer format, before anything in it is touched; None if it is new."""
+    version = _version(files, folder)
+    if version is not None:
+        return version
     strangers = [name for name in files.list(folder) if name not in (LOCK, VERSION + ".tmp")]
     if strangers:
         raise Malformed(
             f'"{folder}" holds other things ({", ".join(strangers[:3])}) and no Headwater data; '
             "use an empty folder or a new one"
         )
+    return None
 
 
-def prepare(files: Files, folder: str) -> None:
-    """Bring a folder that this process owns to the present format."""
-    inspect(files, folder)
-    known = _version(files, folder) or _write(files, folder, FORMAT)
-    for step in range(known, FORMAT):
+def prepare(files: Files, folder: str) -> Seed:
+    """Bring a folder that this process owns to the present format; answers its seed."""
+    version = inspect(files, folder)
+    if version is None:
+        version = _write(files, folder, _with_secret(files.secret(SEED_BYTES)))
+    else:
+        # Whoever wrote it may have been killed before its name was durable, and all that is stored will need it.
+        files.sync_folder(folder)
+    for step in range(version.format, FORMAT):
         UPGRADES[step](files, folder)
-        _write(files, folder, step + 1)
+        version = _write(files, folder, msgspec.structs.replace(version, format=step + 1))
+    return _seed(version)
 
 
-def check(files: Files, folder: str) -> None:
-    """That there is a folder of the present format to read."""
-    known = _version(files, folder)
-    if known is None:
+def check(files: Files, folder: str) -> Seed:
+    """That there is a folder of the present format to read; answers its seed."""
+    version = _version(files, folder)
+    if version is None:
         raise NotFound(f'"{folder}" is no Headwater folder; a bus makes it with headwater.open("{folder}")')
-    _refuse_newer(folder, known)
-    if known < FORMAT:
-        raise Malformed(f'"{folder}" has format {known}; open it once for writing to bring it to format {FORMAT}')
-
-
-def _refuse_newer(folder: str, known: int) -> None:
-    if known > FORMAT:
-        raise NewerFormat(
-            f'"{folder}" has format {known}, and this Headwater knows up to {FORMAT}; upgrade it to open this folder'
+    if version.format < FORMAT:
+        raise Malformed(
+            f'"{folder}" has format {version.format}; open it once for writing to bring it to format {FORMAT}'
         )
+    return _seed(version)
 
 
-def _version(files: Files, folder: str) -> int | None:
+def _version(files: Files, folder: str) -> Version | None:
+    """What VERSION says, if there is one; refused if it cannot be the one that this folder was made with."""
     path = f"{folder}/{VERSION}"
     if not files.exists(path):
+        if files.list(f"{folder}/{STREAMS}"):
+            raise _unreadable(files, folder, "is missing")
         return None
     try:
-        known = msgspec.json.decode(files.read(path), type=Version).format
-        if known < 1:
-            raise msgspec.DecodeError(f"formats count from 1, this is {known}")
-        return known
-    except msgspec.DecodeError as error:
-        raise Malformed(
-            f'"{path}" is damaged ({error}); restore it from a backup, or write {{"format": {FORMAT}}}'
-        ) from error
+        version = msgspec.json.decode(files.read(path), type=Version)
+        if version.format < 1:
+            raise ValueError(f"formats count from 1, this is {version.format}")
+        if version.format > FORMAT:
+            raise NewerFormat(
+                f'"{folder}" has format {version.format}, and this Headwater knows up to {FORMAT}; '
+                "upgrade it to open this folder"
+            )
+        seed = _seed(version)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise _unreadable(files, folder, f"is damaged ({error})") from error
+    if seed_within(files, folder, seed) not in (seed, None):
+        raise _unreadable(
+            files, folder, "is another folder's: its seed is not the one that the streams were sealed with"
+        )
+    return version
 
 
-def _write(files: Files, folder: str, format: int) -> int:
-    files.write(f"{folder}/{VERSION}", msgspec.json.encode(Version(format)) + b"\n")
-    return format
+def _unreadable(files: Files, folder: str, what: str) -> Malformed:
+    advice = "copy it from a backup of this folder, which has the same"
+    seed = seed_within(files, folder)
+    if seed is not None:
+        advice += f", or write {msgspec.json.encode(_with_secret(secret_with(seed))).decode()}"
+    elif not files.list(f"{folder}/{STREAMS}"):
+        advice = "nothing is stored here yet: remove it, or copy it from a backup of this folder"
+    return Malformed(f'"{folder}/{VERSION}" {what}; {advice}')
+
+
+def _seed(version: Version) -> Seed:
+    """The seed; ValueError if it is not as it was written."""
+    if not version.seed:
+        raise ValueError("it has no seed")
+    secret = bytes.fromhex(version.seed)
+    if len(secret) != SEED_BYTES or checksum(secret) != version.seed_crc:
+        raise ValueError("the checksum of its seed is wrong")
+    return seed_of(secret)
+
+
+def _with_secret(secret: bytes) -> Version:
+    return Version(FORMAT, secret.hex(), checksum(secret))
+
+
+def _write(files: Files, folder: str, version: Version) -> Version:
+    files.write(f"{folder}/{VERSION}", msgspec.json.encode(version) + b"\n")
+    return version
 
 
 def copy(files: Files, source: str, target: str, *, link: bool = False) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwater.errors import Failed
-from headwater.store.batch import Header
+from headwater.store.batch import Header, Seed
 from headwater.store.files import File, Files, parent
 from headwater.store.segment import whole_batches
 
@@ -20,10 +20,11 @@ from headwater.store.segment import whole_batches
 class Journal:
     """A file that is written round and round."""
 
-    def __init__(self, files: Files, path: str, bytes_max: int) -> None:
+    def __init__(self, files: Files, path: str, bytes_max: int, seed: Seed) -> None:
         self._files = files
         self.path = path
         self._bytes_max = bytes_max
+        self._seed = seed
         self._file: File | None = None
         self.end = 0
 
@@ -73,7 +74,7 @@ class Journal:
         found: dict[str, dict[int, tuple[Header, bytes]]] = {}
         if not self._files.exists(self.path):
             return found
-        for _, header, stored in whole_batches(self._open(), 0, None):
+        for _, header, stored in whole_batches(self._seed, self._open(), 0, None):
             known = found.setdefault(header.root, {}).get(header.first_offset)
             if known is None or known[0].time_us <= header.time_us:
                 found[header.root][header.first_offset] = (header, stored)

@@ -186,6 +186,9 @@ class MemoryFiles:
     def cells(self, path: str, *, write: bool = True) -> Cells:
         return MemoryCells(self.open(path, create=write, write=write))
 
+    def secret(self, length: int) -> bytes:
+        return os.urandom(length)
+
     def _place(self, path: str) -> tuple[dict[str, bytearray | None], str]:
         above, _, name = key(path).rpartition("/")
         if above not in self._folders:

@@ -98,7 +98,7 @@ class Recovery:
         """Whether the index reaches up to a position, where the batch with this offset ends."""
         if not len(index):
             return position == 0 and applied == segment.base - 1
-        header = header_at(self._pool.get(segment.log_path), index.positions[-1])
+        header = self._header_at(segment, index.positions[-1])
         if header is None or header.root != self._stream.root:
             return False
         self._stream.time_us = header.time_us
@@ -107,7 +107,7 @@ class Recovery:
     def _last_time_us(self, segment: Segment) -> int:
         """When the last batch of a closed segment was appended."""
         index = self._stream.index_of(segment)
-        header = header_at(self._pool.get(segment.log_path), index.positions[-1]) if len(index) else None
+        header = self._header_at(segment, index.positions[-1]) if len(index) else None
         return header.time_us if header is not None else 0
 
     def _walk_closed(self, segment: Segment, start: int, next_base: int) -> None:
@@ -155,7 +155,10 @@ class Recovery:
         return start
 
     def _whole(self, segment: Segment, start: int) -> Iterator[tuple[int, Header, bytes]]:
-        return whole_batches(self._pool.get(segment.log_path), start, self._stream.root)
+        return whole_batches(self._stream.seed, self._pool.get(segment.log_path), start, self._stream.root)
+
+    def _header_at(self, segment: Segment, position: int) -> Header | None:
+        return header_at(self._stream.seed, self._pool.get(segment.log_path), position)
 
     def _later_evidence(self, segment: Segment, position: int) -> int:
         """The highest watermark that a whole batch from here on states."""
@@ -236,6 +239,7 @@ class Recovery:
         segment = stream.segments[-1] if stream.segments else stream.start_segment(batch.first_offset)
         header = batch.header
         data = seal_header(
+            stream.seed,
             stream.root_bytes,
             header.first_offset,
             header.count,

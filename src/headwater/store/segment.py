@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from headwater.errors import Closed
-from headwater.store.batch import ALIGN, HEADER_BYTES_MAX, MAGIC, BadBatch, Batch, Header, open_body, read_header
+from headwater.store.batch import ALIGN, HEADER_BYTES_MAX, MAGIC, BadBatch, Batch, Header, Seed, open_body, read_header
 from headwater.store.files import File, Files
 
 LOG = ".log"
@@ -193,13 +193,13 @@ def store_index(files: Files, segment: Segment, sync: bool) -> None:
     index.stored = len(index)
 
 
-def header_at(file: File, position: int) -> Header | None:
+def header_at(seed: Seed, file: File, position: int) -> Header | None:
     """The header of the batch at a position; None if there is no whole and right one."""
     data = file.pread(4096, position)
     try:
-        header = read_header(data)
+        header = read_header(seed, data)
         if header is None and len(data) == 4096:
-            header = read_header(file.pread(HEADER_BYTES_MAX, position))
+            header = read_header(seed, file.pread(HEADER_BYTES_MAX, position))
     except BadBatch:
         return None
     return header
@@ -213,14 +213,14 @@ def batch_at(file: File, position: int, header: Header) -> Batch:
     return Batch(header, open_body(header, stored))
 
 
-def walk(file: File, position: int) -> Iterator[tuple[int, Header, bytes]]:
+def walk(seed: Seed, file: File, position: int) -> Iterator[tuple[int, Header, bytes]]:
     """Whole headers and their stored bodies one after another, unchecked bodies, until something is not one."""
     data = b""
     start = position
     while True:
         at = position - start
         try:
-            header = read_header(data, at)
+            header = read_header(seed, data, at)
         except BadBatch:
             return
         if header is None or len(data) - at < header.header_bytes + header.body_bytes:
@@ -235,7 +235,7 @@ def walk(file: File, position: int) -> Iterator[tuple[int, Header, bytes]]:
         position += header.bytes
 
 
-def find_next(file: File, position: int, root: str | None) -> int | None:
+def find_next(seed: Seed, file: File, position: int, root: str | None) -> int | None:
     """Where the next whole header of a stream stands, at or after a position."""
     position = (position + ALIGN - 1) // ALIGN * ALIGN
     while True:
@@ -244,7 +244,7 @@ def find_next(file: File, position: int, root: str | None) -> int | None:
         while 0 <= at < SCAN_BYTES:
             if at % ALIGN == 0:
                 try:
-                    header = read_header(data, at)
+                    header = read_header(seed, data, at)
                 except BadBatch:
                     header = None
                 if header is not None and root in (None, header.root):
@@ -255,12 +255,12 @@ def find_next(file: File, position: int, root: str | None) -> int | None:
         position += SCAN_BYTES
 
 
-def whole_batches(file: File, position: int, root: str | None) -> Iterator[tuple[int, Header, bytes]]:
+def whole_batches(seed: Seed, file: File, position: int, root: str | None) -> Iterator[tuple[int, Header, bytes]]:
     """Every batch from a position on whose checksums are right, with its body as stored; bad bytes are passed over."""
     following: int | None = position
     while following is not None:
         after = following
-        for place, header, stored in walk(file, following):
+        for place, header, stored in walk(seed, file, following):
             after = place + header.bytes
             if root not in (None, header.root):
                 continue
@@ -270,4 +270,4 @@ def whole_batches(file: File, position: int, root: str | None) -> Iterator[tuple
                 # Its header is right, so its length is: what stands within it is a payload, whatever it looks like.
                 continue
             yield place, header, stored
-        following = find_next(file, max(after, following + ALIGN) if after == following else after, root)
+        following = find_next(seed, file, max(after, following + ALIGN) if after == following else after, root)

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
-from headwater.store.batch import BadBatch, Batch, Header, read_batch, seal_header, stored_body
+from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, seal_header, stored_body
 from headwater.store.files import Files
 from headwater.store.log import Hole, Write
 from headwater.store.segment import (
@@ -40,10 +40,13 @@ PREALLOCATE_BYTES_MIN = 64 * 1024
 class DiskStream:
     """A stream in segment files."""
 
-    def __init__(self, files: Files, pool: FilePool, config: Config, folder: str, number: int, root: str) -> None:
+    def __init__(
+        self, files: Files, pool: FilePool, seed: Seed, config: Config, folder: str, number: int, root: str
+    ) -> None:
         self.number = number
         self.root = root
         self.folder = folder
+        self.seed = seed
         self.root_bytes = root.encode()
         self._files = files
         self._pool = pool
@@ -95,6 +98,7 @@ class DiskStream:
         for write in writes:
             body, flags = stored_body(write.body, config.compression, config.compression_bytes_min)
             header = seal_header(
+                self.seed,
                 self.root_bytes,
                 offset,
                 write.count,
@@ -342,7 +346,7 @@ class DiskStream:
         expected = offset
         while at < min(len(data), bytes_max):
             try:
-                batch = read_batch(data, at)
+                batch = read_batch(self.seed, data, at)
             except BadBatch:
                 break
             if batch is None or batch.header.root != self.root or batch.last_offset > self.durable:
@@ -361,11 +365,11 @@ class DiskStream:
             index = self.index_of(segment)
             entry = max(0, index.locate(offset))
             position = index.positions[entry] if len(index) else 0
-            header = header_at(file, position)
+            header = header_at(self.seed, file, position)
             if header is not None and header.root == self.root and header.first_offset <= offset <= header.last_offset:
                 data = file.pread(header.header_bytes + header.body_bytes, position)
                 try:
-                    batch = read_batch(data)
+                    batch = read_batch(self.seed, data)
                 except BadBatch as error:
                     return self._note_damage(Hole(offset, header.last_offset, f"damaged: {error}"))
                 if batch is not None:
@@ -432,7 +436,9 @@ class DiskStream:
         segment = self._segment_of(offset)
         index = self.index_of(segment)
         entry = index.locate(offset)
-        header = header_at(self._pool.get(segment.log_path), index.positions[entry]) if entry >= 0 else None
+        if entry < 0:
+            return None
+        header = header_at(self.seed, self._pool.get(segment.log_path), index.positions[entry])
         is_it = header is not None and header.root == self.root and header.first_offset <= offset <= header.last_offset
         return header if is_it else None
 
@@ -455,7 +461,7 @@ class DiskStream:
     def _rebuild_index(self, segment: Segment) -> Index:
         fresh = Index()
         last = 0
-        for place, header, _ in whole_batches(self._pool.get(segment.log_path), 0, self.root):
+        for place, header, _ in whole_batches(self.seed, self._pool.get(segment.log_path), 0, self.root):
             if last < header.first_offset <= self.end and place < segment.end:
                 fresh.add(header.first_offset, place, header.time_us)
                 last = header.last_offset
@@ -480,7 +486,7 @@ class DiskStream:
         """Add what the active segment's index file does not have yet."""
         index = segment.index if segment.index is not None else load_index(self._files, segment)
         last = index.positions[-1] if len(index) else -1
-        for place, header, _ in walk(self._pool.get(segment.log_path), max(0, last)):
+        for place, header, _ in walk(self.seed, self._pool.get(segment.log_path), max(0, last)):
             if header.root != self.root or header.last_offset > self.durable:
                 break
             if place > last:

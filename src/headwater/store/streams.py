@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from headwater.config import Config
 from headwater.errors import DiskFull, Failed, HeadwaterError
 from headwater.store import folder as folders
-from headwater.store.batch import Batch, checksum
+from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
 from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
@@ -69,13 +69,14 @@ class Appended:
 class Streams:
     """The streams of one folder, and their journal."""
 
-    def __init__(self, files: Files, folder: str, config: Config, *, read_only: bool = False) -> None:
+    def __init__(self, files: Files, folder: str, seed: Seed, config: Config, *, read_only: bool = False) -> None:
         self._files = files
         self._folder = folder
+        self._seed = seed
         self._config = config
         self._read_only = read_only
         self._pool = FilePool(files, config.open_files_max, write=not read_only)
-        self._journal = Journal(files, f"{folder}/journal", config.journal_bytes)
+        self._journal = Journal(files, f"{folder}/journal", config.journal_bytes, seed)
         self._cells: Cells | None = None
         self._by_root: dict[str, DiskStream] = {}
         self._failed: str | None = None
@@ -181,7 +182,7 @@ class Streams:
 
     def _stream(self, name: str, number: int, root: str) -> DiskStream:
         folder = f"{self._folder}/streams/{name}"
-        stream = DiskStream(self._files, self._pool, self._config, folder, number, root)
+        stream = DiskStream(self._files, self._pool, self._seed, self._config, folder, number, root)
         stream.on_failure = self._note_failure
         return stream
 

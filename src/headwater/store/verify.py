@@ -16,9 +16,10 @@ import msgspec
 from headwater.errors import Malformed
 from headwater.store import folder as folders
 from headwater.store import state as rows
-from headwater.store.batch import BadBatch, Header, open_body, open_columns
+from headwater.store.batch import BadBatch, Header, Seed, open_body, open_columns
 from headwater.store.files import File, Files
 from headwater.store.log import Hole
+from headwater.store.seed import seed_within
 from headwater.store.segment import ENTRY_BYTES, INDEX, Index, Segment, bases, whole_batches
 from headwater.store.state import Rows
 from headwater.store.streams import offset_of, unquote
@@ -110,18 +111,22 @@ def segment_bytes(files: Files, folder: str) -> int:
 def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: Callable[[int], None]) -> Report:
     """Walk a folder; `known` answers what the state says about a stream, `on_bytes` is called with each step."""
     report = Report()
+    streams = _streams(files, folder, report)
+    seed: Seed | None
     try:
-        folders.check(files, folder)
+        seed = folders.check(files, folder)
     except Malformed as error:
         report.troubles.append(error.args[0])
-    streams = _streams(files, folder, report)
+        seed = seed_within(files, folder)
+    if seed is None:
+        return report  # without it every header would seem damaged
     # Before the segments are read, so that a running owner has by then written what is called durable here.
     durable = _watermarks(files, folder, [number for number, _, _ in streams])
-    journaled = _journaled(files, folder, report)
+    journaled = _journaled(files, folder, seed, report)
     for number, root, name in streams:
         knows = known(number)
         knows = knows._replace(durable=max(knows.durable, durable[number]))
-        walk = _StreamWalk(files, folder, f"streams/{name}", number, root, knows, journaled.get(root, {}))
+        walk = _StreamWalk(files, folder, seed, f"streams/{name}", number, root, knows, journaled.get(root, {}))
         report.streams.append(walk.run(on_bytes))
     ends = {stream.root: stream.last_offset for stream in report.streams}
     report.journal_pending = sum(first > ends.get(root, 0) for root in journaled for first in journaled[root])
@@ -156,13 +161,13 @@ def _watermarks(files: Files, folder: str, numbers: Sequence[int]) -> dict[int, 
         cells.close()
 
 
-def _journaled(files: Files, folder: str, report: Report) -> Journaled:
+def _journaled(files: Files, folder: str, seed: Seed, report: Report) -> Journaled:
     found: Journaled = {}
     path = f"{folder}/journal"
     if files.exists(path):
         file = files.open(path, write=False)
         try:
-            for _, header, _ in whole_batches(file, 0, None):
+            for _, header, _ in whole_batches(seed, file, 0, None):
                 found.setdefault(header.root, {})[header.first_offset] = header.last_offset
                 report.journal_batches += 1
         finally:
@@ -211,6 +216,7 @@ class _StreamWalk:
         self,
         files: Files,
         folder: str,
+        seed: Seed,
         name: str,
         number: int,
         root: str,
@@ -219,6 +225,7 @@ class _StreamWalk:
     ) -> None:
         self._files = files
         self._path = f"{folder}/{name}"
+        self._seed = seed
         self._name = name
         self._holes = known.holes
         self._journaled = journaled
@@ -264,7 +271,7 @@ class _StreamWalk:
         bad: list[tuple[int, int]] = []
         end = 0
         oddity = ""
-        for place, header, stored in whole_batches(file, 0, None):
+        for place, header, stored in whole_batches(self._seed, file, 0, None):
             why_not = self._why_not(header, stored, next_base)
             if why_not:
                 oddity = oddity or why_not

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from statistics import median
 
 from headwater import Bus
-from headwater.store.batch import aligned, seal_header
+from headwater.store.batch import Seed, aligned, seal_header
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, File
 
@@ -34,7 +34,7 @@ def variant(topics: int) -> str:
 def batch_bytes(batch: Messages) -> int:
     """What such a batch takes on disk."""
     body = encode_body([topic for topic, _ in batch], [payload for _, payload in batch], 0)
-    header = seal_header(b"bench", 1, len(batch), 0, 0, len(body), 0)
+    header = seal_header(Seed(0), b"bench", 1, len(batch), 0, 0, len(body), 0)
     return aligned(len(header) + len(body))
 
 

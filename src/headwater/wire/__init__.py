@@ -1,0 +1,1 @@
+"""The native protocol: bytes in, values out, and back. No I/O, no asyncio."""

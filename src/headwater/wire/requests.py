@@ -1,0 +1,493 @@
+"""Requests and what answers them, as MessagePack.
+
+A request is a map whose field `do` names it; unknown fields are passed over, so that either side may be newer. Its
+answer is a REPLY frame with the same id, whose type is in `REPLIES`, or an ERROR frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from headwater import errors
+from headwater.errors import Gap, HeadwaterError, Malformed
+from headwater.events import Event
+from headwater.message import DeadLetter, Headers, SubscriptionInfo, TopicInfo
+from headwater.wire.frame import Frame, Kind, pack
+
+TEXT_MAX = 4096
+"""Characters of an error's text that are sent."""
+
+Place = int | tuple[str, int]
+"""An offset, or a root and an offset in it."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag=True, omit_defaults=True):
+    """Something that a client asks for."""
+
+
+# Sessions
+
+
+class Register(Request, frozen=True, kw_only=True):
+    """A session: a new one, or the one that is named."""
+
+    session: str | None = None
+    expire_after_s: float | None = None
+    """How long it is kept once the connection is gone; None: the server's default."""
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    """The session is this connection's."""
+
+    session: str
+    resumed: bool
+    expire_after_s: float
+    subscriptions: tuple[Subscribed, ...] = ()
+    """Those of a session that was resumed; each goes on by itself."""
+
+
+# Subscriptions
+
+
+class Subscribe(Request, frozen=True, kw_only=True):
+    """Messages from now on, or from a place in history on; `number` is the client's name for it."""
+
+    number: int
+    filter: str
+    kind: Literal["live", "named", "session", "replay", "follow"]
+    id: str | None = None
+    """Of a named one."""
+    start: Literal["earliest", "latest"] | int = "latest"
+    start_us: int | None = None
+    """A moment instead of `start`."""
+    options: dict[str, Any] = {}
+    """Those of a durable subscription that are not to be as they were, or the default."""
+    when_full: str = "drop_oldest"
+    after: int | dict[str, int] | None = None
+    since_us: int | None = None
+    credit_messages: int = 0
+    credit_bytes: int = 0
+
+
+class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription as its session has it."""
+
+    number: int
+    id: str | None
+    filter: str
+    kind: str
+    existed: bool = False
+    """Whether it was there before, with its place."""
+
+
+class Leave(Request, frozen=True, kw_only=True):
+    """Take no more from a subscription; a durable one stays, and so does its place."""
+
+    number: int
+
+
+class Unsubscribe(Request, frozen=True, kw_only=True):
+    """Delete a durable subscription."""
+
+    id: str
+
+
+class Nack(Request, frozen=True, kw_only=True):
+    """A message failed this time."""
+
+    number: int
+    lease: int
+    offset: int
+    error: str = ""
+    delay_s: float | None = None
+
+
+class Reject(Request, frozen=True, kw_only=True):
+    """A message will never succeed."""
+
+    number: int
+    lease: int
+    offset: int
+    error: str = ""
+
+
+class Extend(Request, frozen=True, kw_only=True):
+    """More time for a message."""
+
+    number: int
+    lease: int
+    offset: int
+    seconds: float
+
+
+class Seek(Request, frozen=True, kw_only=True):
+    """Go on from elsewhere."""
+
+    number: int
+    to: Literal["earliest", "latest"] | int = "latest"
+    to_us: int | None = None
+
+
+class Pause(Request, frozen=True, kw_only=True):
+    """Hand out nothing, or go on."""
+
+    number: int
+    paused: bool
+
+
+# Publishing, where a PUBLISH frame does not say enough
+
+
+class Delay(Request, frozen=True, kw_only=True):
+    """One message that is to be delivered later."""
+
+    topic: str
+    payload: bytes
+    deliver_at_us: int
+    retain: bool = False
+    key: bytes | None = None
+    headers: Headers = ()
+    ttl_s: float | None = None
+
+
+class Delayed(msgspec.Struct, frozen=True):
+    """A message waits until it is due."""
+
+    time_us: int
+
+
+class Stage(Request, frozen=True, kw_only=True):
+    """Store messages of a producer's epoch that nobody sees before they are committed: a body of one root."""
+
+    producer: str
+    epoch: int
+    part: str
+    """Which part of the epoch this is; staging a part again replaces it."""
+    root: str
+    count: int
+    crc: int
+    body: bytes
+
+
+class CommitStage(Request, frozen=True, kw_only=True):
+    """Make parts of an epoch visible, once; parts that are not named are dropped."""
+
+    producer: str
+    epoch: int
+    parts: tuple[str, ...]
+
+
+class DropStage(Request, frozen=True, kw_only=True):
+    """Forget what was staged of an epoch and never committed."""
+
+    producer: str
+    epoch: int
+
+
+# Looking
+
+
+class Topics(Request, frozen=True, kw_only=True):
+    """Topics that a filter matches."""
+
+    filter: str = "#"
+
+
+class Retained(Request, frozen=True, kw_only=True):
+    """Retained messages that a filter matches."""
+
+    filter: str
+
+
+class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A retained message."""
+
+    topic: str
+    offset: int
+    payload: bytes
+    time_us: int
+    key: bytes | None
+    headers: Headers
+
+
+class Subscriptions(Request, frozen=True, kw_only=True):
+    """Every durable subscription."""
+
+
+class States(Request, frozen=True, kw_only=True):
+    """Messages of a subscription that there is something to say about."""
+
+    id: str
+
+
+class Ends(Request, frozen=True, kw_only=True):
+    """The newest offset of each root."""
+
+
+class Events(Request, frozen=True, kw_only=True):
+    """What happened lately."""
+
+
+class DeadLetters(Request, frozen=True, kw_only=True):
+    """What a subscription gave up on; with an offset, that one."""
+
+    id: str
+    offset: Place | None = None
+
+
+class Redrive(Request, frozen=True, kw_only=True):
+    """Hand dead letters to their subscription again."""
+
+    id: str
+    offsets: tuple[Place, ...] | None = None
+
+
+class DropDeadLetters(Request, frozen=True, kw_only=True):
+    """Forget dead letters."""
+
+    id: str
+    offsets: tuple[Place, ...] | None = None
+
+
+class Purge(Request, frozen=True, kw_only=True):
+    """Remove messages."""
+
+    filter: str
+
+
+class Backup(Request, frozen=True, kw_only=True):
+    """A copy of the data, in a folder on the server's machine."""
+
+    target: str
+
+
+# Clients and rules
+
+
+class AddClient(Request, frozen=True, kw_only=True):
+    """Let a client in."""
+
+    name: str
+    secret: str | None = None
+
+
+class RotateClient(Request, frozen=True, kw_only=True):
+    """Give a client another secret."""
+
+    name: str
+    secret: str | None = None
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """A client and its secret, which is told this once."""
+
+    id: str
+    name: str
+    secret: str
+
+
+class RemoveClient(Request, frozen=True, kw_only=True):
+    """Let a client in no more."""
+
+    name: str
+
+
+class ListClients(Request, frozen=True, kw_only=True):
+    """Every client."""
+
+
+class Client(msgspec.Struct, frozen=True):
+    """A client as it is listed."""
+
+    id: str
+    name: str
+    created_us: int
+    rotated_us: int
+
+
+class ChangeRule(Request, frozen=True, kw_only=True):
+    """Grant, forbid, or take either back."""
+
+    change: Literal["allow", "deny", "remove"]
+    user: str
+    action: str
+    filter: str
+
+
+class ListRules(Request, frozen=True, kw_only=True):
+    """Every rule."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A rule as it is listed."""
+
+    user: str
+    action: str
+    filter: str
+    allow: bool
+
+
+REPLIES: dict[type[Request], Any] = {
+    Register: Registered,
+    Subscribe: Subscribed,
+    Leave: None,
+    Unsubscribe: None,
+    Nack: None,
+    Reject: None,
+    Extend: None,
+    Seek: None,
+    Pause: None,
+    Delay: Delayed,
+    Stage: None,
+    CommitStage: dict[str, tuple[int, int]],  # root: first and last offset
+    DropStage: None,
+    Topics: list[TopicInfo],
+    Retained: list[RetainedMessage],
+    Subscriptions: list[SubscriptionInfo],
+    States: list[tuple[str, int, str, int, tuple[str, ...]]],
+    Ends: dict[str, int],
+    Events: list[Event],
+    DeadLetters: list[DeadLetter],
+    Redrive: int,
+    DropDeadLetters: int,
+    Purge: int,
+    Backup: None,
+    AddClient: Registration,
+    RotateClient: Registration,
+    RemoveClient: None,
+    ListClients: list[Client],
+    ChangeRule: None,
+    ListRules: list[Rule],
+}
+
+AnyRequest = (
+    Register
+    | Subscribe
+    | Leave
+    | Unsubscribe
+    | Nack
+    | Reject
+    | Extend
+    | Seek
+    | Pause
+    | Delay
+    | Stage
+    | CommitStage
+    | DropStage
+    | Topics
+    | Retained
+    | Subscriptions
+    | States
+    | Ends
+    | Events
+    | DeadLetters
+    | Redrive
+    | DropDeadLetters
+    | Purge
+    | Backup
+    | AddClient
+    | RotateClient
+    | RemoveClient
+    | ListClients
+    | ChangeRule
+    | ListRules
+)
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error, as it is sent."""
+
+    kind: str
+    """Its class in the tree of errors."""
+    code: int
+    text: str
+    gap: tuple[str, int, int, str] | None = None
+    """Of a `Gap`: root, first and last offset, reason."""
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that the server says about a subscription without being asked."""
+
+    what: Literal["gap", "ended", "dropped", "over"]
+    """gap: messages are gone, and it goes on. ended: it is no more, `problem` says why. dropped: a live one was too
+    slow, and has lost `count` messages by now. over: history was read to its end."""
+    problem: Problem | None = None
+    count: int = 0
+
+
+class Goodbye(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The connection ends, and why."""
+
+    problem: Problem | None = None
+    reconnect: bool = False
+    """Whether it makes sense to come back at once, as after a restart of the server."""
+    end_session: bool = False
+    """From a client: its session is to be gone now, not when its timer rings."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(AnyRequest)
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+BY_NAME = {
+    name: error for name, error in vars(errors).items() if isinstance(error, type) and issubclass(error, HeadwaterError)
+}
+
+
+def encode(value: object) -> bytes:
+    """A value as MessagePack."""
+    return _encoder.encode(value)
+
+
+def decode(payload: bytes, type: Any) -> Any:
+    """The value of a type; Malformed if it is none."""
+    decoder = _decoders.get(type)
+    if decoder is None:
+        decoder = _decoders[type] = msgspec.msgpack.Decoder(type)
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"a frame's MessagePack cannot be read: {error}") from None
+
+
+def read_request(frame: Frame) -> Request:
+    """What a REQUEST frame asks for."""
+    try:
+        request: Request = _requests.decode(frame.payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"a request cannot be read: {error}") from None
+    return request
+
+
+def pack_request(id: int, request: Request) -> bytes:
+    """A REQUEST frame."""
+    return pack(Kind.REQUEST, id, _encoder.encode(request))
+
+
+def pack_error(id: int, error: BaseException) -> bytes:
+    """An ERROR frame."""
+    return pack(Kind.ERROR, id, _encoder.encode(problem_of(error)))
+
+
+def problem_of(error: BaseException) -> Problem:
+    """An error as it is sent; of one that is not ours, its type alone."""
+    if isinstance(error, Gap):
+        return Problem(
+            kind="Gap", code=error.code, text="", gap=(error.root, error.first, error.last, error.reason[:TEXT_MAX])
+        )
+    if isinstance(error, HeadwaterError):
+        text = str(error.args[0]) if error.args else ""
+        return Problem(kind=type(error).__name__, code=error.code, text=text[:TEXT_MAX])
+    return Problem(kind="Failed", code=500, text=f"the server failed at it ({type(error).__name__}); see its log")
+
+
+def error_of(problem: Problem) -> HeadwaterError:
+    """The error that was sent."""
+    if problem.gap is not None:
+        return Gap(*problem.gap)
+    known = BY_NAME.get(problem.kind)
+    if known is None or known is Gap:
+        known = next((error for error in BY_NAME.values() if error.code == problem.code), HeadwaterError)
+    return known(problem.text)
