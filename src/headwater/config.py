@@ -292,5 +292,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise Malformed(
                 'setting auth is "certificate"; give tls_client_ca, the authority whose clients may come in'
             )
+        if not 4096 <= self.scram_iterations <= 1_000_000:
+            raise Malformed(f"setting scram_iterations is {self.scram_iterations}; use 4096 to 1000000")
         if not 0 <= self.port < 65_536:
             raise Malformed(f"setting port is {self.port}; use 1 to 65535, or 0 for one that is free")

@@ -224,6 +224,20 @@ def test_a_credential_and_a_decoy_look_alike(state: State, clock: ManualClock):
         assert getattr(known, field) != getattr(decoy, field)
 
 
+def test_the_server_s_settings_hold_once_it_sets_them(state: State, clock: ManualClock):
+    clients = Clients(state, clock)
+    clients.add("before")
+    salt = clients.decoy.credential_of("x").salt
+    clients.iterations, clients.clients_max = ITERATIONS_MIN, 2
+    clients.add("after", "pencil")
+    credentials = [clients.credential_of("after"), clients.decoy.credential_of("x")]
+    assert {credential.iterations for credential in credentials if credential} == {ITERATIONS_MIN}
+    assert clients.decoy.credential_of("x").salt == salt
+    assert log_in(clients, "after", "pencil")
+    with pytest.raises(QuotaExceeded):
+        clients.add("one more")
+
+
 def test_beside_the_owner_clients_are_read_and_not_changed(state: State, clock: ManualClock):
     open_clients(state, clock).add("sensor-7", "pencil")
     count = len(list(state.scan(b"")))
@@ -294,7 +308,7 @@ def test_readers_see_whole_clients_while_a_writer_writes(clock: ManualClock):
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for number in range(60):
+    for number in range(20):
         clients.add(f"c{number}")
         if number % 2:
             clients.remove(f"c{number}")
@@ -304,4 +318,4 @@ def test_readers_see_whole_clients_while_a_writer_writes(clock: ManualClock):
     for reader in readers:
         reader.join()
     assert wrong == []
-    assert len(clients.list()) == 31
+    assert len(clients.list()) == 11

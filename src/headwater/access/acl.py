@@ -210,7 +210,8 @@ class Acl:
     ) -> None:
         self._book = Book(state, read_only=read_only)
         self._config = config or Config()
-        self._rules_max = rules_max
+        self.rules_max = rules_max
+        """A setting of the server, who sets it here."""
         self._lock = threading.Lock()
         self._rules: dict[tuple[str, str, str], Rule] = {}
         self._ruling = Ruling({})
@@ -338,7 +339,7 @@ class Acl:
             if before == rule:
                 self._book.check_writable()
                 return
-            if before is None and len(self._rules) >= self._rules_max:
+            if before is None and len(self._rules) >= self.rules_max:
                 raise QuotaExceeded(
                     f"there are {len(self._rules)} rules; join some with wildcards or %u, or remove some"
                 )

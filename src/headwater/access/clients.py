@@ -83,10 +83,13 @@ class Clients:
     ) -> None:
         self._book = Book(state, read_only=read_only)
         self._clock = clock
-        self._clients_max = clients_max
-        self._iterations = iterations
+        self.clients_max = clients_max
+        """A setting of the server, who sets it here."""
+        self.iterations = iterations
+        """The same; of secrets that are set from now on, and of the decoy."""
         self._lock = threading.Lock()
-        self._decoy: Decoy | None = None
+        self._decoy: tuple[int, Decoy] | None = None
+        """With the iterations that it asks for."""
         self._by_name: dict[str, ClientRow] = {}
         self.reload()
 
@@ -102,7 +105,7 @@ class Clients:
                     f"there is a client {quoted(name)} already; "
                     "for a new secret use: headwater clients rotate NAME, or choose another name"
                 )
-            if len(self._by_name) >= self._clients_max:
+            if len(self._by_name) >= self.clients_max:
                 raise QuotaExceeded(
                     f"there are {len(self._by_name)} clients; remove some that are not used, or raise clients_max"
                 )
@@ -154,10 +157,11 @@ class Clients:
     @property
     def decoy(self) -> Decoy:
         """Credentials for names that nobody has, the same for as long as the folder lives."""
-        if self._decoy is None:
+        kept = self._decoy
+        if kept is None or kept[0] != self.iterations:
             with self._lock:  # two that come at once find the same row
-                self._decoy = Decoy(self._decoy_secret(), self._iterations)
-        return self._decoy
+                kept = self._decoy = self.iterations, Decoy(self._decoy_secret(), self.iterations)
+        return kept[1]
 
     def check_secret(self, name: str, secret: str) -> str:
         """The client that a name and a plain secret belong to (MQTT, HTTP); Unauthenticated (401) if to none.
@@ -176,7 +180,7 @@ class Clients:
         """A secret, and its credential; made outside of the lock, since it takes a while."""
         self._book.check_writable()
         secret = secrets.token_urlsafe(SECRET_BYTES) if secret is None else secret
-        return secret, derive(secret, iterations=self._iterations)
+        return secret, derive(secret, iterations=self.iterations)
 
     def _known(self, name: str) -> ClientRow:
         row = self._by_name.get(name)

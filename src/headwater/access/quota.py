@@ -98,7 +98,7 @@ class Guesses:
         clock: Clock,
         *,
         delay_s: float = 0.25,
-        delay_s_max: float = 30.0,
+        delay_s_max: float = 10.0,
         forgive_s: float = 60.0,
         tracked_max: int = TRACKED_MAX,
     ) -> None:

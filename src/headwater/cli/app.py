@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import bench, dead, demo, keeping, pub, replay, sub, subs, topics, verify
+from headwater.cli import acl, bench, clients, dead, demo, keeping, pub, replay, sub, subs, topics, verify
 from headwater.cli.output import complain
 from headwater.errors import HeadwaterError
 
@@ -85,6 +85,8 @@ app.command()(replay.replay)
 app.command()(topics.topics)
 app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
+app.add_typer(clients.app, name="clients")
+app.add_typer(acl.app, name="acl")
 app.command()(keeping.purge)
 app.command()(keeping.backup)
 app.command()(keeping.restore)

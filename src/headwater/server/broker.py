@@ -34,7 +34,10 @@ class Broker:
         self.serving = serving
         self.clock: Clock = bus.inside.clock
         self.clients: Clients = bus.clients
+        self.clients.iterations = serving.scram_iterations
+        self.clients.clients_max = serving.clients_max
         self.acl: Acl = bus.acl
+        self.acl.rules_max = serving.rules_max
         self.guesses = Guesses(self.clock, delay_s_max=serving.guess_delay_s_max)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
         self._is_open = serving.auth == "none"
@@ -51,9 +54,7 @@ class Broker:
         """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
         if self._is_open or root == REPLY_ROOT:  # whoever was asked may answer: the topic's name is the secret
             return
-        refused = self.acl.may_publish_all(user, names)
-        if refused is not None:
-            self.acl.check_publish(user, refused)
+        self.acl.check_publish_all(user, names)
         known = self.bus.inside.roots.get(root)
         if known is not None and known.knows_all(names):
             return

@@ -1,0 +1,110 @@
+"""`headwater clients`: who may log in to a served bus."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from headwater.access.name import check_name
+from headwater.cli.options import DATA, Data, Json, look, own
+from headwater.cli.output import clock_time, console, emit, iso, remark, safe, say
+from headwater.errors import Malformed
+
+app = typer.Typer(help="Clients that may log in: add, list, rotate, remove.", no_args_is_help=True)
+
+ADDRESS = "127.0.0.1:7411"
+SECRET_LINE_MAX = 4096
+
+Name = Annotated[str, typer.Argument(help="Which client.")]
+SecretStdin = Annotated[
+    bool,
+    typer.Option("--secret-stdin", help="Take the secret from the first line of the input, instead of drawing it."),
+]
+
+
+@app.command()
+def add(name: Name, secret_stdin: SecretStdin = False, data: Data = DATA, json: Json = False) -> None:
+    """Register a client, and show its secret: once.
+
+    With --json: an object with id, name, and secret if it was drawn.
+    """
+    given = _given(secret_stdin)
+    with own(data) as bus:
+        made = bus.clients.add(name, given)
+    _show(made, "added", given is None, json)
+
+
+@app.command()
+def rotate(name: Name, secret_stdin: SecretStdin = False, data: Data = DATA, json: Json = False) -> None:
+    """Give a client another secret, and show it: once. The one before is of no use from then on.
+
+    With --json: an object with id, name, and secret if it was drawn.
+    """
+    given = _given(secret_stdin)
+    with own(data) as bus:
+        made = bus.clients.rotate(name, given)
+    _show(made, "has a new secret", given is None, json)
+
+
+@app.command()
+def remove(name: Name, data: Data = DATA, json: Json = False) -> None:
+    """Let a client log in no more. Rules that name it stay."""
+    name = check_name(name)
+    with own(data) as bus:
+        bus.clients.remove(name)
+        left = sum(rule.user == name for rule in bus.acl.list())
+    if json:
+        emit({"name": name, "done": "removed", "rules_left": left})
+        return
+    say((safe(name), "cyan"), "  removed")
+    if left:
+        remark(
+            f'rules that name it, and would hold for a new client "{name}": {left}; headwater acl list shows them, '
+            "headwater acl remove takes them back"
+        )
+
+
+@app.command("list")
+def list_(data: Data = DATA, json: Json = False) -> None:
+    """List clients.
+
+    With --json: an object for each (id, name, created, rotated).
+    """
+    with look(data) as bus:
+        found = bus.clients.list()
+    if json:
+        for info in found:
+            emit({"id": info.id, "name": info.name, "created": iso(info.created), "rotated": iso(info.rotated)})
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("name", "id", "created", "secret since"):
+        table.add_column(title, overflow="fold")
+    for info in found:
+        table.add_row(Text(safe(info.name), style="cyan"), info.id, clock_time(info.created), clock_time(info.rotated))
+    console().print(table)
+
+
+def _given(secret_stdin: bool) -> str | None:
+    if not secret_stdin:
+        return None
+    line = sys.stdin.buffer.readline(SECRET_LINE_MAX)
+    try:
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise Malformed("the secret in the input is not UTF-8") from None
+
+
+def _show(made: Any, what: str, is_drawn: bool, json: bool) -> None:
+    if json:
+        emit({"id": made.id, "name": made.name, **({"secret": made.secret} if is_drawn else {})})
+        return
+    say((safe(made.name), "cyan"), f"  {what}")
+    if is_drawn:
+        say("secret: ", (made.secret, "bold"), "  (shown this once: keep it now)")
+    secret = quote(made.secret, safe="") if is_drawn else "SECRET"
+    say(f"use it: headwater://{quote(made.name, safe='')}:{secret}@{ADDRESS}")
