@@ -6,7 +6,6 @@ Each request is one arm that checks rights, on the loop, and gives the work that
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.clock import to_datetime
 from headwater.delivery.start import Start
 from headwater.errors import Malformed, NotFound
+from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.topics.name import check_filter
 from headwater.topics.roots import Publish
@@ -37,10 +37,9 @@ class Answers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
         self._loop = loop
-        self._thread = threading.get_ident()
+        self._bell = Bell(loop, self._answer)
         self._broker = broker
         self._done: deque[tuple[Session, Connection | None, int, Future[object]]] = deque()
-        self._is_called = False
 
     # Rows that are on disk
 
@@ -50,17 +49,10 @@ class Answers:
 
     def _on_done(self, done: tuple[Session, Connection | None, int, Future[object]]) -> None:
         self._done.append(done)
-        if self._is_called:
-            return
-        self._is_called = True
-        if threading.get_ident() == self._thread:
-            self._loop.call_soon(self._answer)
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._answer)
+        self._bell.ring()
 
     def _answer(self) -> None:
         """Tell each client what was written, in one piece."""
-        self._is_called = False
         told: dict[Connection, list[bytes]] = {}
         for _ in range(len(self._done)):
             session, connection, number, future = self._done.popleft()

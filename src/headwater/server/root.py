@@ -7,12 +7,12 @@ more than may be in flight is not read from until there is room.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headwater.outgoing import Desk
+from headwater.server.bell import Bell
 from headwater.topics.roots import Part, Publish, Roots
 from headwater.wire.batches import Publish as PublishFrame
 from headwater.wire.batches import pack_published
@@ -49,12 +49,10 @@ class Entry:
     """Where publishes enter, for all sessions."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, desk: Desk, roots: Roots) -> None:
-        self._loop = loop
-        self._thread = threading.get_ident()
+        self._bell = Bell(loop, self._answer)
         self._desk = desk
         self._roots = roots
         self._done: deque[Served] = deque()
-        self._is_called = False
         self._waiting: deque[Served] = deque()
         """Those that found the group full; bounded by what each connection may have in flight."""
         self._on_empty: list[Callable[[], None]] = []
@@ -81,16 +79,10 @@ class Entry:
     def on_done(self, item: Served) -> None:
         """An item is finished; from the thread that commits."""
         self._done.append(item)
-        if not self._is_called:
-            self._is_called = True
-            if threading.get_ident() == self._thread:
-                self._loop.call_soon(self._answer)
-            else:
-                self._loop.call_soon_threadsafe(self._answer)
+        self._bell.ring()
 
     def _answer(self) -> None:
         """Tell each client what became of its publishes."""
-        self._is_called = False
         by_connection: dict[Connection, list[Served]] = {}
         for _ in range(len(self._done)):
             item = self._done.popleft()

@@ -14,6 +14,7 @@ from headwater.bus import Bus
 from headwater.config import Serving
 from headwater.errors import Closed, Malformed
 from headwater.server.answers import Answers
+from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.exposure import check_exposure
@@ -21,7 +22,6 @@ from headwater.server.listener import Listener
 from headwater.server.root import Entry
 from headwater.server.sessions import Sessions
 from headwater.server.tls import Tls, open_tls
-from headwater.server.wakes import Wakes
 from headwater.store.files import DiskFiles
 
 WORKERS = 8

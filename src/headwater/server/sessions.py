@@ -19,12 +19,12 @@ from headwater.config import Serving
 from headwater.delivery.rows import RowCommit
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
 from headwater.server.answers import Answers
+from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.root import Entry
 from headwater.server.session import Session
 from headwater.server.subscriber import Slices
-from headwater.server.wakes import Wakes
 from headwater.store import state as rows
 from headwater.store.state import State
 from headwater.wire.requests import Register, Registered, Subscribed

@@ -1,0 +1,66 @@
+"""The bell: how other threads get the loop's attention, with one call however often it is rung."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Bell:
+    """Has something done on the loop, once after any number of rings."""
+
+    __slots__ = ("_answer", "_is_rung", "_loop", "_thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
+        """Made on the loop's own thread. `answer` looks for everything that there is to do."""
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._answer = answer
+        self._is_rung = False
+
+    def ring(self) -> None:
+        """From any thread, after what is to be done was put where `answer` looks."""
+        if self._is_rung:
+            return
+        self._is_rung = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._run)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._is_rung = False  # before looking: who comes after the look rings again
+        self._answer()
+
+
+class Sleeper(Protocol):
+    """Whoever is to look for something to do, on the loop."""
+
+    is_rung: bool
+
+    def on_wake(self) -> None:
+        """Something may have happened."""
+
+
+class Wakes:
+    """Sleepers that are to be woken on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._bell = Bell(loop, self._wake)
+        self._rung: deque[Sleeper] = deque()
+
+    def ring(self, sleeper: Sleeper) -> None:
+        """Wake it soon; from any thread, as often as one likes."""
+        if not sleeper.is_rung:
+            sleeper.is_rung = True
+            self._rung.append(sleeper)
+            self._bell.ring()
+
+    def _wake(self) -> None:
+        for _ in range(len(self._rung)):
+            sleeper = self._rung.popleft()
+            sleeper.is_rung = False
+            sleeper.on_wake()
