@@ -115,7 +115,13 @@ class Desk:
         self._start(work, then)
 
     def _start(self, work: Callable[[], Any], then: Then) -> None:
-        self._loop.run_in_executor(self._executor, work).add_done_callback(lambda done: self._done(done, then))
+        try:
+            started = self._loop.run_in_executor(self._executor, work)
+        except RuntimeError:  # the threads are gone: the server has ended meanwhile
+            self._is_busy = False
+            self._waiting.clear()
+            return
+        started.add_done_callback(lambda done: self._done(done, then))
 
     def _done(self, done: asyncio.Future[Any], then: Then) -> None:
         error = done.exception() if not done.cancelled() else asyncio.CancelledError()

@@ -138,11 +138,9 @@ class Live:
             if not self._await(until_us):
                 return []
 
-    def take_retained(self) -> list[Message]:
-        """The retained messages that come first, once."""
-        found = list(self._ready)
-        self._ready.clear()
-        return found
+    def take_retained(self) -> Message | None:
+        """The next of the retained messages that come first."""
+        return self._ready.popleft() if self._ready else None
 
     def take_batch(self) -> tuple[Batch, Sequence[int] | None] | None:
         """The oldest batch, if there is one, and the places of the messages in it that match; None for all."""

@@ -82,9 +82,9 @@ class Broker:
                 f'client "{user}" may not {what} (rule: none); grant it with: headwater acl allow {user} admin "#"'
             )
 
-    def is_gone(self, user: str) -> bool:
-        """Whether a client that had a secret was removed."""
-        return self.serving.auth == "scram" and self.clients.get(user) is None
+    def is_gone(self, connection: Connection) -> bool:
+        """Whether the client of a connection was removed."""
+        return connection.has_secret and self.clients.get(connection.user) is None
 
     def is_admin(self, user: str) -> bool:
         """Whether the user looks after the whole."""

@@ -37,6 +37,7 @@ class Connection(asyncio.BufferedProtocol):
         "begun_s",
         "client_id",
         "greeting",
+        "has_secret",
         "heard_s",
         "is_closed",
         "is_writable",
@@ -52,6 +53,8 @@ class Connection(asyncio.BufferedProtocol):
         self.state = handshake.State.GREETING
         self.address = ""
         self.user = ""
+        self.has_secret = False
+        """Whether its user is in the registry of clients, and is to leave when removed from it."""
         self.client_id = ""
         self.session: Session | None = None
         self.greeting: object | None = None

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater import __version__
+from headwater.access.name import check_name
 from headwater.access.scram import ServerLogin
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut, Unauthenticated
@@ -114,9 +115,9 @@ class Listener:
         first = b""
         auth = self.serving.auth
         if auth == "none":
-            connection.user = hello.user or "anonymous"
+            connection.user = check_name(hello.user) if hello.user else "anonymous"
         elif hello.mechanism == "scram-sha-256":
-            if auth not in ("scram", "certificate"):
+            if auth != "scram":
                 raise Malformed(f'this server does not take secrets; its auth is "{auth}"')
             login = ServerLogin(self._broker.clients.credential_of, self._broker.clients.decoy)
             first = login.first(hello.first)
@@ -142,14 +143,14 @@ class Listener:
         """Who it is by its certificate, or as a trusted gatekeeper states."""
         auth, certified = self.serving.auth, peer_name(connection.peer_certificate)
         if hello.mechanism == "certificate":
-            if auth == "certificate" and certified is not None:
-                return certified
+            if auth in ("scram", "certificate") and certified is not None:
+                return check_name(certified)
             raise Unauthenticated("this server asks for a client certificate of its authority, and there is none")
         if hello.mechanism == "gatekeeper" and auth == "gatekeeper":
             if certified in self.serving.gatekeepers or is_local(connection.address):
                 if not hello.user:
                     raise Malformed("a gatekeeper states the user in its HELLO; there is none")
-                return hello.user
+                return check_name(hello.user)
             raise Unauthenticated("only a gatekeeper may state a user: see the settings auth and gatekeepers")
         raise Unauthenticated(f'this server asks who you are; its auth is "{auth}": connect with a name and a secret')
 
@@ -158,19 +159,23 @@ class Listener:
         if not isinstance(login, ServerLogin):
             self._welcome(connection, b"")
             return
-        key = f"{login.claimed_user}@{connection.address}"
+        # One who guesses at many names from one place waits as long as one who guesses at one name.
+        keys = (f"{login.claimed_user}@{connection.address}", connection.address)
         guesses = self._broker.guesses
         try:
             final = login.final(response.final)
         except Unauthenticated as error:
-            guesses.failed(key)
+            for key in keys:
+                guesses.failed(key)
+            delay_s = max(map(guesses.delay_s, keys))
             # It may not speak meanwhile, and its place among the greeting is taken as long as it waits.
             connection.hold()
             refusal = error
-            self.loop.call_later(guesses.delay_s(key), lambda: connection.refuse(refusal))
+            self.loop.call_later(delay_s, lambda: connection.refuse(refusal))
             return
-        guesses.succeeded(key)
+        guesses.succeeded(keys[0])
         connection.user = login.user
+        connection.has_secret = True
         self._welcome(connection, final)
 
     def _welcome(self, connection: Connection, final: bytes) -> None:

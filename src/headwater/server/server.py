@@ -126,7 +126,7 @@ class Server:
         """End; what is stored stays, sessions included."""
         if not self._is_stopping:
             await self.drain()
-        self.sessions.close()
+        await self.sessions.close()
         self.listener.close()
         await self._loop.run_in_executor(None, self._executor.shutdown)
         self._remove_socket()

@@ -85,7 +85,7 @@ class Session(Actor):
 
     def on_lost(self, connection: Connection) -> None:
         """The connection is gone; the session stays, for a while."""
-        if connection is self.connection:
+        if connection is self.connection and not self.sessions.is_closing:
             self.connection = None
             self._detach_all()
             self.sessions.on_alone(self)
@@ -112,6 +112,12 @@ class Session(Actor):
         """The connection takes more."""
         for subscriber in tuple(self.subscribers.values()):
             subscriber.tell(served.WAKE)
+
+    def leaves(self) -> list[Callable[[], object]]:
+        """What is left to do in a thread when the server ends."""
+        found = [subscriber.leave() for subscriber in self.subscribers.values()]
+        self.subscribers = {}
+        return [leave for leave in found if leave is not None]
 
     def end(self) -> None:
         """The session is over: its own subscriptions are deleted, named ones stay."""
@@ -521,9 +527,9 @@ class Session(Actor):
     def recheck(self) -> None:
         """Rules or clients have changed."""
         broker = self.sessions.broker
-        if broker.is_gone(self.row.user):
-            if self.connection is not None:
-                self.connection.say_goodbye(NotAllowed(f'client "{self.row.user}" was removed'))
+        connection = self.connection
+        if connection is not None and broker.is_gone(connection):
+            connection.say_goodbye(NotAllowed(f'client "{self.row.user}" was removed'))
             self.sessions.end(self)
             return
         for subscriber in tuple(self.subscribers.values()):

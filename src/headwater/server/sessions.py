@@ -78,7 +78,7 @@ class Sessions:
         self._rows: RowCommit = inside.rows
         self._sessions: dict[str, Session] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._is_closing = False
+        self.is_closing = False
         for _, value in self._state.scan(rows.SESSION):
             row = msgspec.msgpack.decode(value, type=SessionRow)
             self._sessions[row.id] = Session(self, row)
@@ -120,6 +120,7 @@ class Sessions:
         def stored(_: object, error: BaseException | None) -> None:
             if error is not None:
                 self._forget(session)
+                connection.session = None
                 then(None, error)
             else:
                 then(Registered(session=row.id, resumed=False, expire_after_s=row.expire_after_s), None)
@@ -176,7 +177,7 @@ class Sessions:
 
     def on_alone(self, session: Session) -> None:
         """A session has lost its connection: it is kept for a while."""
-        if session.row.id in self._sessions and not self._is_closing:
+        if session.row.id in self._sessions:
             self._start_timer(session)
 
     def _start_timer(self, session: Session) -> None:
@@ -205,8 +206,15 @@ class Sessions:
         for session in self.all():
             session.recheck()
 
-    def close(self) -> None:
-        """The server ends; sessions stay as they are stored."""
-        self._is_closing = True
+    async def close(self) -> None:
+        """The server ends: nobody takes from the bus any more, and sessions stay as they are stored."""
+        self.is_closing = True
+        leaves = [leave for session in self.all() for leave in session.leaves()]
         for session in self.all():
             self._stop_timer(session)
+
+        def leave_all() -> None:
+            for leave in leaves:
+                leave()
+
+        await self.loop.run_in_executor(self.executor, leave_all)

@@ -22,7 +22,7 @@ from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
 from headwater.delivery.subscriber import Handed
 from headwater.delivery.subscriber import Subscriber as Durable
-from headwater.errors import Closed, Gap, Malformed, Recalled
+from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message
 from headwater.store.batch import Batch, checksum
 from headwater.store.body import encode_body
@@ -98,10 +98,10 @@ class Subscriber(Actor):
             return
         match message:
             case Wake():
-                self._pump()
+                self._serve()
             case Credit():
                 self._grant(message.messages, message.bytes)
-                self._pump()
+                self._serve()
             case Ack():
                 self._ack(message.id, message.ranges)
             case Taken():
@@ -135,6 +135,13 @@ class Subscriber(Actor):
             and self._credit_messages > 0
             and self._credit_bytes > 0
         )
+
+    def _serve(self) -> None:
+        try:
+            self._pump()
+        except HeadwaterError as error:
+            # Nobody asked for it, so it is no answer: the subscriber has failed.
+            raise RuntimeError(f"cannot go on: {error}") from error
 
     def _pump(self) -> None:
         """Send as much as there is and may be sent."""
@@ -220,7 +227,7 @@ class LiveSubscriber(Subscriber):
 
     def _pump(self) -> None:
         live = self.live
-        for message in live.take_retained():
+        while self._may_send and (message := live.take_retained()) is not None:
             self._send_messages(message.root, [message])
         while self._may_send:
             found = live.take_batch()
