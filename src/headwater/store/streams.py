@@ -248,9 +248,10 @@ class Streams:
         else:
             self._sync_journal()
         assert self._cells is not None
+        show = self._cells.set
         for stream, writes in group:
             self._tails_bytes += stream.commit(writes)
-            self._cells.set(stream.number, watermark(stream.durable))
+            show(stream.number, watermark(stream.durable))
         if self._tails_bytes > self._config.tails_bytes:
             for stream in self._by_root.values():
                 stream.drop_tail()
@@ -296,18 +297,19 @@ class Streams:
     def _sync_segments(self) -> None:
         """Make durable what the journal has covered so far; a sync that failed is not repeated."""
         failed = tuple(f"{stream.folder}/" for stream in self._by_root.values() if stream.failed is not None)
-        for path in self._pool.dirty:
-            if path.startswith(failed):
+        paths = [path for path in self._pool.dirty if not path.startswith(failed)]
+        first: Failed | None = None
+        for path, error in zip(paths, self._files.sync_files([self._pool.get(path) for path in paths]), strict=True):
+            if error is None:
+                self._pool.synced(path)
                 continue
-            try:
-                self._pool.get(path).datasync()
-            except OSError as error:
-                reason = f"a sync of {path} failed ({error})"
-                for stream in self._by_root.values():
-                    if path.startswith(stream.folder + "/"):
-                        stream.fail(reason)
-                raise Failed(f"{reason}; the stream is read-only now") from error
-            self._pool.synced(path)
+            reason = f"a sync of {path} failed ({error})"
+            for stream in self._by_root.values():
+                if path.startswith(stream.folder + "/"):
+                    stream.fail(reason)
+            first = first or Failed(f"{reason}; the stream is read-only now")
+        if first is not None:
+            raise first
 
     # Others
 
