@@ -67,7 +67,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     @property
     def bytes(self) -> int:
         """How much room the batch takes, up to the start of the next."""
-        return aligned(self.header_bytes + self.body_bytes)
+        return (self.header_bytes + self.body_bytes + ALIGN - 1) & -ALIGN
 
 
 class Batch(msgspec.Struct, eq=False, gc=False):

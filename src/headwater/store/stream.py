@@ -129,7 +129,7 @@ class DiskStream:
         except OSError:
             self.undo(self.end, start)
             raise
-        index = self.index_of(segment)
+        index = segment.index if segment.index is not None else self.index_of(segment)
         end = start
         for write in writes:
             batch = write.batch
