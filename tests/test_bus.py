@@ -280,6 +280,7 @@ def test_publish_many_stores_all_or_nothing(folder: Path) -> None:
             ([("a/1", b""), ("b/1", b""), ("b/2", b""), ("b/3", b"")], QuotaExceeded),
             ([("a/1", b""), ("a/2", bytes(11))], TooLarge),
             ([("a/1", b""), ("a/+", b"")], Malformed),
+            ([("a/1", b""), (["a/2"], b"")], Malformed),
             ([("a/1", b""), ("a/2", "text")], Malformed),
             ([("a/1", b""), ("a/2",)], Malformed),
         ]:

@@ -294,9 +294,9 @@ class Bus:
         self._roots.commit.submit(item)
         return future
 
-    def _on_durable(self, root: Root, batches: Sequence[Batch]) -> None:
-        self._dispatcher.on_durable(root, batches)
-        self._upkeep.on_durable(root)
+    def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
+        self._dispatcher.on_durable(appended)
+        self._upkeep.on_durable(appended)
 
     # Subscribing
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
@@ -21,7 +23,7 @@ from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.topics.name import check_topic, is_utf8
-from headwater.topics.roots import STAGED, Part, Publish, parts_by_root
+from headwater.topics.roots import ONLY, STAGED, Part, Publish, parts_by_root
 
 CHECKED_TOPICS_MAX = 100_000
 MESSAGE_WEIGHT = 100
@@ -31,7 +33,19 @@ TIME_AHEAD_US_MAX = 86_400 * SECOND_US
 """How far the clock of a publisher elsewhere may be ahead."""
 
 P = TypeVar("P", bound=Publish)
+SHARES_MAX = 16
+SHARES_MESSAGES_MAX = 10_000
+
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class _Share(msgspec.Struct, eq=False, gc=False):
+    """What goes to one root of several: its topics, their places in the call, and how to pick those of a column."""
+
+    root: str
+    topics: tuple[str, ...]
+    places: list[int]
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 class Desk:
@@ -42,6 +56,10 @@ class Desk:
         self._clock = clock
         self._checked: dict[str, str] = {}
         self._seen: defaultdict[str, set[str]] = defaultdict(set)
+        self._shares: dict[tuple[str, ...], list[_Share]] = {}
+        """By the topics of a call that went to several roots."""
+        self._led: set[str] = set()
+        """The first topic of each of these calls: others need not be looked for."""
 
     def one(
         self,
@@ -67,22 +85,23 @@ class Desk:
             raise Malformed(f"retain is {retain!r}; use True or False")
         key = self._key(key) if key is not None else None
         pairs = self._headers(headers) if headers else ()
-        number = self._sequence(producer, sequence)
+        number = self._sequence(producer, sequence) if producer is not None or sequence is not None else 0
         if deliver_at is not None:
             return self._delayed(topic, payload, retain, key, pairs, ttl_s, deliver_at, producer)
         expiries = (self._expiry(ttl_s),) if ttl_s is not None else None
+        names = (topic,)
         part = Part(
             root,
-            (topic,),
+            names,
             (payload,),
-            (0,),
+            ONLY,
             (retain,) if retain else None,
             (key,) if key is not None else None,
             (pairs,) if pairs else None,
             expiries,
         )
         weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
-        return Publish((topic,), [part], weight, producer, number, is_one=True)
+        return Publish(names, [part], weight, producer, number, is_one=True)
 
     def many(
         self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
@@ -102,14 +121,13 @@ class Desk:
             return self._many_rich([_as_outgoing(message) for message in given], producer, number)
         payloads = self._all_bytes(payloads)
         weight = self._check_lengths(payloads)
-        root = self._common_root(topics)
+        shares = self._known_shares(topics)
+        root = self._common_root(topics) if shares is None else None
         if root is not None:
             parts = [Part(root, topics, payloads, range(len(topics)))]
         else:
-            parts = []
-            for name, places in parts_by_root(topics, self._root_by_topic(topics)).items():
-                pick = itemgetter(*places) if len(places) > 1 else lambda column, at=places[0]: (column[at],)
-                parts.append(Part(name, pick(topics), pick(payloads), places))
+            shares = shares or self._share(topics)
+            parts = [Part(share.root, share.topics, share.pick(payloads), share.places) for share in shares]
         return self._encoded(parts, topics, weight, producer, number)
 
     def body(
@@ -158,6 +176,26 @@ class Desk:
             if pairs:
                 self._headers(pairs)
 
+    def _known_shares(self, topics: list[str]) -> list[_Share] | None:
+        try:
+            return self._shares.get(tuple(topics)) if topics[0] in self._led else None
+        except TypeError:  # some are no str
+            return None
+
+    def _share(self, topics: Sequence[str]) -> list[_Share]:
+        """Which messages of a call go to which root; remembered, as the same devices tend to report together."""
+        shares = []
+        for root, places in parts_by_root(topics, self._root_by_topic(topics)).items():
+            pick = itemgetter(*places) if len(places) > 1 else _only(places[0])
+            shares.append(_Share(root, pick(topics), places, pick))
+        if len(topics) <= SHARES_MESSAGES_MAX:
+            if len(self._shares) >= SHARES_MAX:
+                self._shares.clear()
+                self._led.clear()
+            self._shares[tuple(topics)] = shares
+            self._led.add(topics[0])
+        return shares
+
     def _common_root(self, topics: Sequence[str]) -> str | None:
         """The root of all of them; None if there are several. Those that were seen before are checked as a set."""
         checked = self._checked
@@ -191,9 +229,14 @@ class Desk:
         self, parts: list[Part], topics: Sequence[str], weight: int, producer: str | None, number: int
     ) -> Publish:
         now_us = self._clock.now_us()
+        bytes_max = self._config.batch_bytes_max
         for part in parts:
             part.encode(now_us)
-            self._check_body(part)
+            if part.body is not None and len(part.body) > bytes_max:
+                raise TooLarge(
+                    f'{len(part.body)} bytes for root "{part.root}" are over batch_bytes_max '
+                    f"({bytes_max}); publish them in several calls"
+                )
         return Publish(topics, parts, weight, producer, number, is_one=False)
 
     def _many_rich(self, given: list[Outgoing], producer: str | None, number: int) -> Publish:
@@ -246,7 +289,7 @@ class Desk:
         part = Part(delays.ROOT, (waiting,), (payload,), (0,), None, (key,), (notes,), None)
         weight = len(payload) + MESSAGE_WEIGHT + _weight(key, headers)
         item = Publish((topic,), [part], weight, None, 0, is_one=True)
-        item.is_delayed = True
+        item.is_delayed, item.is_plain = True, False
         return item
 
     def released(
@@ -300,14 +343,6 @@ class Desk:
             "split it, store it elsewhere and publish its address, or raise the setting"
         )
 
-    def _check_body(self, part: Part) -> None:
-        assert part.body is not None
-        if len(part.body) > self._config.batch_bytes_max:
-            raise TooLarge(
-                f'{len(part.body)} bytes for root "{part.root}" are over batch_bytes_max '
-                f"({self._config.batch_bytes_max}); publish them in several calls"
-            )
-
     def _key(self, key: object) -> bytes:
         checked = key if type(key) is bytes else self._bytes("key", key)
         if len(checked) > self._config.key_bytes_max:
@@ -348,6 +383,10 @@ class Desk:
         if not is_utf8(producer):
             raise Malformed(f"producer {producer!r} cannot be written as UTF-8; use another name")
         return sequence
+
+
+def _only(place: int) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    return lambda column: (column[place],)
 
 
 def _as_outgoing(message: tuple[str, bytes] | Outgoing) -> Outgoing:

@@ -6,6 +6,8 @@ All of it runs in the committing role, called by the one timer queue.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import delays
@@ -58,12 +60,18 @@ class Upkeep:
 
     # By the thread that commits, after each append
 
-    def on_durable(self, root: Root) -> None:
+    def on_durable(self, appended: Iterable[Root]) -> None:
         """Something was appended: a delayed message may be the next, or a segment may have rolled."""
-        if root.name == delays.ROOT:
-            self._arm_delays()
-        rolls = root.stream.rolls
-        if rolls != self._rolls.get(root.name, rolls):
+        known = self._rolls
+        for root in appended:
+            if root.name == delays.ROOT:
+                self._arm_delays()
+            rolls = root.stream.rolls
+            if rolls != known.get(root.name):
+                self._note_roll(root, rolls)
+
+    def _note_roll(self, root: Root, rolls: int) -> None:
+        if root.name in self._rolls:
             self._timers.set(("retention", root.name), self._clock.monotonic_us(), lambda: self._in_role(root))
         self._rolls[root.name] = rolls
 

@@ -80,6 +80,22 @@ def test_setting_again_replaces_the_moment(bench: Bench) -> None:
     assert bench.advance(100) == []
 
 
+def test_a_moment_that_moves_on_wakes_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.set("a", 10)
+    bench.settle()
+    woken: list[bool] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.timers._changed, "notify", lambda: woken.append(True))
+        for seconds in range(11, 21):
+            bench.set("a", seconds)
+        bench.set("a", None)
+        bench.set("a", 20)
+    assert woken == []
+    assert bench.advance(19) == []
+    assert bench.advance(1) == ["a"]
+    assert bench.advance(100) == []
+
+
 def test_none_takes_an_owner_out(bench: Bench) -> None:
     bench.set("a", 10)
     bench.set("never there", None)

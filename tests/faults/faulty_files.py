@@ -32,7 +32,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Literal, TypeVar
 
-from headwater.store.files import CELL_BYTES, Cells, File, Files, Lock, owned, parent, write_whole
+from headwater.store.files import CELL_BYTES, Cells, File, Files, Lock, owned, parent, sync_error, write_whole
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
@@ -456,6 +456,9 @@ class FaultyFiles(Files):
             if self._find(new) is not None:
                 raise FileExistsError(errno.EEXIST, "this name is taken", new)
             self._move((*self._place(new), self._inode(old)))
+
+    def sync_files(self, files: Sequence[File]) -> builtins.list[OSError | None]:
+        return [sync_error(file) for file in files]  # in turn, so that a run can be repeated
 
     def sync_folder(self, path: str) -> None:
         is_failing = self.begin_sync(path)

@@ -271,6 +271,38 @@ def test_an_error_of_a_group_is_that_of_each_of_its_items_and_later_groups_go_on
     assert recorder.groups == [[0, 1, 2], ["after"]]
 
 
+def test_callers_that_do_not_come_back_are_waited_for_less_and_less_often(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = recorder.commit
+
+    calls: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        calls.append(seconds)
+        return came_back
+
+    monkeypatch.setattr(commit._work, "wait", wait)
+
+    def waits(groups: int) -> list[int]:
+        """After which of so many groups the commit thread waits."""
+        waited: list[int] = []
+        for group in range(groups):
+            commit._answered = module.GATHER_CALLERS_MIN
+            before = len(calls)
+            commit._gather()
+            waited += [group] * (len(calls) - before)
+        return waited
+
+    came_back = False
+    assert waits(100) == [0, 5, 14, 31, 64]
+    assert waits(200) == [29, 94, 159]
+    came_back = True
+    assert waits(40) == list(range(24, 40))
+    came_back = False
+    assert waits(10) == [0, 5]
+
+
 def test_an_error_that_is_not_ours_becomes_failed(recorder: Recorder) -> None:
     recorder.before = _raise(OSError("no such luck"))
     with pytest.raises(Failed, match="no such luck"):

@@ -633,6 +633,32 @@ def test_a_folder_that_cannot_be_synced_by_request_is_left_to_its_file_system(
         disk.files.sync_folder(disk.folder)
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 30])
+def test_many_files_are_synced_each_whatever_becomes_of_the_others(
+    disk: Place, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [disk.files.open(disk.path(f"f{number}"), create=True) for number in range(count)]
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    inodes = [os.stat(disk.path(f"f{number}")).st_ino for number in range(count)]
+    for file in files[1:2]:
+        file.close()
+    errors = disk.files.sync_files(files)
+    assert [error is not None for error in errors] == [number == 1 for number in range(count)]
+    assert sorted(synced) == sorted(inode for number, inode in enumerate(inodes) if number != 1)
+
+
+def test_files_are_synced_also_where_no_more_threads_are_to_be_had(
+    disk: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    files = [disk.files.open(disk.path(f"f{number}"), create=True) for number in range(5)]
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert disk.files.sync_files(files) == [None] * 5
+
+
 def test_removing_a_tree_does_not_follow_links_out_of_it(disk: Place) -> None:
     disk.files.make_folder(disk.path("tree"))
     disk.files.make_folder(disk.path("elsewhere"))

@@ -292,6 +292,21 @@ def test_a_write_that_fails_takes_back_the_whole_group(fault: str, write: int) -
     streams.close()
 
 
+def test_a_segment_whose_sync_fails_at_the_restart_of_the_journal_keeps_no_other_from_being_synced() -> None:
+    files = FaultyFiles()
+    streams = opened("data", Config(journal_bytes=4096), files)
+    append(streams, a=[b"a" * 700], b=[b"b" * 700], c=[b"c" * 700])
+    files.fail_sync_at = files.syncs + 1
+    with pytest.raises(Failed, match="/1-a/"):
+        append(streams, a=[b"no" * 700], b=[b"no" * 700], c=[b"no" * 700])
+    assert [stream.failed is not None for stream in streams.all()] == [True, False, False]
+    for number, root in ((2, "b"), (3, "c")):
+        assert root.encode() * 700 in files.durable(f"data/streams/{number}-{root}/{1:020d}.log")
+    append(streams, b=[b"b"], c=[b"c"])
+    found = opened("data", files=files.crash(random.Random(1), "none"))
+    assert [payloads_of(found, root) for root in "abc"] == [[b"a" * 700], [b"b" * 700, b"b"], [b"c" * 700, b"c"]]
+
+
 def test_a_failed_sync_of_one_root_makes_that_stream_read_only_and_no_other() -> None:
     files = FaultyFiles()
     streams = opened("data", files=files)

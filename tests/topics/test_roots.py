@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,9 @@ class Place:
         self.met: dict[str, Found] = self.roots.recover()
         self.desk = Desk(self.config, self.clock)
 
-    def _on_durable(self, root: Root, batches: Sequence[Batch]) -> None:
-        self.told.append((root.name, [(batch.first_offset, batch.last_offset) for batch in batches]))
+    def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
+        for root, batches in appended.items():
+            self.told.append((root.name, [(batch.first_offset, batch.last_offset) for batch in batches]))
 
     def one(self, topic: str, payload: bytes = b"x", **more: Any) -> Publish:
         given = {

@@ -11,7 +11,7 @@ joins between two groups: no gap, no repeat.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -81,23 +81,27 @@ class Dispatcher:
 
     # Telling: in the committing role.
 
-    def on_durable(self, root: Root, batches: Sequence[Batch]) -> None:
+    def on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
         """Messages are on disk: tell those whose filters match."""
         if self._trees.is_empty:
             return
-        for batch in batches:
-            names = batch.body.names
-            if len(names) == 1:
-                for listener in self._trees.match(names[0]):
-                    listener.on_batch(root, batch, None)
-                continue
-            hits: dict[Listener, list[int]] = {}
-            for place, name in enumerate(names):
-                for listener in self._trees.match(name):
-                    hits.setdefault(listener, []).append(place)
-            for listener, matched in hits.items():
-                partly = listener.wants_places and len(matched) < len(names)
-                listener.on_batch(root, batch, batch.body.places_of(matched) if partly else None)
+        for root, batches in appended.items():
+            for batch in batches:
+                self._tell(root, batch)
+
+    def _tell(self, root: Root, batch: Batch) -> None:
+        names = batch.body.names
+        if len(names) == 1:
+            for listener in self._trees.match(names[0]):
+                listener.on_batch(root, batch, None)
+            return
+        hits: dict[Listener, list[int]] = {}
+        for place, name in enumerate(names):
+            for listener in self._trees.match(name):
+                hits.setdefault(listener, []).append(place)
+        for listener, matched in hits.items():
+            partly = listener.wants_places and len(matched) < len(names)
+            listener.on_batch(root, batch, batch.body.places_of(matched) if partly else None)
 
     def listen(self, filter: str, listener: Listener) -> None:
         """Tell a listener from now on."""

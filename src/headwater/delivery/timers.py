@@ -35,18 +35,21 @@ class Timers:
             if due_us is None:
                 self._due.pop(owner, None)
                 return
-            if known is not None and known[0] == due_us:
-                return
             self._due[owner] = (due_us, ring)
-            self._count += 1
-            heapq.heappush(self._heap, (due_us, self._count, owner))
+            if known is not None and known[0] <= due_us:
+                return  # at the earlier moment the thread finds out; most deadlines move on and never come
+            self._push(due_us, owner)
             if len(self._heap) > 64 + 2 * len(self._due):
                 self._rebuild()
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="headwater-timers", daemon=True)
                 self._thread.start()
-            elif self._heap[0][2] == owner:
+            elif self._heap[0][0] == due_us:
                 self._changed.notify()
+
+    def _push(self, due_us: int, owner: Hashable) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (due_us, self._count, owner))
 
     def _rebuild(self) -> None:
         """Drop the moments that were replaced meanwhile."""
@@ -83,6 +86,8 @@ class Timers:
             known = self._due.get(owner)
             if known is None or known[0] != due_us:
                 heapq.heappop(self._heap)
+                if known is not None and known[0] > due_us:
+                    self._push(known[0], owner)
                 continue
             remaining_us = due_us - self._clock.monotonic_us()
             if remaining_us > 0:

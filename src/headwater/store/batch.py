@@ -76,20 +76,24 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     @property
     def bytes(self) -> int:
         """How much room the batch takes, up to the start of the next."""
-        return aligned(self.header_bytes + self.body_bytes)
+        return (self.header_bytes + self.body_bytes + ALIGN - 1) & -ALIGN
 
 
-class Batch:
-    """A whole batch whose checksums were right; its columns are decoded when they are first asked for."""
+class Batch(msgspec.Struct, eq=False, gc=False):
+    """A whole batch whose checksums were right; its columns are decoded when they are first asked for.
 
-    __slots__ = ("_body", "data", "first_offset", "header", "last_offset")
+    Nothing in it leads back to it, and thousands may be in memory: the garbage collector need not walk them.
+    """
 
-    def __init__(self, header: Header, data: bytes) -> None:
-        self.header = header
-        self.data = data
-        self.first_offset = header.first_offset
-        self.last_offset = header.first_offset + header.count - 1
-        self._body: Body | None = None
+    header: Header
+    data: bytes
+    first_offset: int = 0
+    last_offset: int = 0
+    _body: Body | None = None
+
+    def __post_init__(self) -> None:
+        self.first_offset = self.header.first_offset
+        self.last_offset = self.first_offset + self.header.count - 1
 
     @property
     def has_retained(self) -> bool:

@@ -45,7 +45,7 @@ SELECTIONS_NAMES_MIN = 64
 _names_cache: dict[bytes, tuple[str, ...]] = {}
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
 
-_columns_cache: dict[tuple[str, ...], tuple[bytes, int]] = {}
+_columns_cache: dict[tuple[str, ...], tuple[bytes, int, bytes]] = {}
 """Encoded topic columns, for the same reason."""
 
 _selections: dict[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = {}
@@ -68,11 +68,14 @@ def encode_body(
     """The bytes of messages that go together, published at one time or each at its own; TypeError if a payload is not
     bytes."""
     count = len(topics)
-    topic_columns, topic_count = _topic_columns(topics)
+    topic_columns, topic_count, start = _topic_columns(topics)
     if isinstance(time_us, int):
         times = time_us.to_bytes(8, "little", signed=True) * count
     else:
         times = array("q", time_us).tobytes()
+    if expiries is None and retain is None and keys is None and headers is None:
+        offsets = list(accumulate(map(len, payloads), initial=0))
+        return b"".join((start, times, _int32(offsets), *payloads, ZEROS[: -offsets[-1] & 7]))
     pieces: list[bytes] = [b"", topic_columns, times]
     columns = 0
     if expiries is not None and any(expiries):
@@ -95,8 +98,9 @@ def encode_body(
     return b"".join(pieces)
 
 
-def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int]:
-    """The dictionary of topics with the index into it, and how many there are.
+def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
+    """The dictionary of topics with the index into it, how many there are, and how a body starts that has these and
+    no optional columns.
 
     Remembered, as the same devices tend to report together.
     """
@@ -112,7 +116,8 @@ def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int]:
     else:
         places = dict(zip(names, range(len(names)), strict=True))
         index = _int32(list(map(places.__getitem__, topics)))
-    made = b"".join((*_binary([name.encode() for name in names]), index)), len(names)
+    columns = b"".join((*_binary([name.encode() for name in names]), index))
+    made = columns, len(names), FIXED.pack(len(topics), len(names), 0, 0) + columns
     if len(_columns_cache) >= COLUMNS_CACHED_MAX or len(key) > COLUMNS_CACHED_MESSAGES_MAX:
         _columns_cache.clear()
     _columns_cache[key] = made

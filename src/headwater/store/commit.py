@@ -21,8 +21,8 @@ GATHER_CALLERS_MIN = 3
 """Fewer callers than this are not waited for."""
 GATHER_S = 0.001
 """How long the commit thread waits, at most, for those it has just answered to come back."""
-GATHER_AGAIN_AFTER = 64
-"""Groups until it waits again, after it did in vain."""
+GATHER_AGAIN_AFTER_MAX = 64
+"""Groups until it waits again, after it did in vain time after time; at first it is four, as once may be bad luck."""
 WAKE_S_MAX = 1.0
 """After this a waiting thread looks for itself, in case the one that was to wake it is gone."""
 
@@ -139,8 +139,9 @@ class GroupCommit(Generic[T]):
         """How many items the commit thread waits for, if it does."""
         self._answered = 0
         """How many callers waited for the last group."""
-        self._in_vain = 0
-        """Groups to go before the commit thread waits for anybody again."""
+        self._pause = 0
+        """Groups that the commit thread leaves out before it waits for anybody again; more each time it is in vain."""
+        self._pause_left = 0
         self._owner = 0
         """The thread that commits at the moment."""
         self._thread: threading.Thread | None = None
@@ -148,8 +149,8 @@ class GroupCommit(Generic[T]):
     def submit_and_wait(self, item: T | Call) -> None:
         """Commit an item; returns when it is durable, raises what went wrong."""
         self.refuse_owner()
+        item.is_blocking = True
         with self._lock:
-            item.is_blocking = True
             self._add(item)
             lead = not self._busy
             self._busy = True
@@ -236,8 +237,8 @@ class GroupCommit(Generic[T]):
     def _add(self, item: T | Call, waits: bool = True) -> None:
         while (
             waits
-            and self._owner != threading.get_ident()
             and (self._weight >= self._weight_max or len(self._pending) >= self._items_max)
+            and self._owner != threading.get_ident()
         ):
             if self._closed:
                 break
@@ -319,12 +320,14 @@ class GroupCommit(Generic[T]):
         answered, self._answered = self._answered, 0
         if answered < GATHER_CALLERS_MIN or self._closed:
             return
-        if self._in_vain:
-            self._in_vain -= 1
+        if self._pause_left:
+            self._pause_left -= 1
             return
         self._expected = min(len(self._pending) + answered, self._items_max)
-        if not self._work.wait(GATHER_S):
-            self._in_vain = GATHER_AGAIN_AFTER
+        if self._work.wait(GATHER_S):
+            self._pause = 0
+        else:
+            self._pause = self._pause_left = min(max(4, 2 * self._pause), GATHER_AGAIN_AFTER_MAX)
         self._expected = 0
 
 

@@ -29,6 +29,8 @@ IOV_MAX = 1024
 COPY_BYTES = 1 << 20
 """Bytes that are copied at a time where a hard link is not to be had."""
 CELL_BYTES = 8
+SYNCS_AT_ONCE_MAX = 8
+"""Threads that sync many files; twice as many were hardly faster, one alone took twice as long."""
 
 FILE_MODE = 0o644
 FOLDER_MODE = 0o755
@@ -111,6 +113,9 @@ class Files(Protocol):
 
     def link(self, old: str, new: str) -> None:
         """Give a file a second name; across devices, a synced copy. A name that is taken is refused."""
+
+    def sync_files(self, files: Sequence[File]) -> builtins.list[OSError | None]:
+        """`datasync` of each file, whatever becomes of the others; answers what went wrong with each."""
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""
@@ -247,6 +252,15 @@ def sync_to_medium(descriptor: int) -> None:
         else:
             return
     os.fsync(descriptor)
+
+
+def sync_error(file: File) -> OSError | None:
+    """Sync a file's data; answers what went wrong."""
+    try:
+        file.datasync()
+    except OSError as error:
+        return error
+    return None
 
 
 class DiskLock:
@@ -415,6 +429,28 @@ class DiskFiles:
                 copy.close()
         finally:
             source.close()
+
+    def sync_files(self, files: Sequence[File]) -> builtins.list[OSError | None]:
+        # Side by side, as a file system makes durable in one go what several threads ask it for.
+        errors: builtins.list[OSError | None] = [None] * len(files)
+        places = iter(range(len(files)))
+
+        def sync() -> None:
+            for place in places:
+                errors[place] = sync_error(files[place])
+
+        others = [threading.Thread(target=sync) for _ in files[1:SYNCS_AT_ONCE_MAX]]
+        started = []
+        for thread in others:
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads are to be had: then those that run do it all
+                break
+            started.append(thread)
+        sync()
+        for thread in started:
+            thread.join()
+        return errors
 
     def sync_folder(self, path: str) -> None:
         folder = DiskFile(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -41,18 +41,15 @@ class Found(msgspec.Struct):
     batches: int = 0
 
 
-class Write:
+class Write(msgspec.Struct, eq=False, gc=False):
     """A batch to append: its body and who produced it; then, where it was placed."""
 
-    __slots__ = ("batch", "body", "count", "crc", "producer", "sequence")
-
-    def __init__(self, body: bytes, crc: int, count: int, producer: bytes | None = None, sequence: int = 0) -> None:
-        self.body = body
-        self.crc = crc
-        self.count = count
-        self.producer = producer
-        self.sequence = sequence
-        self.batch: Batch | None = None
+    body: bytes
+    crc: int
+    count: int
+    producer: bytes | None = None
+    sequence: int = 0
+    batch: Batch | None = None
 
 
 class Stream(Protocol):

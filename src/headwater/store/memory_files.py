@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from headwater.store.files import CELL_BYTES, Cells, File, Lock, owned
+from headwater.store.files import CELL_BYTES, Cells, File, Lock, owned, sync_error
 
 FREE_BYTES = 1 << 62
 
@@ -161,6 +161,9 @@ class MemoryFiles:
         if name in folder:
             raise FileExistsError(errno.EEXIST, "this name is taken", new)
         folder[name] = content
+
+    def sync_files(self, files: Sequence[File]) -> builtins.list[OSError | None]:
+        return [sync_error(file) for file in files]
 
     def sync_folder(self, path: str) -> None:
         if key(path) not in self._folders:

@@ -61,6 +61,8 @@ class DiskStream:
         self.failed: str | None = None
         """Why nothing is appended any more."""
         self.on_failure: Callable[[], None] = lambda: None
+        self._mark = (0, 0, 0)
+        """Where the stream stood before the last group: newest offset, base and end of the active segment."""
         self._tail: list[Batch] = []
         self.tail_bytes = 0
         self._loaded: list[Segment] = []
@@ -94,43 +96,39 @@ class DiskStream:
         buffers: list[bytes] = []
         time_us = max(now_us, self.time_us)
         offset = self.end + 1
+        durable = self.durable
         config = self._config
+        segment = self.segments[-1] if self.segments else None
+        self._mark = (self.end, segment.base, segment.end) if segment is not None else (self.end, 0, 0)
         for write in writes:
             body, flags = stored_body(write.body, config.compression, config.compression_bytes_min)
+            count, crc, sequence = write.count, write.crc, write.sequence
+            producer, body_bytes = write.producer, len(body)
             header = seal_header(
                 self.seed,
                 self.root_bytes,
                 offset,
-                write.count,
+                count,
                 time_us,
-                self.durable,
-                len(body),
-                write.crc,
-                write.producer,
-                write.sequence,
+                durable,
+                body_bytes,
+                crc,
+                producer,
+                sequence,
                 flags,
             )
+            header_bytes = len(header)
             buffers += (header, body)
-            if padding := -(len(header) + len(body)) & 7:
+            if padding := -(header_bytes + body_bytes) & 7:
                 buffers.append(ZEROS[:padding])
-            producer = write.producer.decode() if write.producer is not None else None
+            name = producer.decode() if producer is not None else None
             write.batch = Batch(
                 Header(
-                    self.root,
-                    offset,
-                    write.count,
-                    time_us,
-                    self.durable,
-                    producer,
-                    write.sequence,
-                    flags,
-                    len(header),
-                    len(body),
-                    write.crc,
+                    self.root, offset, count, time_us, durable, name, sequence, flags, header_bytes, body_bytes, crc
                 ),
                 write.body,
             )
-            offset += write.count
+            offset += count
         return buffers
 
     def write(self, writes: Sequence[Write], buffers: Sequence[bytes], length: int) -> None:
@@ -144,14 +142,16 @@ class DiskStream:
         except OSError:
             self.undo(self.end, start)
             raise
-        index = self.index_of(segment)
+        index = segment.index if segment.index is not None else self.index_of(segment)
+        end = start
         for write in writes:
             batch = write.batch
             assert batch is not None
-            index.add(batch.first_offset, segment.end, batch.header.time_us)
-            segment.end += batch.header.bytes
-            self.end = batch.last_offset
-        self.time_us = max(self.time_us, index.times[-1])
+            header = batch.header
+            index.add(batch.first_offset, end, header.time_us)
+            end += header.bytes
+            self.end, self.time_us = batch.last_offset, header.time_us
+        segment.end = end
 
     def sync(self) -> None:
         """Make what was written durable; if that fails, the stream takes no more."""
@@ -171,16 +171,25 @@ class DiskStream:
         self.failed = reason
         self.on_failure()
 
-    def commit(self, writes: Sequence[Write]) -> None:
-        """What was written is durable: let readers see it."""
+    def commit(self, writes: Sequence[Write]) -> int:
+        """What was written is durable: let readers see it; answers by how many bytes the tail has grown."""
+        before = grown = self.tail_bytes
         for write in writes:
             batch = write.batch
             assert batch is not None
             self._tail.append(batch)
-            self.tail_bytes += len(batch.data)
-        if self.tail_bytes > self._config.tail_bytes:
+            grown += len(batch.data)
+        self.tail_bytes = grown
+        if grown > self._config.tail_bytes:
             self._shorten_tail()
         self.durable = self.end
+        return self.tail_bytes - before
+
+    def take_back(self) -> None:
+        """Undo the writes since the last `place`, if there were any."""
+        end, base, position = self._mark
+        if self.end != end:
+            self.undo(end, position if self.segments[-1].base == base else 0)
 
     def undo(self, end: int, position: int) -> None:
         """Take back writes that were never synced, durably: they must not be found by the next process."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from headwater.config import Config
 from headwater.errors import DiskFull, Failed, HeadwaterError
@@ -229,17 +230,15 @@ class Streams:
     def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Appended:
         """Write a group. If it raises, nothing of the group stays."""
         group = [(self._by_root[stream.root], writes) for stream, writes in asked]
-        placed = [(stream, writes, stream.place(writes, now_us)) for stream, writes in group]
-        marks = [(stream, stream.end, stream.segments[-1] if stream.segments else None) for stream, _ in group]
-        positions = [segment.end if segment is not None else 0 for _, _, segment in marks]
+        placed = [stream.place(writes, now_us) for stream, writes in group]
         try:
-            for stream, writes, buffers in placed:
+            for (stream, writes), buffers in zip(group, placed, strict=True):
                 stream.write(writes, buffers, length_of(buffers))
             if len(placed) > 1:
-                self._write_journal([buffer for _, _, buffers in placed for buffer in buffers])
+                self._write_journal(list(chain.from_iterable(placed)))
         except (OSError, HeadwaterError) as error:
-            for (stream, end, segment), position in zip(marks, positions, strict=True):
-                self._take_back(stream, end, segment.base if segment else 0, position)
+            for stream, _ in group:
+                stream.take_back()
             raise _refusal(error) from error
         return Appended(self, group)
 
@@ -250,11 +249,10 @@ class Streams:
         else:
             self._sync_journal()
         assert self._cells is not None
+        show = self._cells.set
         for stream, writes in group:
-            self._tails_bytes -= stream.tail_bytes
-            stream.commit(writes)
-            self._tails_bytes += stream.tail_bytes
-            self._cells.set(stream.number, watermark(stream.durable))
+            self._tails_bytes += stream.commit(writes)
+            show(stream.number, watermark(stream.durable))
         if self._tails_bytes > self._config.tails_bytes:
             for stream in self._by_root.values():
                 stream.drop_tail()
@@ -297,27 +295,22 @@ class Streams:
     def _has_failed(self) -> bool:
         return any(stream.failed is not None for stream in self._by_root.values())
 
-    def _take_back(self, stream: DiskStream, end: int, base: int, position: int) -> None:
-        if stream.end == end:
-            return
-        rolled = stream.segments[-1].base != base
-        stream.undo(end, 0 if rolled else position)
-
     def _sync_segments(self) -> None:
         """Make durable what the journal has covered so far; a sync that failed is not repeated."""
         failed = tuple(f"{stream.folder}/" for stream in self._by_root.values() if stream.failed is not None)
-        for path in self._pool.dirty:
-            if path.startswith(failed):
+        paths = [path for path in self._pool.dirty if not path.startswith(failed)]
+        first: Failed | None = None
+        for path, error in zip(paths, self._files.sync_files([self._pool.get(path) for path in paths]), strict=True):
+            if error is None:
+                self._pool.synced(path)
                 continue
-            try:
-                self._pool.get(path).datasync()
-            except OSError as error:
-                reason = f"a sync of {path} failed ({error})"
-                for stream in self._by_root.values():
-                    if path.startswith(stream.folder + "/"):
-                        stream.fail(reason)
-                raise Failed(f"{reason}; the stream is read-only now") from error
-            self._pool.synced(path)
+            reason = f"a sync of {path} failed ({error})"
+            for stream in self._by_root.values():
+                if path.startswith(stream.folder + "/"):
+                    stream.fail(reason)
+            first = first or Failed(f"{reason}; the stream is read-only now")
+        if first is not None:
+            raise first
 
     # Others
 

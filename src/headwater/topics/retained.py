@@ -89,10 +89,8 @@ class Retained:
 
     def apply(self, batch: Batch) -> None:
         """Keep a copy of the last retained message of each topic; an empty payload clears it."""
-        retain = batch.body.retain if batch.has_retained else None
-        if retain is None:
-            return
         body = batch.body
+        retain = body.retain if body.retain is not None else ()
         places = [place for place, flag in enumerate(retain) if flag]
         for place, message in zip(places, body.messages(batch.first_offset, places), strict=True):
             before = self.get(message.topic)

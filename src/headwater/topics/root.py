@@ -214,12 +214,13 @@ class Root:
         header = batch.header
         if topics is None:
             topics = batch.body.topics
-        fresh = self._fresh(topics)
-        if fresh:
+        if not self._known.issuperset(topics):
+            fresh = self._fresh(topics)
             self.topic_count += len(fresh)
             self._remember(fresh)
         self._count(topics, batch.first_offset)
-        self.retained.apply(batch)
+        if batch.has_retained:
+            self.retained.apply(batch)
         if header.producer is not None and not header.producer.startswith(DELAYED):
             self._note(header.producer, header.sequence, Stored(header.first_offset, header.count, header.time_us))
         self.is_dirty = True

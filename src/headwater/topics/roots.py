@@ -35,36 +35,26 @@ DISK_CHECK_BYTES = 4 * 1024 * 1024
 LOOKS_MAX = 10
 """Tries to look between two checkpoints before waiting for a turn."""
 
+ONLY = (0,)
+"""The positions of the messages of a call that brings one."""
+
 R = TypeVar("R")
-OnDurable = Callable[[Root, Sequence[Batch]], None]
+OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], None]
 
 
-class Part:
+class Part(msgspec.Struct, eq=False, gc=False):
     """What one publish call brings to one root."""
 
-    __slots__ = ("body", "crc", "expiries", "headers", "keys", "payloads", "positions", "retain", "root", "topics")
-
-    def __init__(
-        self,
-        root: str,
-        topics: Sequence[str],
-        payloads: Sequence[bytes],
-        positions: Sequence[int],
-        retain: Sequence[bool] | None = None,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers] | None = None,
-        expiries: Sequence[int] | None = None,
-    ) -> None:
-        self.root = root
-        self.topics = topics
-        self.payloads = payloads
-        self.positions = positions
-        self.retain = retain
-        self.keys = keys
-        self.headers = headers
-        self.expiries = expiries
-        self.body: bytes | None = None
-        self.crc = 0
+    root: str
+    topics: Sequence[str]
+    payloads: Sequence[bytes]
+    positions: Sequence[int]
+    retain: Sequence[bool] | None = None
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers] | None = None
+    expiries: Sequence[int] | None = None
+    body: bytes | None = None
+    crc: int = 0
 
     @property
     def retained_topics(self) -> Sequence[str]:
@@ -75,7 +65,7 @@ class Part:
 
     def encode(self, time_us: int) -> None:
         """Make the body here, in the publisher's thread, rather than in the one that commits."""
-        self.body = encode_body(
+        self.body = body = encode_body(
             self.topics,
             self.payloads,
             time_us,
@@ -84,13 +74,13 @@ class Part:
             headers=self.headers,
             expiries=self.expiries,
         )
-        self.crc = checksum(self.body)
+        self.crc = checksum(body)
 
 
 class Publish(Item):
     """One publish call: a part for each root that it touches."""
 
-    __slots__ = ("is_delayed", "is_one", "parts", "producer", "runs", "sequence", "topics")
+    __slots__ = ("is_delayed", "is_one", "is_plain", "parts", "producer", "runs", "sequence", "topics")
 
     def __init__(
         self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
@@ -102,13 +92,10 @@ class Publish(Item):
         self.sequence = sequence
         self.is_one = is_one
         self.is_delayed = False
+        self.is_plain = is_one and producer is None and parts[0].retain is None
+        """Whether it is one message that can go over no limit once its topic is known."""
         self.runs: list[tuple[Sequence[int], int, int, bool]] = []
         """Per part: positions in the call, first offset, append time, whether it is a repeat."""
-
-    @property
-    def is_plain(self) -> bool:
-        """One message that can go over no limit once its topic is known."""
-        return self.is_one and self.producer is None and not self.is_delayed and self.parts[0].retain is None
 
     def result(self) -> Receipt | Receipts:
         if self.is_one:
@@ -134,27 +121,24 @@ class _Loose:
         return [missing if value is None else value[0] for value in values]
 
 
-class _Place:
+class _Place(msgspec.Struct, eq=False, gc=False):
     """A batch on its way: what it carries, and for whom."""
 
-    __slots__ = ("loose", "owner", "part", "topics", "write")
-
-    def __init__(
-        self, write: Write, topics: Sequence[str], owner: Publish | None, part: Part | None, loose: list[Publish]
-    ) -> None:
-        self.write = write
-        self.topics = topics
-        self.owner = owner
-        self.part = part
-        self.loose = loose
+    write: Write
+    topics: Sequence[str]
+    owner: Publish | None
+    part: Part | None
+    loose: Sequence[Publish] = ()
 
 
 class _Group:
     """What is committed together."""
 
-    __slots__ = ("coming", "echoes", "loose", "places")
+    __slots__ = ("coming", "echoes", "loose", "places", "promised")
 
     def __init__(self) -> None:
+        self.promised: list[Root] = []
+        """Roots that count on topics or retained messages of this group."""
         self.places: dict[Root, list[_Place]] = {}
         self.loose: dict[Root, _Loose] = {}
         self.coming: dict[tuple[str, str], dict[int, tuple[Publish, Part]]] = {}
@@ -326,6 +310,12 @@ class Roots:
         self._checkpoint_in_time()
 
     def _is_admitted(self, item: Publish, group: _Group) -> bool:
+        if item.is_plain and self._has_room:
+            part = item.parts[0]
+            root = self._roots.get(part.root)
+            if root is not None and root.knows(part.topics[0]) and root.stream.failed is None:
+                self._loosely(root, group, item, part)
+                return True
         try:
             self._admit(item, group)
         except HeadwaterError as error:
@@ -334,7 +324,7 @@ class Roots:
         return True
 
     def _forget_promises(self, group: _Group) -> None:
-        for root in group.places:
+        for root in group.promised:
             root.forget_promises()
         self._delays_promised = 0
 
@@ -360,30 +350,55 @@ class Roots:
                 f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was "
                 "stored: free some room and publish again"
             )
-        if item.is_plain:
-            part = item.parts[0]
-            known = self._roots.get(part.root)
-            if known is not None and known.knows(part.topics[0]) and known.stream.failed is None:
-                self._loosely(known, group, item, part)
-                return
         fresh = self._unrepeated(item, group)
-        self._check_quotas(item, fresh)
-        for root, part in [(self._open(part.root), part) for part in fresh]:
-            if part.retain is not None or not root.knows_all(part.topics):
-                root.promise(part.topics, part.retained_topics)
-            if part.body is None and item.producer is None:
-                self._loosely(root, group, item, part)
-                continue
-            if root in group.loose:
-                self._gather(root, group.loose.pop(root), group)
+        roots = self._familiar(item, fresh)
+        if roots is None:
+            self._check_quotas(item, fresh)
+            roots = self._promised(fresh, group)
+        producer = item.producer.encode() if item.producer is not None else None
+        for root, part in zip(roots, fresh, strict=True):
             if part.body is None:
+                if producer is None:
+                    self._loosely(root, group, item, part)
+                    continue
                 part.encode(self._clock.now_us())
             assert part.body is not None
-            producer = item.producer.encode() if item.producer is not None else None
+            if root in group.loose:
+                self._gather(root, group.loose.pop(root), group)
             write = Write(part.body, part.crc, len(part.topics), producer, item.sequence)
-            group.places.setdefault(root, []).append(_Place(write, part.topics, item, part, []))
+            place = _Place(write, part.topics, item, part)
+            places = group.places.get(root)
+            if places is None:
+                group.places[root] = [place]
+            else:
+                places.append(place)
             if item.producer is not None:
                 group.coming.setdefault((part.root, item.producer), {})[item.sequence] = (item, part)
+
+    def _familiar(self, item: Publish, parts: list[Part]) -> list[Root] | None:
+        """The roots of parts that can go over no limit, as all their topics are known; None if some may."""
+        if item.is_delayed:
+            return None
+        known = self._roots
+        roots = []
+        for part in parts:
+            root = known.get(part.root)
+            if root is None or root.stream.failed is not None or part.retain is not None:
+                return None
+            if not root.knows_all(part.topics):
+                return None
+            roots.append(root)
+        return roots
+
+    def _promised(self, parts: list[Part], group: _Group) -> list[Root]:
+        """The roots of parts that were admitted, made if they are new; others of the group are admitted with these
+        parts in mind."""
+        roots = [self._open(part.root) for part in parts]
+        for root, part in zip(roots, parts, strict=True):
+            if part.retain is not None or not root.knows_all(part.topics):
+                group.promised.append(root)
+                root.promise(part.topics, part.retained_topics)
+        return roots
 
     def _unrepeated(self, item: Publish, group: _Group) -> list[Part]:
         """The parts that are to be stored; what an idempotent producer sent before is answered as it was then."""
@@ -505,17 +520,23 @@ class Roots:
 
     def _reflect(self, group: _Group) -> None:
         """The group is durable: let everything reflect it, and tell who waits."""
+        stored_bytes = 0
+        appended: dict[Root, list[Batch]] = {}
         for root, places in group.places.items():
+            batches = appended[root] = []
             for place in places:
                 batch = place.write.batch
                 assert batch is not None
                 root.apply(batch, place.topics)
-                self._note_delays(root, batch)
+                if batch.header.producer is not None or root.name == DELAYED:
+                    self._note_delays(root, batch)
                 self._settle(place, batch)
-                self._since_bytes += len(batch.data)
-                self._since_disk_check += len(batch.data)
+                stored_bytes += len(batch.data)
+                batches.append(batch)
             self._since_batches += len(places)
-            self._on_durable(root, [place.write.batch for place in places if place.write.batch is not None])
+        self._on_durable(appended)
+        self._since_bytes += stored_bytes
+        self._since_disk_check += stored_bytes
         for item, part, first_item, first_part in group.echoes:
             _, first, time_us, _ = next(run for run in first_item.runs if run[0] is first_part.positions)
             item.runs.append((part.positions, first, time_us, True))
@@ -527,7 +548,7 @@ class Roots:
             place.owner.runs.append((place.part.positions, first, time_us, False))
             return
         for offset, item in enumerate(place.loose, first):
-            item.runs.append(((0,), offset, time_us, False))
+            item.runs.append((ONLY, offset, time_us, False))
 
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
         if item.producer is not None:
