@@ -87,22 +87,26 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_s = self.listener.loop.time()
         try:
-            frames = self._reader.feed(self.listener.buffer[:nbytes])
-            if frames and self.session is not None:
-                self._check(frames)
-                self.session.tell(frames)
-                return
-            for place, frame in enumerate(frames):
-                if self.is_closed:
-                    return
-                self.state = handshake.step(self.state, frame)
-                self.listener.on_frame(self, frame)
-                if self.session is not None:
-                    self._check(frames[place + 1 :])
-                    self.session.tell(frames[place + 1 :])
-                    return
+            self._take(self._reader.feed(self.listener.buffer[:nbytes]))
+            if self._reader.error is not None and not self.is_closed:
+                raise self._reader.error
         except HeadwaterError as error:
             self.refuse(error)
+
+    def _take(self, frames: list[Frame]) -> None:
+        if frames and self.session is not None:
+            self._check(frames)
+            self.session.tell(frames)
+            return
+        for place, frame in enumerate(frames):
+            if self.is_closed:
+                return
+            self.state = handshake.step(self.state, frame)
+            self.listener.on_frame(self, frame)
+            if self.session is not None:
+                self._check(frames[place + 1 :])
+                self.session.tell(frames[place + 1 :])
+                return
 
     def _check(self, frames: list[Frame]) -> None:
         for frame in frames:

@@ -321,7 +321,7 @@ class Session(Actor):
         name = self._name_of(request)
         start = Answers.moment(request.start, request.start_us)
         check_start(request.filter, start)
-        given = request.options
+        given: dict[str, Any] = dict(request.options)
         try:
             options = Options(**{**given, "id": name, "filter": request.filter})
         except TypeError:

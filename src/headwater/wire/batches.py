@@ -12,10 +12,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from headwater.errors import Malformed
+from headwater.errors import Malformed, TooLarge
 from headwater.wire.frame import Frame, Kind, pack, pack_head
 
 ZEROS = bytes(8)
+
+RANGES_MAX = 100_000
+"""Ranges in one frame, unless its reader says otherwise: nobody has more messages in flight to speak about."""
+
+MESSAGE_BYTES_MIN = 8
+"""What each message takes in a body at the very least, as `store/body.py` has it."""
 
 # PUBLISH: messages of one root. The id is the request's number.
 #
@@ -70,7 +76,12 @@ PICKED = 2
 RANGES = struct.Struct("<II")
 RANGE = struct.Struct("<QQQ")
 
-# CREDIT: how many more messages and bytes the client takes for a subscription.
+# CREDIT: how many more messages and bytes the client takes for a subscription. The id is its number.
+#
+#     0                               8                               16
+#     ├───────────────────────────────┼───────────────────────────────┤
+#     │ messages (u64)                │ bytes (u64)                   │
+#     └───────────────────────────────┴───────────────────────────────┘
 CREDIT = struct.Struct("<QQ")
 
 Range = tuple[int, int, int]
@@ -135,7 +146,11 @@ def read_publish(frame: Frame) -> Publish:
     payload = frame.payload
     if len(payload) < PUBLISH.size:
         raise Malformed("a PUBLISH frame is too short")
-    count, crc, root_bytes, producer_bytes, _, sequence = PUBLISH.unpack_from(payload)
+    count, crc, root_bytes, producer_bytes, zero, sequence = PUBLISH.unpack_from(payload)
+    if zero:
+        raise Malformed(f"a PUBLISH frame has {zero} where 0 has to be")
+    if sequence and not producer_bytes:
+        raise Malformed("a PUBLISH frame has a sequence and no producer")
     names = PUBLISH.size + root_bytes + producer_bytes
     start = (names + 7) & ~7
     if start > len(payload):
@@ -145,7 +160,18 @@ def read_publish(frame: Frame) -> Publish:
         producer = payload[PUBLISH.size + root_bytes : names].decode() if producer_bytes else None
     except UnicodeDecodeError:
         raise Malformed("a name in a PUBLISH frame is not UTF-8") from None
-    return Publish(root, count, crc, producer, sequence, payload[start:])
+    body = payload[start:]
+    check_count(count, body)
+    return Publish(root, count, crc, producer, sequence, body)
+
+
+def check_count(count: int, body: bytes) -> None:
+    """Malformed unless a body says the same number of messages, and has room for them.
+
+    So that nobody reckons with a number that a client made up. The columns are checked by whoever stores the body.
+    """
+    if not 0 < count * MESSAGE_BYTES_MIN <= len(body) or int.from_bytes(body[:4], "little") != count:
+        raise Malformed(f"a body of {len(body)} bytes does not hold the {count} messages that were announced")
 
 
 def pack_published(done: Iterable[tuple[int, bool, int, int]]) -> bytes:
@@ -190,7 +216,9 @@ def read_deliver(frame: Frame) -> Deliver:
     payload = frame.payload
     if len(payload) < DELIVER.size:
         raise Malformed("a DELIVER frame is too short")
-    lease, first, count, crc, attempt, root_bytes, _ = DELIVER.unpack_from(payload)
+    lease, first, count, crc, attempt, root_bytes, zero = DELIVER.unpack_from(payload)
+    if zero:
+        raise Malformed(f"a DELIVER frame has {zero} where 0 has to be")
     at = DELIVER.size + root_bytes
     try:
         root = payload[DELIVER.size : at].decode()
@@ -215,14 +243,19 @@ def pack_ranges(kind: int, id: int, subscription: int, ranges: Sequence[Range]) 
     return pack(kind, id, RANGES.pack(subscription, len(ranges)) + b"".join([RANGE.pack(*one) for one in ranges]))
 
 
-def read_ranges(frame: Frame) -> tuple[int, list[Range]]:
-    """The subscription and the ranges of an ACK, TAKEN or RECALL frame."""
+def read_ranges(frame: Frame, ranges_max: int = RANGES_MAX) -> tuple[int, list[Range]]:
+    """The subscription and the ranges of an ACK, TAKEN or RECALL frame.
+
+    A range may span any number of offsets, and ranges may overlap: look up what is in flight, never count through.
+    """
     payload = frame.payload
     if len(payload) < RANGES.size:
         raise Malformed("a frame of ranges is too short")
     subscription, count = RANGES.unpack_from(payload)
     if len(payload) != RANGES.size + count * RANGE.size:
         raise Malformed(f"a frame of {count} ranges has {len(payload)} bytes")
+    if count > ranges_max:
+        raise TooLarge(f"a frame of {count} ranges is over the limit of {ranges_max}; send several")
     ranges = list(RANGE.iter_unpack(memoryview(payload)[RANGES.size :]))
     if any(first > last for _, first, last in ranges):
         raise Malformed("a range ends before it begins")

@@ -7,8 +7,9 @@
 
 Little-endian. The length counts what follows it: 8 and the payload's bytes. The id is a request's number, which its
 answer repeats, or a subscription's. Promises: bytes that are no frame raise `Malformed` or `TooLarge` and nothing
-else; a frame comes out the same however its bytes were split; what waits for the rest of a frame is never more than
-was received, and never more than the limit.
+else; the same frames come out, and the same error after them, however the bytes were split; after an error nothing
+more is taken; what waits for the rest of a frame is never more than was received, and never more than the limit; the
+work is linear in what was received, even byte by byte.
 """
 
 from __future__ import annotations
@@ -78,12 +79,16 @@ def pack_head(kind: int, id: int, payload_bytes: int, flags: int = 0) -> bytes:
 class FrameReader:
     """Turns received bytes into frames."""
 
-    __slots__ = ("_partial", "bytes_max")
+    __slots__ = ("_needed", "_partial", "bytes_max", "error")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         """The longest frame that is taken; may be raised once a client is known."""
+        self.error: Malformed | TooLarge | None = None
+        """What was wrong with the bytes after the last frame; every later call raises it. Look here after handling
+        the frames of a call, so as not to wait for more bytes of a connection that is lost."""
         self._partial: bytearray | None = None
+        self._needed = 0  # how long the partial frame must be before it is worth another look
 
     @property
     def waits(self) -> bool:
@@ -91,39 +96,61 @@ class FrameReader:
         return self._partial is not None
 
     def feed(self, received: bytes | memoryview) -> list[Frame]:
-        """The frames that these bytes complete."""
-        partial = self._partial
-        if partial is None:
-            return self._split(memoryview(received))
-        partial += received
-        if len(partial) < LENGTH_BYTES or len(partial) < self._length(partial, 0):
-            return []
-        self._partial = None
-        return self._split(memoryview(partial))
+        """The frames that these bytes complete.
 
-    def _split(self, data: memoryview) -> list[Frame]:
+        Bytes that are no frame raise at once if no frame came before them in this call; else those frames are
+        returned, and `error` says what came after them.
+        """
+        if self.error is not None:
+            raise _alike(self.error)
+        data: bytes | bytearray | memoryview = received
+        if self._partial is not None:
+            self._partial += received
+            if len(self._partial) < self._needed:
+                return []
+            data, self._partial = self._partial, None
         found: list[Frame] = []
-        at, end = 0, len(data)
-        while at < end:
-            if end - at < LENGTH_BYTES:
-                break
-            after = at + self._length(data, at)
-            if after > end:
-                break
-            _, kind, flags, zero, number = HEADER.unpack_from(data, at)
-            if kind not in KNOWN or zero:
-                raise Malformed(f"a frame of kind {kind} is not known here; see docs/protocol.md")
-            found.append(Frame(kind, flags, number, bytes(data[at + HEADER.size : after])))
-            at = after
-        if at < end:
-            self._partial = bytearray(data[at:])
+        try:
+            self._split(memoryview(data), found)
+        except (Malformed, TooLarge) as error:
+            self.error = _alike(error)
+            if not found:
+                raise
         return found
 
-    def _length(self, data: bytearray | memoryview, at: int) -> int:
-        """How long the frame at a place is, as a whole."""
-        length = int.from_bytes(data[at : at + LENGTH_BYTES], "little")
+    def _split(self, data: memoryview, found: list[Frame]) -> None:
+        at, end = 0, len(data)
+        needed = LENGTH_BYTES
+        while end - at >= LENGTH_BYTES:
+            whole = self._whole(int.from_bytes(data[at : at + LENGTH_BYTES], "little"))
+            needed = HEADER.size
+            if end - at < needed:
+                break
+            _, kind, flags, zero, number = HEADER.unpack_from(data, at)
+            # Looked at before the payload is here: nobody gets to fill memory with a frame that will be refused.
+            if kind not in KNOWN:
+                raise Malformed(f"a frame of kind {kind} is not known here; see docs/protocol.md")
+            if zero:
+                raise Malformed(f"a frame has {zero} where 0 has to be; see docs/protocol.md")
+            needed = whole
+            if end - at < needed:
+                break
+            found.append(Frame(kind, flags, number, bytes(data[at + HEADER.size : at + whole])))
+            at += whole
+            needed = LENGTH_BYTES
+        if at < end:
+            self._partial = bytearray(data[at:])
+            self._needed = needed
+
+    def _whole(self, length: int) -> int:
+        """How long a frame is, as a whole."""
         if length < FIXED_BYTES:
             raise Malformed(f"a frame of length {length} is too short to be one")
         if LENGTH_BYTES + length > self.bytes_max:
             raise TooLarge(f"a frame of {LENGTH_BYTES + length} bytes is over the limit of {self.bytes_max}")
         return LENGTH_BYTES + length
+
+
+def _alike(error: Malformed | TooLarge) -> Malformed | TooLarge:
+    """The same error without its traceback, which would keep alive what was received."""
+    return type(error)(*error.args)

@@ -24,6 +24,9 @@ from headwater.wire.frame import Frame, Kind
 VERSIONS = (1,)
 """Protocol versions that are spoken here, the newest first."""
 
+VERSIONS_NAMED = 8
+"""Versions that an error repeats of those that were offered."""
+
 Mechanism = Literal["none", "scram-sha-256", "certificate", "gatekeeper"]
 
 
@@ -125,4 +128,5 @@ def choose_version(offered: tuple[int, ...]) -> int:
     for version in VERSIONS:
         if version in offered:
             return version
-    raise Malformed(f"versions {list(offered)} of the protocol are not spoken here, but {list(VERSIONS)} are")
+    some = f"{list(offered[:VERSIONS_NAMED])}{' and more' if len(offered) > VERSIONS_NAMED else ''}"
+    raise Malformed(f"versions {some} of the protocol are not spoken here, but {list(VERSIONS)} are")

@@ -6,21 +6,74 @@ answer is a REPLY frame with the same id, whose type is in `REPLIES`, or an ERRO
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from headwater import errors
-from headwater.errors import Gap, HeadwaterError, Malformed
+from headwater.errors import Gap, HeadwaterError, Malformed, TooLarge
 from headwater.events import Event
 from headwater.message import DeadLetter, Headers, SubscriptionInfo, TopicInfo
+from headwater.wire.batches import check_count
 from headwater.wire.frame import Frame, Kind, pack
 
 TEXT_MAX = 4096
 """Characters of an error's text that are sent."""
 
+CAUSE_MAX = 200
+"""Characters of what the decoder says that an error repeats; it may quote what was sent."""
+
+REQUEST_BYTES_MAX = 1024 * 1024
+"""A longer request: TooLarge (413). What is decoded takes up to 30 times the bytes that it came in."""
+
+CARRIERS = frozenset(("Delay", "Stage"))
+"""Requests that bring messages: they may be as long as a frame, as most of them stays bytes."""
+
+OPTIONS_MAX = 32
+HEADERS_MAX = 10_000
+TIME_US_MAX = 253_402_300_799_000_000
+"""The last second of the year 9999, where calendars end."""
+SECONDS_MAX = 1e10
+
+U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+"""MessagePack has none above 2**64 - 1."""
+Micros = Annotated[int, msgspec.Meta(ge=0, le=TIME_US_MAX)]
+"""A moment: microseconds since 1970, UTC."""
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
+"""A duration; neither negative, nor infinite, nor no number."""
+
 Place = int | tuple[str, int]
-"""An offset, or a root and an offset in it."""
+"""An offset, or a root and an offset in it; none is negative, which `_check_places` sees to.
+
+Not of U64: a union of a number with a `Meta` and a tuple of fixed length makes msgspec 0.22 crash the interpreter at
+the next garbage collection.
+"""
+
+Option = str | int | float | bool | None
+
+OPTION_NAMES = frozenset(
+    (
+        "order",
+        "max_in_flight",
+        "ack_timeout_s",
+        "max_attempts",
+        "expire_after_s",
+        "on_gap",
+        "retry_delay_s",
+        "retry_delay_s_max",
+    )
+)
+"""Options that a request may name; `id` and `filter` are fields of it, where they are checked against the rules."""
+
+
+def _check_places(places: Iterable[Place]) -> None:
+    for place in places:
+        offset = place if isinstance(place, int) else place[1]
+        if offset < 0:
+            raise Malformed(f"offset {offset} cannot be one; offsets count from 1")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag=True, omit_defaults=True):
@@ -34,7 +87,7 @@ class Register(Request, frozen=True, kw_only=True):
     """A session: a new one, or the one that is named."""
 
     session: str | None = None
-    expire_after_s: float | None = None
+    expire_after_s: Seconds | None = None
     """How long it is kept once the connection is gone; None: the server's default."""
 
 
@@ -54,27 +107,32 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 class Subscribe(Request, frozen=True, kw_only=True):
     """Messages from now on, or from a place in history on; `number` is the client's name for it."""
 
-    number: int
+    number: U32
     filter: str
     kind: Literal["live", "named", "session", "replay", "follow"]
     id: str | None = None
     """Of a named one."""
-    start: Literal["earliest", "latest"] | int = "latest"
-    start_us: int | None = None
+    start: Literal["earliest", "latest"] | U64 = "latest"
+    start_us: Micros | None = None
     """A moment instead of `start`."""
-    options: dict[str, Any] = {}
-    """Those of a durable subscription that are not to be as they were, or the default."""
+    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = {}
+    """Those of a durable subscription that are not to be as they were, or the default; names in `OPTION_NAMES`."""
     when_full: str = "drop_oldest"
-    after: int | dict[str, int] | None = None
-    since_us: int | None = None
-    credit_messages: int = 0
-    credit_bytes: int = 0
+    after: U64 | dict[str, U64] | None = None
+    since_us: Micros | None = None
+    credit_messages: U64 = 0
+    credit_bytes: U64 = 0
+
+    def __post_init__(self) -> None:
+        unknown = self.options.keys() - OPTION_NAMES
+        if unknown:
+            raise Malformed(f"option {min(unknown)[:CAUSE_MAX]!r} is not known; use {', '.join(sorted(OPTION_NAMES))}")
 
 
 class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription as its session has it."""
 
-    number: int
+    number: U32
     id: str | None
     filter: str
     kind: str
@@ -85,7 +143,7 @@ class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
 class Leave(Request, frozen=True, kw_only=True):
     """Take no more from a subscription; a durable one stays, and so does its place."""
 
-    number: int
+    number: U32
 
 
 class Unsubscribe(Request, frozen=True, kw_only=True):
@@ -97,43 +155,43 @@ class Unsubscribe(Request, frozen=True, kw_only=True):
 class Nack(Request, frozen=True, kw_only=True):
     """A message failed this time."""
 
-    number: int
-    lease: int
-    offset: int
+    number: U32
+    lease: U64
+    offset: U64
     error: str = ""
-    delay_s: float | None = None
+    delay_s: Seconds | None = None
 
 
 class Reject(Request, frozen=True, kw_only=True):
     """A message will never succeed."""
 
-    number: int
-    lease: int
-    offset: int
+    number: U32
+    lease: U64
+    offset: U64
     error: str = ""
 
 
 class Extend(Request, frozen=True, kw_only=True):
     """More time for a message."""
 
-    number: int
-    lease: int
-    offset: int
-    seconds: float
+    number: U32
+    lease: U64
+    offset: U64
+    seconds: Seconds
 
 
 class Seek(Request, frozen=True, kw_only=True):
     """Go on from elsewhere."""
 
-    number: int
-    to: Literal["earliest", "latest"] | int = "latest"
-    to_us: int | None = None
+    number: U32
+    to: Literal["earliest", "latest"] | U64 = "latest"
+    to_us: Micros | None = None
 
 
 class Pause(Request, frozen=True, kw_only=True):
     """Hand out nothing, or go on."""
 
-    number: int
+    number: U32
     paused: bool
 
 
@@ -145,11 +203,11 @@ class Delay(Request, frozen=True, kw_only=True):
 
     topic: str
     payload: bytes
-    deliver_at_us: int
+    deliver_at_us: Micros
     retain: bool = False
     key: bytes | None = None
-    headers: Headers = ()
-    ttl_s: float | None = None
+    headers: Annotated[Headers, msgspec.Meta(max_length=HEADERS_MAX)] = ()
+    ttl_s: Seconds | None = None
 
 
 class Delayed(msgspec.Struct, frozen=True):
@@ -162,12 +220,12 @@ class Stage(Request, frozen=True, kw_only=True):
     """Store messages of a producer's epoch that nobody sees before they are committed: a body of one root."""
 
     producer: str
-    epoch: int
+    epoch: U63
     part: str
     """Which part of the epoch this is; staging a part again replaces it."""
     root: str
-    count: int
-    crc: int
+    count: U32
+    crc: U32
     body: bytes
 
 
@@ -175,7 +233,7 @@ class CommitStage(Request, frozen=True, kw_only=True):
     """Make parts of an epoch visible, once; parts that are not named are dropped."""
 
     producer: str
-    epoch: int
+    epoch: U63
     parts: tuple[str, ...]
 
 
@@ -183,7 +241,7 @@ class DropStage(Request, frozen=True, kw_only=True):
     """Forget what was staged of an epoch and never committed."""
 
     producer: str
-    epoch: int
+    epoch: U63
 
 
 # Looking
@@ -236,6 +294,10 @@ class DeadLetters(Request, frozen=True, kw_only=True):
     id: str
     offset: Place | None = None
 
+    def __post_init__(self) -> None:
+        if self.offset is not None:
+            _check_places((self.offset,))
+
 
 class Redrive(Request, frozen=True, kw_only=True):
     """Hand dead letters to their subscription again."""
@@ -243,12 +305,18 @@ class Redrive(Request, frozen=True, kw_only=True):
     id: str
     offsets: tuple[Place, ...] | None = None
 
+    def __post_init__(self) -> None:
+        _check_places(self.offsets or ())
+
 
 class DropDeadLetters(Request, frozen=True, kw_only=True):
     """Forget dead letters."""
 
     id: str
     offsets: tuple[Place, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_places(self.offsets or ())
 
 
 class Purge(Request, frozen=True, kw_only=True):
@@ -431,6 +499,9 @@ _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(AnyRequest)
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises."""
+
 BY_NAME = {
     name: error for name, error in vars(errors).items() if isinstance(error, type) and issubclass(error, HeadwaterError)
 }
@@ -441,6 +512,12 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
+class _Named(msgspec.Struct):
+    """A request of which nothing but its name is decoded."""
+
+    do: str
+
+
 def decode(payload: bytes, type: Any) -> Any:
     """The value of a type; Malformed if it is none."""
     decoder = _decoders.get(type)
@@ -448,17 +525,26 @@ def decode(payload: bytes, type: Any) -> Any:
         decoder = _decoders[type] = msgspec.msgpack.Decoder(type)
     try:
         return decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"a frame's MessagePack cannot be read: {error}") from None
+    except UNREADABLE as error:
+        raise Malformed(f"a frame's MessagePack cannot be read: {_cut(error)}") from None
 
 
 def read_request(frame: Frame) -> Request:
     """What a REQUEST frame asks for."""
+    size = len(frame.payload)
+    if size > REQUEST_BYTES_MAX and decode(frame.payload, _Named).do not in CARRIERS:
+        raise TooLarge(f"a request of {size} bytes is over the limit of {REQUEST_BYTES_MAX}; ask in several")
     try:
         request: Request = _requests.decode(frame.payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"a request cannot be read: {error}") from None
+    except UNREADABLE as error:
+        raise Malformed(f"a request cannot be read: {_cut(error)}") from None
+    if type(request) is Stage:
+        check_count(request.count, request.body)
     return request
+
+
+def _cut(error: BaseException) -> str:
+    return str(error)[:CAUSE_MAX]
 
 
 def pack_request(id: int, request: Request) -> bytes:
@@ -475,12 +561,17 @@ def problem_of(error: BaseException) -> Problem:
     """An error as it is sent; of one that is not ours, its type alone."""
     if isinstance(error, Gap):
         return Problem(
-            kind="Gap", code=error.code, text="", gap=(error.root, error.first, error.last, error.reason[:TEXT_MAX])
+            kind="Gap", code=error.code, text="", gap=(error.root, error.first, error.last, _sendable(error.reason))
         )
     if isinstance(error, HeadwaterError):
         text = str(error.args[0]) if error.args else ""
-        return Problem(kind=type(error).__name__, code=error.code, text=text[:TEXT_MAX])
+        return Problem(kind=type(error).__name__, code=error.code, text=_sendable(text))
     return Problem(kind="Failed", code=500, text=f"the server failed at it ({type(error).__name__}); see its log")
+
+
+def _sendable(text: str) -> str:
+    """Text that UTF-8 can say: a file's name in it may hold what it cannot."""
+    return text[:TEXT_MAX].encode("utf-8", "replace").decode()
 
 
 def error_of(problem: Problem) -> HeadwaterError:
@@ -488,6 +579,7 @@ def error_of(problem: Problem) -> HeadwaterError:
     if problem.gap is not None:
         return Gap(*problem.gap)
     known = BY_NAME.get(problem.kind)
-    if known is None or known is Gap:
-        known = next((error for error in BY_NAME.values() if error.code == problem.code), HeadwaterError)
+    if known is None or known is Gap:  # a Gap says which messages, or it is none
+        alike = (error for error in BY_NAME.values() if error.code == problem.code and error is not Gap)
+        known = next(alike, HeadwaterError)
     return known(problem.text)
