@@ -142,9 +142,10 @@ def _int32(numbers: Sequence[int]) -> bytes:
 
 
 def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:
-    bits = sum(1 << place for place, key in enumerate(keys) if key is not None)
+    """A bit for each key that there is, the lowest first."""
     length = (len(keys) + 7) // 8
-    return bits.to_bytes(length, "little"), ZEROS[: -length & 7]
+    digits = "".join(["0" if key is None else "1" for key in reversed(keys)])
+    return int(digits, 2).to_bytes(length, "little"), ZEROS[: -length & 7]
 
 
 def columns_of(data: bytes) -> int:
@@ -355,10 +356,12 @@ def _names(reader: _Reader, count: int) -> tuple[str, ...]:
 
 def _read_keys(reader: _Reader, count: int) -> list[bytes | None]:
     bits = int.from_bytes(reader.numbers("B", (count + 7) // 8, 1), "little")
+    there = f"{bits:0{count}b}"[: -count - 1 : -1]
     offsets, start = reader.binary(count)
+    data = reader.data
     return [
-        reader.data[start + offsets[place] : start + offsets[place + 1]] if bits >> place & 1 else None
-        for place in range(count)
+        data[start + a : start + b] if bit == "1" else None
+        for bit, (a, b) in zip(there, pairwise(offsets), strict=True)
     ]
 
 
