@@ -218,6 +218,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tls_certificate: str = ""
     """A PEM file; with it and `tls_key` the port speaks TLS."""
     tls_key: str = ""
+    """The private key of `tls_certificate`: a PEM file without a passphrase."""
     tls_client_ca: str = ""
     """A PEM file; clients may, and with auth="certificate" must, show a certificate of it."""
 
