@@ -37,7 +37,8 @@ class Events:
     def add(self, kind: str, text: str) -> None:
         """Note something, from any thread."""
         self._events.append(Event(kind, text, self._clock.now_us()))
-        log.log(logging.INFO if kind in ("torn", "dead", "expired") else logging.WARNING, "%s: %s", kind, text)
+        level = logging.INFO if kind in ("torn", "dead", "expired") else logging.WARNING
+        log.log(level, "%s: %s", kind, text, extra={"event": kind, "fields": {"text": text}})
 
     def trouble(self, text: str) -> None:
         """Something failed that nobody was waiting for."""
