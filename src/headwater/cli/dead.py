@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater import DeadLetter, Malformed
-from headwater.cli.options import DATA, Data, Hex, Json, look, own
+from headwater.cli.options import Data, Hex, Json, Url, look, own
 from headwater.cli.output import clock_time, console, emit, iso, message_object, preview, safe, say, shown
 
 app = typer.Typer(help="Dead letters: list, show, redrive, drop.", no_args_is_help=True)
@@ -22,14 +22,15 @@ All = Annotated[bool, typer.Option("--all", help="All of them.")]
 @app.command("list")
 def list_(
     id: Annotated[str | None, typer.Argument(help="Of this subscription; all if left out.")] = None,
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """List dead letters.
 
     With --json: an object for each, as a message, with subscription, attempts, errors and dead_at.
     """
-    with look(data) as bus:
+    with look(data, url) as bus:
         ids = [id] if id is not None else [info.id for info in bus.subscriptions() if info.dead]
         letters = [letter for name in ids for letter in bus.dead_letters(name)]
     if json:
@@ -57,11 +58,12 @@ def show(
     id: Id,
     offset: Annotated[int, typer.Argument(help="Which of them.")],
     hex: Hex = False,
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Show a dead letter whole: its errors, headers and payload."""
-    with look(data) as bus:
+    with look(data, url) as bus:
         letter = bus.dead_letter(id, offset)
     if json:
         emit(_object(letter))
@@ -83,19 +85,23 @@ def show(
 
 
 @app.command()
-def redrive(id: Id, offsets: Offsets = None, all: All = False, data: Data = DATA, json: Json = False) -> None:
+def redrive(
+    id: Id, offsets: Offsets = None, all: All = False, data: Data = None, url: Url = None, json: Json = False
+) -> None:
     """Hand dead letters to their subscription again, in order, and to no other."""
     _check(offsets, all)
-    with own(data) as bus:
+    with own(data, url) as bus:
         count = bus.redrive(id, offsets or None)
     _done(id, "redriven", count, offsets, json)
 
 
 @app.command()
-def drop(id: Id, offsets: Offsets = None, all: All = False, data: Data = DATA, json: Json = False) -> None:
+def drop(
+    id: Id, offsets: Offsets = None, all: All = False, data: Data = None, url: Url = None, json: Json = False
+) -> None:
     """Forget dead letters for good."""
     _check(offsets, all)
-    with own(data) as bus:
+    with own(data, url) as bus:
         count = bus.drop_dead_letters(id, offsets or None)
     _done(id, "dropped", count, offsets, json)
 

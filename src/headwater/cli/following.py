@@ -9,8 +9,11 @@ from datetime import datetime
 from headwater import Bus, Gap, Message
 from headwater.cli.output import remark
 from headwater.clock import SECOND_US, SystemClock
+from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
 
+LOT = 1000
+"""Messages that are asked of a server at once."""
 LOOK_EVERY_S = 0.05
 LOOK_SHARE = 5
 """A look that takes long is followed by a pause of so many times that, to leave the machine to others."""
@@ -32,6 +35,20 @@ def messages_of(reading: Reading) -> Iterator[Message]:
             return
         except Gap as gap:
             remark(f'messages {gap.first} to {gap.last} of "{gap.root}" are gone: {gap.reason}')
+
+
+def served(reader: Live | Reading, timeout_s: float | None) -> Iterator[Message | None]:
+    """Messages that a server sends, as they come, and None after each lot; ends when none came for so long."""
+    while True:
+        try:
+            lot = reader.batch(LOT, timeout_s)
+        except Gap as gap:
+            remark(f'messages {gap.first} to {gap.last} of "{gap.root}" are gone: {gap.reason}')
+            continue
+        if not lot:
+            return
+        yield from lot
+        yield None
 
 
 class Follower:

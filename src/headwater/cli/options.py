@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -15,7 +17,22 @@ from headwater.errors import Malformed
 DATA = "headwater-data"
 
 Data = Annotated[
-    str, typer.Option("--data", envvar="HEADWATER_DATA", metavar="FOLDER", help="The folder that holds the data.")
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="FOLDER",
+        help=f"The folder that holds the data ({DATA} if nothing is said). Or set HEADWATER_DATA.",
+        show_default=False,
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="A server instead of a folder: headwater://name:secret@host:7411. Or set HEADWATER_URL.",
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="For machines: JSON, one object a line.")]
 Hex = Annotated[bool, typer.Option("--hex", help="Show payloads in hexadecimal, also those that are text.")]
@@ -25,14 +42,60 @@ RELATIVE = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def own(data: str) -> headwater.Bus:
-    """The bus on a folder, to change it."""
-    return headwater.open(data)
+class Place(NamedTuple):
+    """Where a command works: on a folder, or at a server."""
+
+    data: str
+    url: str | None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it is a server that answers."""
+        return self.url is not None
 
 
-def look(data: str) -> headwater.Bus:
-    """The bus on a folder, to look at it; also while another process owns it."""
-    return headwater.open(data, read_only=True)
+def place(data: str | None, url: str | None) -> Place:
+    """What was said, by flags or else by the environment; saying both is Malformed."""
+    if data is not None and url is not None:
+        raise Malformed("--data is a folder, --url a server; give one of them")
+    if data is None and url is None:
+        data, url = os.environ.get("HEADWATER_DATA") or None, os.environ.get("HEADWATER_URL") or None
+        if data is not None and url is not None:
+            raise Malformed("HEADWATER_DATA and HEADWATER_URL are both set; unset one, or say --data or --url")
+    return Place(data or DATA, url)
+
+
+def own(data: str | None, url: str | None) -> headwater.Bus:
+    """The bus on a folder, to change it; or that of a server."""
+    at = place(data, url)
+    return headwater.open(at.data) if at.url is None else connect(at.url)
+
+
+def look(data: str | None, url: str | None) -> headwater.Bus:
+    """The bus on a folder, to look at it, also while another process owns it; or that of a server."""
+    at = place(data, url)
+    return headwater.open(at.data, read_only=True) if at.url is None else connect(at.url)
+
+
+def connect(url: str) -> headwater.Bus:
+    """The bus of a server: another class with the same methods."""
+    opener: Callable[[str], headwater.Bus] | None = getattr(headwater, "connect", None)
+    if opener is None:
+        raise Malformed("this Headwater has no client yet; work on the folder, with --data")
+    return opener(url)
+
+
+def without_secret(url: str) -> str:
+    """A URL as it may be shown."""
+    return re.sub(r"(://[^:@/\s]*):\S*@", r"\1:***@", url)
+
+
+def folder(data: str | None, url: str | None, what: str) -> str:
+    """The folder, for a command that needs the files themselves."""
+    at = place(data, url)
+    if at.url is not None:
+        raise Malformed(f"{what}; on the server's machine, say --data FOLDER instead of --url")
+    return at.data
 
 
 def moment(text: str, *, ago: bool = False) -> datetime:

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from headwater import Bus, Malformed, Outgoing, Receipt
-from headwater.cli.options import DATA, Data, Json, moment, own
+from headwater.cli.options import Data, Json, Url, moment, own
 from headwater.cli.output import emit, iso, progress, safe, say, size
 
 CHUNK_MESSAGES = 1000
@@ -69,7 +69,8 @@ def pub(
     sequence: Annotated[
         int | None, typer.Option("--sequence", min=0, help="Of the (first) message of this producer.")
     ] = None,
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Publish to a topic. It ends when everything is on disk.
@@ -87,7 +88,7 @@ def pub(
     at = moment(deliver_at) if deliver_at is not None else None
     pairs = tuple(_pair(text) for text in header or ())
     note = Note(topic, retain, key.encode() if key is not None else None, pairs, ttl_s, at, producer, sequence)
-    with own(data) as bus:
+    with own(data, url) as bus:
         if count is not None:
             _publish_all(bus, note, _load(count, payload, SIZE_DEFAULT if bytes_ is None else bytes_), count, json)
         elif stdin:

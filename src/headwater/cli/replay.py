@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from headwater import Message
-from headwater.cli.following import Follower, messages_of
-from headwater.cli.options import DATA, Data, Hex, Json, Raw, look, moment
+from headwater import Bus, Message
+from headwater.cli.following import Follower, messages_of, served
+from headwater.cli.options import Data, Hex, Json, Raw, Url, look, moment, place
 from headwater.cli.options import after as after_of
 from headwater.cli.output import Messages
 
@@ -29,19 +30,21 @@ def replay(
     count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many.")] = None,
     hex: Hex = False,
     raw: Raw = False,
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Show the messages that are stored, in order; works beside the process that owns the folder."""
+    at = place(data, url)
     messages = Messages(json, hex, raw)
-    place = after_of(after or [])
+    begin = after_of(after or [])
     moment_ = moment(since, ago=True) if since is not None else None
-    with look(data) as bus:
+    with look(data, url) as bus:
         found: Iterable[Message | None]
         if follow:
-            found = Follower(bus, filter, place, moment_).messages(None)
+            found = _followed(bus, filter, begin, moment_, at.is_served)
         else:
-            found = messages_of(bus.replay(filter, after=place, since=moment_))
+            found = messages_of(bus.replay(filter, after=begin, since=moment_))
         seen = 0
         for message in found:
             if message is None:
@@ -52,3 +55,11 @@ def replay(
             if seen == count:
                 break
         messages.flush()
+
+
+def _followed(
+    bus: Bus, filter: str, after: int | Mapping[str, int] | None, since: datetime | None, is_served: bool
+) -> Iterator[Message | None]:
+    if is_served:
+        return served(bus.follow(filter, after=after, since=since), None)
+    return Follower(bus, filter, after, since).messages(None)

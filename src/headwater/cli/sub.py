@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from headwater import Bus, Gap, Malformed
-from headwater.cli.following import Follower
-from headwater.cli.options import DATA, Data, Hex, Json, Raw, look, own, start
+from headwater import Bus, Gap, Malformed, Message
+from headwater.cli.following import Follower, served
+from headwater.cli.options import Data, Hex, Json, Raw, Url, look, own, place, start
 from headwater.cli.output import Messages, remark
 from headwater.clock import SECOND_US, SystemClock
 from headwater.delivery.consumer import Consumer
@@ -41,44 +42,43 @@ def sub(
     ] = None,
     hex: Hex = False,
     raw: Raw = False,
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Show messages as they come, until Ctrl-C.
 
-    Without --id it looks on beside the process that owns the folder: retained messages first, then what is new. With
-    --id it is a consumer of a durable subscription and owns the folder itself: it goes on where that subscription was,
-    and what it has shown is acked.
+    Without --id it looks on, beside the process that owns the folder or at a server: retained messages first, then
+    what is new. With --id it is a consumer of a durable subscription, and without a server owns the folder itself: it
+    goes on where that subscription was, and what it has shown is acked.
 
     Ends with code 1 if --count was not reached within --timeout-s.
     """
+    at = place(data, url)
     messages = Messages(json, hex, raw)
     if id is None:
         if from_ is not None or order is not None or not ack:
             raise Malformed("--start, --order and --no-ack are about a durable subscription; name it with --id")
-        with look(data) as bus:
-            seen = _watch(bus, filter, messages, count, timeout_s)
+        with look(data, url) as bus:
+            seen = _watch(bus, filter, messages, count, timeout_s, at.is_served)
     else:
-        with own(data) as bus:
+        with own(data, url) as bus:
             begin = start(from_) if from_ is not None else "latest"
             with bus.subscribe(filter, id=id, start=begin, order=order) as consumer:
-                seen = _consume(consumer, messages, ack, count, timeout_s)
+                # How many may be in flight, a server keeps to itself; there, it just sends no more.
+                window = None if at.is_served else consumer.subscriber.options.max_in_flight
+                seen = _consume(consumer, messages, None if ack else window, ack, count, timeout_s)
     messages.flush()
     if count is not None and seen < count:
         remark(f"{seen} of {count} messages came")
         raise typer.Exit(1)
 
 
-def _watch(bus: Bus, filter: str, messages: Messages, count: int | None, timeout_s: float | None) -> int:
-    follower = Follower(bus, filter, after=bus.ends())
+def _watch(
+    bus: Bus, filter: str, messages: Messages, count: int | None, timeout_s: float | None, is_served: bool
+) -> int:
     seen = 0
-    for message in bus.retained(filter):
-        messages.print(message)
-        seen += 1
-        if seen == count:
-            return seen
-    messages.flush()
-    for fresh in follower.messages(timeout_s):
+    for fresh in served(bus.subscribe(filter), timeout_s) if is_served else _beside(bus, filter, timeout_s):
         if fresh is None:
             messages.flush()
             continue
@@ -89,13 +89,22 @@ def _watch(bus: Bus, filter: str, messages: Messages, count: int | None, timeout
     return seen
 
 
-def _consume(consumer: Consumer, messages: Messages, ack: bool, count: int | None, timeout_s: float | None) -> int:
+def _beside(bus: Bus, filter: str, timeout_s: float | None) -> Iterator[Message | None]:
+    """What a live subscription would get, beside the process that owns the folder."""
+    follower = Follower(bus, filter, after=bus.ends())
+    yield from bus.retained(filter)
+    yield None
+    yield from follower.messages(timeout_s)
+
+
+def _consume(
+    consumer: Consumer, messages: Messages, window: int | None, ack: bool, count: int | None, timeout_s: float | None
+) -> int:
     seen = 0
-    window = consumer.subscriber.options.max_in_flight
     clock = SystemClock()
     heard_us = clock.monotonic_us()
     while count is None or seen < count:
-        if not ack and seen >= window:
+        if window is not None and seen >= window:
             remark(
                 f"{window} messages are in flight, as many as this subscription allows; without acks there are no more"
             )

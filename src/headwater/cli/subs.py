@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from headwater import Bus, NotFound, SubscriptionInfo
-from headwater.cli.options import DATA, Data, Json, look, own, start
+from headwater.cli.options import Data, Json, Url, look, own, place, start
 from headwater.cli.output import console, emit, safe, say
 
 app = typer.Typer(help="Durable subscriptions: list them, or delete, pause, resume, seek one.")
@@ -19,25 +19,27 @@ Id = Annotated[str, typer.Argument(help="Which subscription.")]
 
 
 @app.callback(invoke_without_command=True)
-def subs(context: typer.Context, data: Data = DATA, json: Json = False) -> None:
+def subs(context: typer.Context, data: Data = None, url: Url = None, json: Json = False) -> None:
     """List durable subscriptions: lag, retrying, dead; or delete, pause, resume or seek one.
 
     It works beside the process that owns the folder. What is in flight, and how many consumers there are, only that
-    process knows.
+    process knows; a server says it.
 
     With --json: an object for each (id, filter, order, lag, retrying, dead, paused, floors: per root, the offset up to
-    which everything is done).
+    which everything is done; of a server also in_flight, consumers).
     """
     if context.invoked_subcommand is not None:
         return
-    with look(data) as bus:
+    is_owner = place(data, url).is_served
+    with look(data, url) as bus:
         found = bus.subscriptions()
     if not json:
-        console().print(table_of(found, is_owner=False))
+        console().print(table_of(found, is_owner))
         return
     for info in found:
         one = msgspec.structs.asdict(info)
-        del one["in_flight"], one["consumers"]
+        if not is_owner:
+            del one["in_flight"], one["consumers"]
         emit(one)
 
 
@@ -75,25 +77,25 @@ def _warn(count: int, style: str) -> str:
 
 
 @app.command()
-def delete(id: Id, data: Data = DATA, json: Json = False) -> None:
+def delete(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Delete a subscription, its place and its dead letters."""
-    with own(data) as bus:
+    with own(data, url) as bus:
         bus.unsubscribe(id)
     _done(id, "deleted", json)
 
 
 @app.command()
-def pause(id: Id, data: Data = DATA, json: Json = False) -> None:
+def pause(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Hand out nothing, to any consumer, until it is resumed."""
-    with own(data) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
+    with own(data, url) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
         consumer.pause()
     _done(id, "paused", json)
 
 
 @app.command()
-def resume(id: Id, data: Data = DATA, json: Json = False) -> None:
+def resume(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Go on after pause."""
-    with own(data) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
+    with own(data, url) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
         consumer.resume()
     _done(id, "resumed", json)
 
@@ -102,13 +104,14 @@ def resume(id: Id, data: Data = DATA, json: Json = False) -> None:
 def seek(
     id: Id,
     to: Annotated[str, typer.Argument(help="earliest, latest, an offset, a moment, or 10m (ago).")],
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Go on from another place."""
-    place = start(to)
-    with own(data) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
-        consumer.seek(place)
+    where = start(to)
+    with own(data, url) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
+        consumer.seek(where)
     _done(id, f"goes on from {to}", json)
 
 

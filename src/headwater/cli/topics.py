@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from headwater import Bus, TopicInfo
 from headwater.cli.following import pause
-from headwater.cli.options import DATA, Data, Json, look
+from headwater.cli.options import Data, Json, Url, look, place
 from headwater.cli.output import console, emit, safe
 
 INTERVAL_S = 1.0
@@ -29,7 +29,8 @@ def topics(
         float | None,
         typer.Option("--interval", min=0.05, help="Seconds between looks; also without --watch, to see rates once."),
     ] = None,
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Show topics as a tree: messages, last offset, whether there is a retained value (●), and messages per second.
@@ -39,17 +40,24 @@ def topics(
     With --json: an object for each topic (topic, messages, last_offset, retained, and rate where there are two looks);
     with --watch, all of them at each look.
     """
-    with look(data) as bus:
+    is_served = place(data, url).is_served
+    with look(data, url) as bus:
+        # A server always knows; beside an owner one has to look again.
+        refresh = _nothing if is_served else bus.refresh
         before = Sample(bus.topics(filter))
         if watch:
-            _watch(bus, filter, before, interval_s or INTERVAL_S, depth, json)
+            _watch(bus, refresh, filter, before, interval_s or INTERVAL_S, depth, json)
         elif interval_s is not None:
             pause(interval_s)
-            bus.refresh()
+            refresh()
             sample = Sample(bus.topics(filter))
             _show(sample, sample.rates_since(before), depth, json)
         else:
             _show(before, None, depth, json)
+
+
+def _nothing() -> None:
+    pass
 
 
 class Sample:
@@ -66,18 +74,26 @@ class Sample:
         return {info.topic: max(0, info.messages - known.get(info.topic, 0)) / elapsed_s for info in self.topics}
 
 
-def _watch(bus: Bus, filter: str, before: Sample, interval_s: float, depth: int | None, json: bool) -> None:
+def _watch(
+    bus: Bus,
+    refresh: Callable[[], None],
+    filter: str,
+    before: Sample,
+    interval_s: float,
+    depth: int | None,
+    json: bool,
+) -> None:
     if json:
         while True:
             pause(interval_s)
-            bus.refresh()
+            refresh()
             sample = Sample(bus.topics(filter))
             _show(sample, sample.rates_since(before), depth, json)
             before = sample
     with Live(tree_of(before.topics, None, depth), console=console(), auto_refresh=False) as live:
         while True:
             pause(interval_s)
-            bus.refresh()
+            refresh()
             sample = Sample(bus.topics(filter))
             live.update(tree_of(sample.topics, sample.rates_since(before), depth), refresh=True)
             before = sample

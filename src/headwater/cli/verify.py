@@ -11,7 +11,7 @@ from rich.text import Text
 
 import headwater
 from headwater import NotFound
-from headwater.cli.options import DATA, Data, Json
+from headwater.cli.options import Data, Json, Url, folder
 from headwater.cli.output import console, emit, progress, safe, say, size
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles, Files
@@ -28,7 +28,8 @@ def verify(
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Copy bad bytes into quarantine/ and record them as gaps.")
     ] = False,
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Walk every byte: checksums, roots, offsets, indexes, the journal, the version. Code 1 if anything is damaged.
@@ -40,6 +41,7 @@ def verify(
     torn_bytes, damages, notes), then one for the folder (folder, is_whole, quarantined, journal_batches,
     journal_pending, troubles).
     """
+    data = folder(data, url, "verify walks the files of a folder")
     files = DiskFiles()
     if not files.exists(f"{data}/{VERSION}") and not files.exists(f"{data}/streams"):
         raise NotFound(f'"{data}" is no Headwater folder; name one with --data')
