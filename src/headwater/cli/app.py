@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import acl, bench, clients, dead, demo, keeping, pub, replay, sub, subs, topics, verify
+from headwater.cli import acl, bench, clients, dead, demo, keeping, pub, replay, serve, sub, subs, topics, verify
 from headwater.cli.output import complain
 from headwater.errors import HeadwaterError
 
@@ -51,7 +51,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="Headwater: publish, subscribe and replay on a folder. Every command has its own --help.",
+    help="Headwater: publish, subscribe and replay, on a folder or at a server. Every command has its own --help.",
     epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -74,11 +74,12 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
     ] = False,
 ) -> None:
-    """Headwater: publish, subscribe and replay on a folder. Every command has its own --help."""
+    """Headwater: publish, subscribe and replay, on a folder or at a server. Every command has its own --help."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+app.command()(serve.serve)
 app.command()(pub.pub)
 app.command()(sub.sub)
 app.command()(replay.replay)

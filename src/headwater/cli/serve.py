@@ -1,0 +1,108 @@
+"""`headwater serve`: the bus of a folder, for clients on the network."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from headwater.cli.options import Json
+from headwater.cli.output import emit
+from headwater.clock import SystemClock, to_datetime
+from headwater.errors import Malformed
+from headwater.settings import flag, load
+
+
+def serve(
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="FOLDER", help="The folder that holds the data.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Where to listen; beyond loopback only with --auth.")
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="The native port; 0 for one that is free.")] = None,
+    unix: Annotated[
+        str | None, typer.Option("--unix", metavar="PATH", help="A Unix socket to listen on as well.")
+    ] = None,
+    auth: Annotated[str | None, typer.Option("--auth", help="none, scram, certificate or gatekeeper.")] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option("--tls-certificate", metavar="FILE", help="PEM; with --tls-key the port speaks TLS.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="PEM, without a passphrase.")] = None,
+    tls_client_ca: Annotated[
+        str | None, typer.Option("--tls-client-ca", metavar="FILE", help="PEM; whose clients' certificates count.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting: segment_bytes=64MiB. May be repeated."),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="Instead of HEADWATER_CONFIG or ./headwater.toml.")
+    ] = None,
+    log_json: Annotated[
+        bool | None, typer.Option("--log-json/--log-text", help="Log one JSON object a line.", show_default=False)
+    ] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show every setting, and where it came from, and end.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Serve a folder to clients: headwater.connect("headwater://127.0.0.1:7411").
+
+    Settings come from headwater.toml, then HEADWATER_*, then flags. When it is ready it prints one line with its URL;
+    logs go to stderr. SIGTERM or Ctrl-C: it takes no more connections, finishes what is under way, tells its clients
+    and ends with code 0; a second one ends it at once. SIGHUP: it reads certificates, clients and rules anew.
+
+    With --print-config --json: an object for each setting (setting, value, default, source, from, description).
+    """
+    named = {
+        "data": data,
+        "host": host,
+        "port": port,
+        "unix_path": unix,
+        "auth": auth,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
+        "log_json": log_json,
+        "log_level": log_level,
+    }
+    loaded = load(_flags(named, set_ or []), os.environ, config)
+    if print_config:
+        from headwater.cli.print_config import show
+
+        show(loaded, json)
+        return
+    if json:
+        raise Malformed("--json is about --print-config; for logs as JSON use --log-json")
+    from headwater.server.process import run
+
+    raise typer.Exit(run(loaded, lambda url: _announce(url, loaded.process.log_json)))
+
+
+def _flags(named: Mapping[str, object], others: list[str]) -> dict[str, tuple[str, object]]:
+    flags: dict[str, tuple[str, object]] = {
+        name: ("--" + name.removesuffix("_path").replace("_", "-"), value)
+        for name, value in named.items()
+        if value is not None
+    }
+    for text in others:
+        name, given = flag(text)
+        if name in flags:
+            raise Malformed(f"setting {name} is given twice, as {flags[name][0]} and as {given[0]}; leave one out")
+        flags[name] = given
+    return flags
+
+
+def _announce(url: str, as_json: bool) -> None:
+    """The one line on stdout."""
+    if as_json:
+        time = to_datetime(SystemClock().now_us()).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        emit({"time": time, "level": "info", "event": "ready", "url": url, "pid": os.getpid()})
+    else:
+        print(f"headwater is ready at {url}")
+    sys.stdout.flush()

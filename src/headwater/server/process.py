@@ -1,0 +1,145 @@
+"""The process that serves: it opens the folder, listens, hears signals, and ends in order.
+
+SIGTERM, SIGINT   takes no more connections, finishes what is under way, tells the clients, ends with code 0;
+                  a second one ends it at once, with 128 + the signal
+SIGHUP            reads certificates, clients and rules anew; what is wrong is logged, and the old ones stay
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import inspect
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from headwater.bus import Bus
+from headwater.config import Serving
+from headwater.errors import Conflict, Failed, HeadwaterError
+from headwater.server.exposure import check_exposure, is_loopback
+from headwater.server.log import Log, configure
+from headwater.server.tls import open_tls
+from headwater.settings import Loaded
+
+log = Log("headwater.server.process")
+
+
+def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
+    """Serve until a signal comes; `announce` gets the URL once clients may come. The exit code."""
+    configure(loaded.process.log_json, loaded.process.log_level)
+    check_exposure(loaded.serving)
+    open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
+        return runner.run(_serve(bus, loaded.serving, announce))
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(bus: Bus, serving: Serving, announce: Callable[[str], None]) -> int:
+    from headwater.server.server import Server
+
+    server = Server(bus, serving)
+    signals = Signals(server)
+    try:
+        await server.start()
+    except (OSError, HeadwaterError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(cause, OSError):
+            raise _unable_to_listen(cause, serving) from None
+        raise
+    signals.listen()
+    _warn_of_plain_text(serving)
+    announce(url_of(serving, server.port))
+    notify("READY=1")
+    await signals.ended.wait()
+    notify("STOPPING=1")
+    log.info("draining", seconds_max=serving.drain_s)
+    await server.drain()
+    await server.stop()
+    log.info("stopped")
+    return 0
+
+
+class Signals:
+    """What signals ask of the server."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._reloading: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()
+
+    def listen(self) -> None:
+        """From now on signals are heard."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _end(self, number: int) -> None:
+        if self.ended.is_set():
+            # What was acked is on disk; everything else may be lost by whoever asks twice.
+            log.warning("ended-at-once", signal=signal.Signals(number).name)
+            os._exit(128 + number)
+        log.info("signal", signal=signal.Signals(number).name)
+        self.ended.set()
+
+    def _reload(self) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
+
+    async def _reload_all(self) -> None:
+        try:
+            done = self._server.reload()
+            if inspect.isawaitable(done):
+                await done
+        except Exception:  # whatever a file or a row holds, those who are connected stay so
+            log.error("reload-failed")
+        else:
+            log.info("reloaded")
+
+
+def _unable_to_listen(error: OSError, serving: Serving) -> HeadwaterError:
+    where = f"port {serving.port} of {serving.host}"
+    if serving.unix_path and serving.unix_path in str(error):
+        where = f'the socket "{serving.unix_path}"'
+    match error.errno:
+        case errno.EADDRINUSE:
+            return Conflict(f"{where} is in use, perhaps by another headwater; end that, or use --port (0: a free one)")
+        case errno.EACCES | errno.EPERM:
+            return Failed(f"{where} is not open to this user; use a port from 1024 up, or a path that it may write to")
+        case errno.EADDRNOTAVAIL:
+            return Failed(f"{serving.host} is no address of this machine; use one that it has with --host")
+        case _:
+            return Failed(f"cannot listen on {where}: {error.strerror or error}")
+
+
+def _warn_of_plain_text(serving: Serving) -> None:
+    if not serving.tls_certificate and serving.host != "localhost" and not is_loopback(serving.host):
+        log.warning("plain-text", host=serving.host, advice="messages can be read on the way; give --tls-certificate")
+
+
+def url_of(serving: Serving, port: int) -> str:
+    """Where clients find the server."""
+    host = f"[{serving.host}]" if ":" in serving.host else serving.host
+    return f"{'headwaters' if serving.tls_certificate else 'headwater'}://{host}:{port}"
+
+
+def notify(state: str) -> None:
+    """Tell systemd, where it started us and wants to know (sd_notify)."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+            out.sendto(state.encode(), "\0" + path[1:] if path.startswith("@") else path)
+    except OSError as error:
+        log.warning("notify-failed", reason=error)
