@@ -30,6 +30,8 @@ log = Log("headwater.server.process")
 def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     """Serve until a signal comes; `announce` gets the URL once clients may come. The exit code."""
     configure(loaded.process.log_json, loaded.process.log_level)
+    # Asked to reload before there is anything to: that is done, not a reason to die of, as it would be by default.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     check_exposure(loaded.serving)
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
@@ -63,7 +65,10 @@ async def _serve(bus: Bus, serving: Serving, announce: Callable[[str], None]) ->
     await signals.ended.wait()
     notify("STOPPING=1")
     log.info("draining", seconds_max=serving.drain_s)
-    await server.drain()
+    try:
+        await server.drain()
+    except Exception:  # the rest of the end is due all the same
+        log.error("drain-failed")
     await server.stop()
     log.info("stopped")
     return 0

@@ -1,0 +1,56 @@
+"""`headwater` with a stand-in for the server, which shows what was asked of it: for tests of the process around it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import types
+from typing import Any
+
+from headwater.cli import main
+
+
+class Server:
+    """Listens, and tells on stderr what it is asked to do. What it should do badly is in STUB."""
+
+    def __init__(self, bus: Any, serving: Any, clock: Any = None) -> None:
+        self._serving = serving
+        self._does = os.environ.get("STUB", "")
+        self._listening: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._listening = await asyncio.start_server(self._greet, self._serving.host, self._serving.port)
+
+    async def _greet(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    @property
+    def port(self) -> int:
+        assert self._listening is not None
+        return int(self._listening.sockets[0].getsockname()[1])
+
+    def reload(self) -> None:
+        self._tell("reload")
+        if self._does == "fail to reload":
+            raise ValueError("no such thing")
+
+    async def drain(self) -> None:
+        self._tell("drain")
+        if self._does == "drain for ever":
+            await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        assert self._listening is not None
+        self._listening.close()
+        self._tell("stop")
+
+    def _tell(self, what: str) -> None:
+        os.write(2, f"stub {what}\n".encode())
+
+
+if __name__ == "__main__":
+    module = types.ModuleType("headwater.server.server")
+    module.Server = Server  # type: ignore[attr-defined]
+    sys.modules["headwater.server.server"] = module
+    main()

@@ -1,0 +1,231 @@
+"""`headwater serve` as an operator meets it: a process that gets ready, hears signals, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import headwater
+from cli.command import ENVIRONMENT, one_sentence, run
+
+STUB = Path(__file__).with_name("stub_server.py")
+TIMEOUT_S = 60
+
+
+class Served:
+    """A running server."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        self.ready = process.stdout.readline()
+        """The line that it prints when it is ready."""
+
+    @property
+    def port(self) -> int:
+        met = re.search(r"://[^\s\"]*:(\d+)", self.ready)
+        assert met, self.ready
+        return int(met[1])
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait_for(self, text: str) -> str:
+        """The next line on stderr with a text in it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if text in line:
+                return line
+        raise AssertionError(f"it ended without {text!r}")
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and the rest of stderr."""
+        _, rest = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, rest
+
+
+@contextmanager
+def serving(data: Path, *arguments: object, **environment: str) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [sys.executable, str(STUB), "serve", "--port", "0", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=data.parent,
+        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), **environment},
+    )
+    with process:
+        try:
+            yield Served(process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def test_it_prints_one_line_with_its_url_when_clients_may_come(data: Path):
+    with serving(data) as served:
+        assert re.fullmatch(r"headwater is ready at headwater://127\.0\.0\.1:\d+\n", served.ready)
+        socket.create_connection(("127.0.0.1", served.port), TIMEOUT_S).close()
+
+
+def test_with_log_json_every_line_is_an_object(data: Path):
+    with serving(data, "--log-json") as served:
+        ready = json.loads(served.ready)
+        assert (ready["event"], ready["level"], ready["pid"]) == ("ready", "info", served.process.pid)
+        assert ready["url"] == f"headwater://127.0.0.1:{served.port}"
+        served.signal(signal.SIGTERM)
+        code, rest = served.end()
+        lines = [json.loads(line) for line in rest.splitlines() if not line.startswith("stub")]
+    assert code == 0
+    assert [line["event"] for line in lines] == ["signal", "draining", "stopped"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_then_stops_and_the_folder_is_free_again(data: Path, number: signal.Signals):
+    with serving(data) as served:
+        served.signal(number)
+        code, rest = served.end()
+    assert code == 0
+    assert re.findall(r"stub (\w+)", rest) == ["drain", "stop"]
+    assert "Traceback" not in rest
+    headwater.open(data).close()
+
+
+def test_a_second_signal_ends_it_at_once(data: Path):
+    with serving(data, STUB="drain for ever") as served:
+        served.signal(signal.SIGTERM)
+        served.wait_for("stub drain")
+        served.signal(signal.SIGTERM)
+        code, rest = served.end()
+    assert code == 128 + signal.SIGTERM
+    assert "stub stop" not in rest
+    headwater.open(data).close()
+
+
+def test_sighup_reloads_and_it_goes_on(data: Path):
+    with serving(data) as served:
+        for _ in range(2):
+            served.signal(signal.SIGHUP)
+            served.wait_for("stub reload")
+            served.wait_for(" reloaded")
+        served.signal(signal.SIGTERM)
+        assert served.end()[0] == 0
+
+
+def test_a_reload_that_fails_is_logged_and_it_goes_on(data: Path):
+    with serving(data, STUB="fail to reload") as served:
+        served.signal(signal.SIGHUP)
+        assert 'error="no such thing"' in served.wait_for("reload-failed")
+        served.signal(signal.SIGTERM)
+        assert served.end()[0] == 0
+
+
+def test_systemd_is_told_when_it_is_ready_and_when_it_stops(data: Path, tmp_path: Path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(TIMEOUT_S)
+        with serving(data, NOTIFY_SOCKET=str(tmp_path / "notify")) as served:
+            assert heard.recv(100) == b"READY=1"
+            served.signal(signal.SIGTERM)
+            assert heard.recv(100) == b"STOPPING=1"
+            assert served.end()[0] == 0
+
+
+def test_settings_reach_the_bus_and_the_server(data: Path):
+    (data.parent / "headwater.toml").write_text('host = "127.0.0.2"\nlog_level = "error"\n')
+    with serving(data) as served:
+        assert "://127.0.0.2:" in served.ready
+        served.signal(signal.SIGTERM)
+        assert served.end() == (0, "stub drain\nstub stop\n")
+
+
+# What is wrong is one sentence, and code 2
+
+
+def refusal(data: Path, *arguments: object, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(STUB), "serve", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=data.parent,
+        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), **environment},
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert one_sentence(done.stderr), done.stderr
+    return done.stderr
+
+
+def test_a_port_in_use_is_said(data: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = refusal(data, "--port", taken.getsockname()[1])
+    assert "is in use" in said
+    assert "--port" in said
+    headwater.open(data).close()
+
+
+def test_a_folder_that_another_process_owns_is_said(data: Path):
+    with headwater.open(data):
+        assert refusal(data, "--port", 0).startswith("Owned(409)")
+
+
+def test_a_missing_certificate_is_said_before_the_folder_is_made(data: Path):
+    said = refusal(data, "--port", 0, "--tls-certificate", "none.crt", "--tls-key", "none.key")
+    assert "none.crt" in said
+    assert not data.exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1"])
+def test_listening_beyond_loopback_without_authentication_is_refused(data: Path, host: str):
+    assert "--auth scram" in refusal(data, "--port", 0, "--host", host)
+    assert not data.exists()
+
+
+def test_an_address_of_another_machine_is_said(data: Path):
+    assert "no address of this machine" in refusal(data, "--port", 0, "--host", "192.0.2.1", "--auth", "scram")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may listen anywhere")
+def test_a_port_for_root_only_is_said(data: Path):
+    assert "1024" in refusal(data, "--port", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--port", "70000"], "port is from --port"),
+        (["--auth", "scrum"], '"scram"'),
+        (["--log-level", "loud"], '"warning"'),
+        (["--set", "segment_byte=5"], "did you mean segment_bytes?"),
+        (["--set", "port=5", "--port", "6"], "given twice"),
+        (["--tls-key", "k"], "tls_certificate"),
+        (["--config", "none.toml"], "none.toml"),
+        (["--json"], "--log-json"),
+    ],
+)
+def test_flags_that_cannot_be_right_are_said(data: Path, arguments: list[str], part: str):
+    assert part in refusal(data, *arguments)
+
+
+def test_a_variable_that_is_no_setting_is_said_with_the_nearest_one(data: Path):
+    assert "did you mean HEADWATER_KEEPALIVE_S?" in refusal(data, HEADWATER_KEEPALIV_S="5")
+
+
+def test_it_is_in_the_help():
+    assert " serve " in run("--help").stdout
