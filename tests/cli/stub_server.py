@@ -14,7 +14,7 @@ from headwater.cli import main
 class Server:
     """Listens, and tells on stderr what it is asked to do. What it should do badly is in STUB."""
 
-    def __init__(self, bus: Any, serving: Any, clock: Any = None) -> None:
+    def __init__(self, bus: Any, serving: Any) -> None:
         self._serving = serving
         self._does = os.environ.get("STUB", "")
         self._listening: asyncio.Server | None = None
@@ -26,9 +26,9 @@ class Server:
         writer.close()
 
     @property
-    def port(self) -> int:
+    def url(self) -> str:
         assert self._listening is not None
-        return int(self._listening.sockets[0].getsockname()[1])
+        return f"headwater://127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
 
     def reload(self) -> None:
         self._tell("reload")
@@ -37,6 +37,8 @@ class Server:
 
     async def drain(self) -> None:
         self._tell("drain")
+        if self._does == "fail to drain":
+            raise ValueError("no such thing")
         if self._does == "drain for ever":
             await asyncio.Event().wait()
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ import pytest
 
 import headwater
 from cli.command import ENVIRONMENT, one_sentence, run
+from headwater.server.tls import peer_name
+from server.authority import LOCAL, Authority
 
 STUB = Path(__file__).with_name("stub_server.py")
 TIMEOUT_S = 60
@@ -54,10 +57,15 @@ class Served:
         return self.process.returncode, rest
 
 
+def _headwater(environment: dict[str, str]) -> list[str]:
+    """The command; around a stand-in for the server where STUB says what that should do badly."""
+    return [sys.executable, str(STUB)] if "STUB" in environment else [sys.executable, "-m", "headwater"]
+
+
 @contextmanager
 def serving(data: Path, *arguments: object, **environment: str) -> Iterator[Served]:
     process = subprocess.Popen(
-        [sys.executable, str(STUB), "serve", "--port", "0", *map(str, arguments)],
+        [*_headwater(environment), "serve", "--port", "0", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -89,7 +97,7 @@ def test_with_log_json_every_line_is_an_object(data: Path):
         assert ready["url"] == f"headwater://127.0.0.1:{served.port}"
         served.signal(signal.SIGTERM)
         code, rest = served.end()
-        lines = [json.loads(line) for line in rest.splitlines() if not line.startswith("stub")]
+        lines = [json.loads(line) for line in rest.splitlines()]
     assert code == 0
     assert [line["event"] for line in lines] == ["signal", "draining", "stopped"]
 
@@ -100,9 +108,23 @@ def test_a_signal_drains_then_stops_and_the_folder_is_free_again(data: Path, num
         served.signal(number)
         code, rest = served.end()
     assert code == 0
-    assert re.findall(r"stub (\w+)", rest) == ["drain", "stop"]
-    assert "Traceback" not in rest
+    assert [line.split()[2] for line in rest.splitlines()] == ["signal", "draining", "stopped"]
     headwater.open(data).close()
+
+
+def test_it_drains_before_it_stops(data: Path):
+    with serving(data, STUB="as it should") as served:
+        served.signal(signal.SIGTERM)
+        assert re.findall(r"stub (\w+)", served.end()[1]) == ["drain", "stop"]
+
+
+def test_a_drain_that_fails_is_logged_and_it_stops_all_the_same(data: Path):
+    with serving(data, STUB="fail to drain") as served:
+        served.signal(signal.SIGTERM)
+        code, rest = served.end()
+    assert code == 0
+    assert "drain-failed" in rest
+    assert "stub stop" in rest
 
 
 def test_a_second_signal_ends_it_at_once(data: Path):
@@ -120,7 +142,6 @@ def test_sighup_reloads_and_it_goes_on(data: Path):
     with serving(data) as served:
         for _ in range(2):
             served.signal(signal.SIGHUP)
-            served.wait_for("stub reload")
             served.wait_for(" reloaded")
         served.signal(signal.SIGTERM)
         assert served.end()[0] == 0
@@ -150,7 +171,44 @@ def test_settings_reach_the_bus_and_the_server(data: Path):
     with serving(data) as served:
         assert "://127.0.0.2:" in served.ready
         served.signal(signal.SIGTERM)
-        assert served.end() == (0, "stub drain\nstub stop\n")
+        assert served.end() == (0, "")
+
+
+def name_of_server(port: int, authority: Authority) -> str | None:
+    context = ssl.create_default_context(cafile=authority.path)
+    with (
+        socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        return peer_name(connection)
+
+
+def test_sighup_takes_new_certificates_and_keeps_the_old_ones_if_they_are_bad(data: Path, tmp_path: Path):
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("server", "before", others=LOCAL)
+    with serving(data, "--tls-certificate", certificate, "--tls-key", key) as served:
+        assert "headwaters://" in served.ready
+        assert name_of_server(served.port, authority) == "before"
+        authority.issue("server", "after", others=LOCAL)
+        served.signal(signal.SIGHUP)
+        served.wait_for(" reloaded")
+        assert name_of_server(served.port, authority) == "after"
+        Path(certificate).write_text("garbage")
+        served.signal(signal.SIGHUP)
+        assert certificate in served.wait_for("certificates-kept")
+        served.wait_for(" reloaded")
+        assert name_of_server(served.port, authority) == "after"
+        served.signal(signal.SIGTERM)
+        assert served.end()[0] == 0
+
+
+def test_the_unix_socket_is_there_while_it_serves(data: Path, tmp_path: Path):
+    with serving(data, "--unix", tmp_path / "socket") as served:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(tmp_path / "socket"))
+        served.signal(signal.SIGTERM)
+        assert served.end()[0] == 0
+    assert not (tmp_path / "socket").exists()
 
 
 # What is wrong is one sentence, and code 2
@@ -158,7 +216,7 @@ def test_settings_reach_the_bus_and_the_server(data: Path):
 
 def refusal(data: Path, *arguments: object, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(STUB), "serve", *map(str, arguments)],
+        [*_headwater(environment), "serve", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=data.parent,
@@ -199,6 +257,11 @@ def test_listening_beyond_loopback_without_authentication_is_refused(data: Path,
 
 def test_an_address_of_another_machine_is_said(data: Path):
     assert "no address of this machine" in refusal(data, "--port", 0, "--host", "192.0.2.1", "--auth", "scram")
+
+
+@pytest.mark.parametrize("path", ["none/socket", "x" * 200], ids=["no folder", "too long"])
+def test_a_socket_that_cannot_be_made_is_said(data: Path, path: str):
+    assert path in refusal(data, "--port", 0, "--unix", path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may listen anywhere")

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from headwater.cli.options import DATA, Data, Json, look, own
+from headwater.cli.options import Data, Json, Url, look, own
 from headwater.cli.output import console, emit, safe, say
 from headwater.errors import Malformed
 
@@ -22,28 +22,34 @@ Filter = Annotated[
 
 
 @app.command()
-def allow(user: User, action: Action, filter: Filter = None, data: Data = DATA, json: Json = False) -> None:
+def allow(
+    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
+) -> None:
     """Let a client do something. What no rule allows is not allowed."""
     topics = _topics(action, filter)
-    with own(data) as bus:
+    with own(data, url) as bus:
         bus.acl.allow(user, _as_given(action), topics)
     _done("allowed", user, action, topics, json)
 
 
 @app.command()
-def deny(user: User, action: Action, filter: Filter = None, data: Data = DATA, json: Json = False) -> None:
+def deny(
+    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
+) -> None:
     """Forbid a client something, whatever other rules allow."""
     topics = _topics(action, filter)
-    with own(data) as bus:
+    with own(data, url) as bus:
         bus.acl.deny(user, _as_given(action), topics)
     _done("denied", user, action, topics, json)
 
 
 @app.command()
-def remove(user: User, action: Action, filter: Filter = None, data: Data = DATA, json: Json = False) -> None:
+def remove(
+    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
+) -> None:
     """Take a rule back, whether it allows or denies."""
     topics = _topics(action, filter)
-    with own(data) as bus:
+    with own(data, url) as bus:
         bus.acl.remove(user, _as_given(action), topics)
     _done("removed", user, action, topics, json)
 
@@ -51,14 +57,15 @@ def remove(user: User, action: Action, filter: Filter = None, data: Data = DATA,
 @app.command("list")
 def list_(
     user: Annotated[str | None, typer.Argument(help="Those that hold for this client; all if left out.")] = None,
-    data: Data = DATA,
+    data: Data = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """List rules.
 
     With --json: an object for each (user, action, filter, allow).
     """
-    with look(data) as bus:
+    with look(data, url) as bus:
         found = [rule for rule in bus.acl.list() if user is None or rule.user in (user, "*")]
     if json:
         for rule in found:

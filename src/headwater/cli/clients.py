@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.access.name import check_name
-from headwater.cli.options import DATA, Data, Json, look, own
+from headwater.cli.options import Data, Json, Url, look, own
 from headwater.cli.output import clock_time, console, emit, iso, remark, safe, say
 from headwater.errors import Malformed
 
@@ -28,34 +28,36 @@ SecretStdin = Annotated[
 
 
 @app.command()
-def add(name: Name, secret_stdin: SecretStdin = False, data: Data = DATA, json: Json = False) -> None:
+def add(name: Name, secret_stdin: SecretStdin = False, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Register a client, and show its secret: once.
 
     With --json: an object with id, name, and secret if it was drawn.
     """
     given = _given(secret_stdin)
-    with own(data) as bus:
+    with own(data, url) as bus:
         made = bus.clients.add(name, given)
     _show(made, "added", given is None, json)
 
 
 @app.command()
-def rotate(name: Name, secret_stdin: SecretStdin = False, data: Data = DATA, json: Json = False) -> None:
+def rotate(
+    name: Name, secret_stdin: SecretStdin = False, data: Data = None, url: Url = None, json: Json = False
+) -> None:
     """Give a client another secret, and show it: once. The one before is of no use from then on.
 
     With --json: an object with id, name, and secret if it was drawn.
     """
     given = _given(secret_stdin)
-    with own(data) as bus:
+    with own(data, url) as bus:
         made = bus.clients.rotate(name, given)
     _show(made, "has a new secret", given is None, json)
 
 
 @app.command()
-def remove(name: Name, data: Data = DATA, json: Json = False) -> None:
+def remove(name: Name, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Let a client log in no more. Rules that name it stay."""
     name = check_name(name)
-    with own(data) as bus:
+    with own(data, url) as bus:
         bus.clients.remove(name)
         left = sum(rule.user == name for rule in bus.acl.list())
     if json:
@@ -70,12 +72,12 @@ def remove(name: Name, data: Data = DATA, json: Json = False) -> None:
 
 
 @app.command("list")
-def list_(data: Data = DATA, json: Json = False) -> None:
+def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
     """List clients.
 
     With --json: an object for each (id, name, created, rotated).
     """
-    with look(data) as bus:
+    with look(data, url) as bus:
         found = bus.clients.list()
     if json:
         for info in found:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import inspect
 import os
 import signal
 import socket
@@ -21,6 +20,7 @@ from headwater.config import Serving
 from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
+from headwater.server.server import Server
 from headwater.server.tls import open_tls
 from headwater.settings import Loaded
 
@@ -47,20 +47,17 @@ def _loop_factory() -> Any:
 
 
 async def _serve(bus: Bus, serving: Serving, announce: Callable[[str], None]) -> int:
-    from headwater.server.server import Server
-
     server = Server(bus, serving)
     signals = Signals(server)
     try:
         await server.start()
-    except (OSError, HeadwaterError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        if isinstance(cause, OSError):
-            raise _unable_to_listen(cause, serving) from None
+    except HeadwaterError as error:
+        if isinstance(error.__cause__, OSError):
+            raise _unable_to_listen(error.__cause__, serving, is_socket=server.port != 0) from None
         raise
     signals.listen()
     _warn_of_plain_text(serving)
-    announce(url_of(serving, server.port))
+    announce(server.url)
     notify("READY=1")
     await signals.ended.wait()
     notify("STOPPING=1")
@@ -77,9 +74,8 @@ async def _serve(bus: Bus, serving: Serving, announce: Callable[[str], None]) ->
 class Signals:
     """What signals ask of the server."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
-        self._reloading: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
 
     def listen(self) -> None:
@@ -98,29 +94,25 @@ class Signals:
         self.ended.set()
 
     def _reload(self) -> None:
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
-
-    async def _reload_all(self) -> None:
         try:
-            done = self._server.reload()
-            if inspect.isawaitable(done):
-                await done
+            self._server.reload()
         except Exception:  # whatever a file or a row holds, those who are connected stay so
             log.error("reload-failed")
         else:
             log.info("reloaded")
 
 
-def _unable_to_listen(error: OSError, serving: Serving) -> HeadwaterError:
+def _unable_to_listen(error: OSError, serving: Serving, is_socket: bool) -> HeadwaterError:
+    """What to do about it; once there is a port, it was the Unix socket."""
+    if is_socket:
+        why = error.strerror or str(error)
+        return Failed(f'cannot listen on the socket "{serving.unix_path}": {why}; use a short path in a folder of ours')
     where = f"port {serving.port} of {serving.host}"
-    if serving.unix_path and serving.unix_path in str(error):
-        where = f'the socket "{serving.unix_path}"'
     match error.errno:
         case errno.EADDRINUSE:
             return Conflict(f"{where} is in use, perhaps by another headwater; end that, or use --port (0: a free one)")
         case errno.EACCES | errno.EPERM:
-            return Failed(f"{where} is not open to this user; use a port from 1024 up, or a path that it may write to")
+            return Failed(f"{where} is not open to this user; use a port from 1024 up")
         case errno.EADDRNOTAVAIL:
             return Failed(f"{serving.host} is no address of this machine; use one that it has with --host")
         case _:
@@ -130,12 +122,6 @@ def _unable_to_listen(error: OSError, serving: Serving) -> HeadwaterError:
 def _warn_of_plain_text(serving: Serving) -> None:
     if not serving.tls_certificate and serving.host != "localhost" and not is_loopback(serving.host):
         log.warning("plain-text", host=serving.host, advice="messages can be read on the way; give --tls-certificate")
-
-
-def url_of(serving: Serving, port: int) -> str:
-    """Where clients find the server."""
-    host = f"[{serving.host}]" if ":" in serving.host else serving.host
-    return f"{'headwaters' if serving.tls_certificate else 'headwater'}://{host}:{port}"
 
 
 def notify(state: str) -> None:
