@@ -13,6 +13,7 @@ from rich.text import Text
 from headwater.access.name import check_name
 from headwater.cli.options import Data, Json, Url, look, own
 from headwater.cli.output import clock_time, console, emit, iso, remark, safe, say
+from headwater.clock import to_datetime
 from headwater.errors import Malformed
 
 app = typer.Typer(help="Clients that may log in: add, list, rotate, remove.", no_args_is_help=True)
@@ -81,13 +82,25 @@ def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
         found = bus.clients.list()
     if json:
         for info in found:
-            emit({"id": info.id, "name": info.name, "created": iso(info.created), "rotated": iso(info.rotated)})
+            emit(
+                {
+                    "id": info.id,
+                    "name": info.name,
+                    "created": iso(to_datetime(info.created_us)),
+                    "rotated": iso(to_datetime(info.rotated_us)),
+                }
+            )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "id", "created", "secret since"):
         table.add_column(title, overflow="fold")
     for info in found:
-        table.add_row(Text(safe(info.name), style="cyan"), info.id, clock_time(info.created), clock_time(info.rotated))
+        table.add_row(
+            Text(safe(info.name), style="cyan"),
+            info.id,
+            clock_time(to_datetime(info.created_us)),
+            clock_time(to_datetime(info.rotated_us)),
+        )
     console().print(table)
 
 
