@@ -19,6 +19,7 @@ from headwater.access.scram import ServerLogin
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut, Unauthenticated
 from headwater.server.connection import Connection
+from headwater.server.log import Log
 from headwater.server.tls import peer_name
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, Kind, pack
@@ -33,7 +34,7 @@ READ_BYTES = 256 * 1024
 FRAME_SLACK_BYTES = 4096
 """What a frame may have besides its batch."""
 
-log = logging.getLogger("headwater.server")
+log = Log("headwater.server")
 
 
 class Listener:
@@ -90,7 +91,7 @@ class Listener:
 
     def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
-        log.info("refused address=%s user=%s error=%s", connection.address, connection.user or "-", error)
+        log.at_will(logging.INFO, "refused", address=connection.address, user=connection.user or "-", error=str(error))
 
     # The handshake
 

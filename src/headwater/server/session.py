@@ -8,7 +8,6 @@ back; an answer of one connection never reaches another.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +26,7 @@ from headwater.errors import Failed as StorageFailed
 from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
+from headwater.server.log import Log
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
@@ -36,7 +36,7 @@ from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, enco
 if TYPE_CHECKING:
     from headwater.server.sessions import SessionRow, Sessions
 
-log = logging.getLogger("headwater.server")
+log = Log("headwater.server")
 
 RESTARTS_MAX = 3
 """Times that a subscriber is started again by itself; then its client is told to subscribe again."""
@@ -137,7 +137,7 @@ class Session(Actor):
 
     def _note(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, NotFound | Closed):
-            log.error("session-trouble session=%s error=%r", self.row.id, error)
+            log.error("session-trouble", session=self.row.id, error=repr(error))
 
     # Frames
 
@@ -208,7 +208,7 @@ class Session(Actor):
             connection.write(pack(Kind.REPLY, id, encode(value)))
             return
         if not isinstance(error, HeadwaterError):
-            log.error("request-failed session=%s error=%r", self.row.id, error, exc_info=error)
+            log.error("request-failed", session=self.row.id, error=repr(error))
         connection.write(pack_error(id, error))
 
     def answer_when(self, id: int, future: Future[object]) -> None:
@@ -494,7 +494,7 @@ class Session(Actor):
         """A subscriber of this session has failed, or the session itself at one message."""
         if isinstance(actor, Subscriber) and isinstance(error, HeadwaterError):
             raise error  # an answer to what the client asked of it
-        log.error("actor-failed actor=%s session=%s error=%r", type(actor).__name__, self.row.id, error, exc_info=error)
+        log.error("actor-failed", actor=type(actor).__name__, session=self.row.id, error=repr(error))
         if isinstance(actor, Subscriber):
             self._restart(actor)
         elif self.connection is not None:
