@@ -313,6 +313,11 @@ async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> 
     if challenge.version not in VERSIONS:
         raise Malformed(f"the server chose version {challenge.version} of the protocol, which was not offered")
     heard(challenge.time_us)
+    if login is not None and not challenge.first:
+        raise Malformed(
+            f"the server at {address} asks for no secret, so it cannot show that it knows yours; leave the secret out "
+            "of the address if you trust it all the same"
+        )
     # Its hashing takes milliseconds, by design: not in the loop.
     final = await asyncio.to_thread(login.respond, challenge.first) if login is not None else b""
     connection.send((pack(Kind.RESPONSE, 0, encode(Response(final=final))),))
