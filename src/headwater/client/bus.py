@@ -279,7 +279,8 @@ class Bus:
 
     def unsubscribe(self, id: str) -> None:
         """Delete a durable subscription, its place and its dead letters."""
-        self._ask(wire.Unsubscribe(id=id))
+        self._check_open()
+        self._wait(self._client.unsubscribe(id))
 
     def subscriptions(self) -> list[SubscriptionInfo]:
         """Every durable subscription, by id."""
@@ -474,14 +475,19 @@ class _Reader:
         """Up to `max` messages that are there; waits for the first of them."""
         check_max(max)
         self._bus._check_thread()
-        return self._feed.wait(max, timeout_s)
+        return self._feed.wait(max, timeout_s, self._check_open)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(self._closed_text)
 
     def close(self) -> None:
         """Leave."""
         if self._closed:
             return
+        self._bus._check_thread()
         self._closed = True
-        self._feed.fail(Closed(self._closed_text))
+        self._feed.wake()
         if not self._bus._closed:
             try:
                 self._bus._wait(self._bus._client.leave(self._feed))

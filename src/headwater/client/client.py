@@ -23,7 +23,7 @@ from headwater.client.publisher import Call, Publisher, resolve
 from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config, Connecting
-from headwater.delivery.live import BUS_CLOSED
+from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER
 from headwater.delivery.replay import After, check_after
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
@@ -283,13 +283,25 @@ class Client:
         self._feeds[number] = feed
         self._subscribes[number] = request
         try:
-            await self.link.request(request)
+            there: wire.Subscribed = await self.link.request(request)
         except BaseException:
             self._forget(feed)
             raise
+        shared = self._feeds.get(there.number)
+        if shared is not None and shared is not feed:  # this session takes from it already: another reader of it
+            self._forget(feed)
+            shared.readers += 1
+            return shared
         if number in self._feeds:
             feed.is_open = True
         return feed
+
+    async def unsubscribe(self, id: str) -> None:
+        """Delete a durable subscription; who reads it here is told."""
+        await self.link.request(wire.Unsubscribe(id=id))
+        for feed in [feed for feed in self._feeds.values() if feed.id == id]:
+            self._forget(feed)
+            feed.fail(Closed(f'subscription "{id}" is closed; subscribe again to go on'))
 
     def durable(self, filter: str, id: str, start: Start, options: Mapping[str, Any]) -> wire.Subscribe:
         """A request for a durable subscription; from any thread."""
@@ -367,8 +379,10 @@ class Client:
 
     async def leave(self, feed: Feed) -> None:
         """Take no more."""
-        if self._feeds.get(feed.number) is feed:
+        feed.readers -= 1
+        if self._feeds.get(feed.number) is feed and not feed.readers:
             self._forget(feed)
+            feed.fail(Closed(CLOSED_BY_USER))
             if feed.is_open and self.link.is_up:
                 await self._leave(feed.number)
 
@@ -511,7 +525,7 @@ def _further(request: wire.Subscribe, places: Mapping[str, int]) -> wire.Subscri
 
 
 def _asks_again(error: HeadwaterError) -> bool:
-    return error.retryable or "resubscribe" in str(error)
+    return error.retryable or (error.code == 500 and "subscribe again" in str(error))
 
 
 def _ignore(done: asyncio.Future[Any]) -> None:

@@ -127,6 +127,8 @@ class Feed:
         self.id = id
         self.is_open = False
         """Whether the server has confirmed it."""
+        self.readers = 1
+        """Consumers that take from it."""
         self.dropped = 0
         """Messages of a live one that the server dropped because this reader was too slow."""
         self.epoch = 0
@@ -175,14 +177,14 @@ class Feed:
         with self._lock:
             if self._error is None:
                 self._chunks.append(Chunk(deliver, held))
-        self._wake()
+        self.wake()
 
     def put_gap(self, gap: Gap) -> None:
         """Messages are gone: the reader is told once, in its place."""
         self.places[gap.root] = max(gap.last, self.places.get(gap.root, 0))
         with self._lock:
             self._chunks.append(gap)
-        self._wake()
+        self.wake()
 
     def recall(self, ranges: Sequence[Range]) -> None:
         """Drop what the server has taken back, as far as it was not handed out."""
@@ -225,15 +227,16 @@ class Feed:
             if self._error is None and not self._is_over:
                 self._error = error
                 self._chunks.clear()
-        self._wake()
+        self.wake()
 
     def finish(self) -> None:
         """History was read to its end."""
         with self._lock:
             self._is_over = True
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let readers look again."""
         if self._waiting:
             with self._lock:
                 self._changed.notify_all()
@@ -324,11 +327,15 @@ class Feed:
         """Call this, in the loop, whenever there may be something to take."""
         self._wakers.append(wake)
 
-    def wait(self, limit: int, timeout_s: float | None) -> list[Message]:
-        """Messages, waiting for the first of them; from any thread but the loop's. Empty at the end, or in time."""
+    def wait(self, limit: int, timeout_s: float | None, check: Callable[[], None]) -> list[Message]:
+        """Messages, waiting for the first of them; from any thread but the loop's. Empty at the end, or in time.
+
+        `check` raises if this reader, of possibly several, is closed.
+        """
         clock = self._clock
         until_us = None if timeout_s is None else clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
+            check()
             found = self.take(limit)
             if found or self.is_over:
                 return found

@@ -32,6 +32,8 @@ from headwater.wire.batches import Published, pack_publish
 
 FRAMES_AHEAD = 2
 """With so many frames of a root under way, further single messages wait to go together."""
+ACCEPTED_MAX = 100_000
+"""Topics per root that are remembered as accepted."""
 SPLITTING = frozenset((403, 404, 409, 413, 422, 429))
 """Codes of refusals that may be about one message alone: the others that went with it are tried on their own."""
 
@@ -65,14 +67,18 @@ class _Entry:
 class _Sent:
     """A PUBLISH frame: kept until it is answered."""
 
-    __slots__ = ("body", "count", "crc", "entries", "id", "lane", "place", "producer", "sequence")
+    __slots__ = ("body", "count", "crc", "entries", "id", "is_trial", "lane", "place", "producer", "sequence")
 
-    def __init__(self, lane: _Lane, entries: list[_Entry], body: bytes, crc: int, count: int) -> None:
+    def __init__(
+        self, lane: _Lane, entries: list[_Entry], body: bytes, crc: int, count: int, is_trial: bool = False
+    ) -> None:
         self.lane = lane
         self.entries = entries
         self.body = body
         self.crc = crc
         self.count = count
+        self.is_trial = is_trial
+        """Whether one message of several callers may be refused for its topic, so that nothing may overtake it."""
         self.id = 0
         self.place = 0
         given = entries[0].call.item
@@ -88,7 +94,19 @@ class _Sent:
 class _Lane:
     """Everything that goes to one root."""
 
-    __slots__ = ("flying", "generation", "is_broken", "is_listed", "place", "queue", "queued_bytes", "refused", "root")
+    __slots__ = (
+        "accepted",
+        "flying",
+        "generation",
+        "is_broken",
+        "is_listed",
+        "place",
+        "queue",
+        "queued_bytes",
+        "refused",
+        "root",
+        "trial",
+    )
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -103,6 +121,10 @@ class _Lane:
         self.refused: list[_Sent] = []
         """Frames to be sent again once it is mended."""
         self.is_listed = False
+        self.accepted: set[str] = set()
+        """Topics of single messages that the server has taken before."""
+        self.trial: _Sent | None = None
+        """A frame with others, behind which nothing is sent."""
 
 
 class Publisher:
@@ -188,7 +210,7 @@ class Publisher:
                 lane.is_listed = False
 
     def _may_send(self, lane: _Lane) -> bool:
-        if lane.is_broken or not lane.queue:
+        if lane.is_broken or lane.trial is not None or not lane.queue:
             return False
         if lane.flying and lane.place + 1 - next(iter(lane.flying)) >= max(1, self._link.limits.producer_window):
             return False
@@ -227,8 +249,9 @@ class Publisher:
             lane.queued_bytes -= entry.weight
             queue.popleft()
         parts = [entry.part for entry in entries]
+        topics = [part.topics[0] for part in parts]
         body = encode_body(
-            [part.topics[0] for part in parts],
+            topics,
             [part.payloads[0] for part in parts],
             self._clock.now_us(),
             retain=_column(parts, "retain", False),
@@ -236,7 +259,8 @@ class Publisher:
             headers=_column(parts, "headers", ()),
             expiries=_column(parts, "expiries", 0),
         )
-        return _Sent(lane, entries, body, checksum(body), len(entries))
+        is_trial = len(entries) > 1 and not lane.accepted.issuperset(topics)
+        return _Sent(lane, entries, body, checksum(body), len(entries), is_trial)
 
     def _send(self, sent: _Sent) -> None:
         lane = sent.lane
@@ -245,6 +269,8 @@ class Publisher:
         if sent.is_own:
             sent.producer, sent.sequence = f"{self.name}/{lane.generation}", sent.place
         lane.flying[sent.place] = sent
+        if sent.is_trial:
+            lane.trial = sent
         self._write(sent)
 
     def _write(self, sent: _Sent) -> None:
@@ -276,6 +302,8 @@ class Publisher:
                 continue
             self._land(sent)
             entries = sent.entries
+            if not entries[0].goes_alone:
+                self._accept(sent)
             if len(entries) == 1:
                 part = entries[0].part
                 self._store(entries[0], (part.positions, one.first_offset, one.time_us, self._is_repeat(sent, one)))
@@ -286,6 +314,12 @@ class Publisher:
         self.pump()
         self._tell_idle()
 
+    def _accept(self, sent: _Sent) -> None:
+        accepted = sent.lane.accepted
+        if len(accepted) > ACCEPTED_MAX:
+            accepted.clear()
+        accepted.update([entry.part.topics[0] for entry in sent.entries])
+
     def _is_repeat(self, sent: _Sent, one: Published) -> bool:
         """A user's repeat; that we have sent a frame twice ourselves is nobody's business."""
         return one.is_repeat and not sent.is_own
@@ -293,6 +327,8 @@ class Publisher:
     def _land(self, sent: _Sent) -> None:
         lane = sent.lane
         lane.flying.pop(sent.place, None)
+        if lane.trial is sent:
+            lane.trial = None
         self._list(lane)
 
     def on_refused(self, id: int, error: HeadwaterError) -> bool:
