@@ -257,27 +257,37 @@ class Feed:
 
     def take(self, limit: int) -> list[Message]:
         """Up to so many messages that are there, without waiting; raises a gap, or why nothing comes any more."""
+        found: list[Message] = []
         with self._reading:
-            while True:
-                with self._lock:
-                    if self._error is not None:
-                        raise renewed(self._error)
-                    if not self._chunks:
-                        return []
-                    head = self._chunks[0]
-                    if isinstance(head, Gap):
-                        self._chunks.popleft()
-                        raise head
+            while len(found) < limit:
+                head = self._head(found)
+                if head is None:
+                    break
                 messages = head.decode(self._clock.now_us() if self.kind == "live" else None)
                 with self._lock:
                     if not self._chunks or self._chunks[0] is not head:
                         continue  # recalled meanwhile
                     if head.messages is None:
                         head.messages = messages
-                    found = self._take_from(head, limit)
+                    more = self._take_from(head, limit - len(found))
                     self._note_flush()
+                found = found + more if found else more
+        return found
+
+    def _head(self, found: Sequence[Message]) -> Chunk | None:
+        """The oldest batch; what is to be raised waits until what was found before it is handed out."""
+        with self._lock:
+            if self._error is not None:
                 if found:
-                    return found
+                    return None
+                raise renewed(self._error)
+            head = self._chunks[0] if self._chunks else None
+            if isinstance(head, Gap):
+                if found:
+                    return None
+                self._chunks.popleft()
+                raise head
+            return head
 
     def _take_from(self, chunk: Chunk, limit: int) -> list[Message]:
         messages = chunk.messages
