@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 from headwater.client.admin import Acl, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
+from headwater.client.link import State
 from headwater.client.publisher import Call
 from headwater.client.url import Address, parse_url
 from headwater.clock import to_datetime
@@ -481,6 +482,11 @@ class _Reader:
         if self._closed:
             raise Closed(self._closed_text)
 
+    @property
+    def _is_done(self) -> bool:
+        """Whether its user, and not the server, has ended it."""
+        return self._closed or self._bus._client.link.state is State.CLOSED
+
     def close(self) -> None:
         """Leave."""
         if self._closed:
@@ -552,7 +558,7 @@ class Live(_Reader):
             try:
                 found = self.batch(1000)
             except Closed:
-                if self._closed or self._bus._closed or self._bus._client.link.state.name == "CLOSED":
+                if self._is_done:
                     return
                 raise
             yield from found
@@ -578,7 +584,7 @@ class Reading(_Reader):
                 return found
             return super().batch(max, timeout_s)
         except Closed:
-            if self._closed:
+            if self._is_done:
                 return []
             raise
 
