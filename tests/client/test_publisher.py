@@ -85,7 +85,7 @@ def test_a_gathered_batch_keeps_to_its_limits(connect: Connect) -> None:
     for n in range(10):
         bus.publish_soon("a/b", b"%d" % n)
     gate.set()
-    sizes = []
+    sizes: list[int] = []
     while sum(sizes) < 10:
         id, publish = talk.publish()
         sizes.append(publish.count)
@@ -196,7 +196,7 @@ def test_what_is_published_without_a_connection_waits_for_one(peer: Peer, connec
     talk.cut()
     future = bus.publish_soon("a/b", b"x")
     again = peer.talk()
-    id, publish = again.publish()
+    id, _ = again.publish()
     again.published((id, 1))
     assert future.result(WAIT_S).offset == 1
 

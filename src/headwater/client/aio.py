@@ -105,12 +105,13 @@ class _Reader:
     def _poll(self, max: int) -> list[ThreadMessage] | None:
         """What is there, without waiting; None at the end."""
         if self._closed:
-            return self._after_close()
+            self._after_close()
+            return None
         found = self._feed.take(max)
         return None if not found and self._feed.is_over else found
 
     def _after_close(self) -> None:
-        return None
+        """Raises, where reading on after the end is a mistake."""
 
     async def _begin(self) -> None:
         """Be ready to be read."""
@@ -335,7 +336,8 @@ class Bus:
         timeout_s = self._client.settings.answer_timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                return asynchronous(await asyncio.wrap_future(answer))
+                found: ThreadMessage = await asyncio.wrap_future(answer)
+                return asynchronous(found)
         except TimeoutError:
             raise TimedOut(f'nobody answered on "{topic}" within {timeout_s} s; is its service running?') from None
         finally:

@@ -90,7 +90,7 @@ class Watcher(Protocol):
 class _Asked:
     """A request that waits for its answer."""
 
-    __slots__ = ("future", "pieces", "request", "was_repeated")
+    __slots__ = ("future", "request", "was_repeated")
 
     def __init__(self, request: Request | None, future: asyncio.Future[Any]) -> None:
         self.request = request
@@ -164,9 +164,8 @@ class Link:
             if found is not None:
                 asked.future.set_result(found)
                 continue
-            assert asked.request is not None
             asked.was_repeated = True
-            self._send_asked(asked, lambda id, request=asked.request: (pack_request(id, request),))
+            self._send_request(asked)
 
     def close(self, end_session: bool = True) -> None:
         """Say goodbye; nothing is asked any more."""
@@ -286,7 +285,7 @@ class Link:
 
     async def _ask(self, request: Request) -> Any:
         asked = _Asked(request, self._loop.create_future())
-        self._send_asked(asked, lambda id: (pack_request(id, request),))
+        self._send_request(asked)
         try:
             return await asked.future
         except HeadwaterError as error:
@@ -302,6 +301,11 @@ class Link:
         else:
             asked.future.set_exception(self._ended or self._trouble or Disconnected("there is no connection"))
         return asked.future
+
+    def _send_request(self, asked: _Asked) -> None:
+        request = asked.request
+        assert request is not None
+        self._send_asked(asked, lambda id: (pack_request(id, request),))
 
     def _send_asked(self, asked: _Asked, pack: Callable[[int], Sequence[bytes]]) -> None:
         number = self.new_id()

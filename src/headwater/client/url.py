@@ -54,8 +54,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Address({str(self)!r})"
 
-    def __rich_repr__(self) -> list[str]:
-        return [str(self)]
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("url", str(self))]
 
 
 def parse_url(url: str) -> Address:
