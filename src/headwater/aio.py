@@ -78,22 +78,25 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         """It failed this time: hand it out again, after `delay_s` or a growing delay."""
         served = _served(self)
         if served is not None:
-            return await served.nack(self, error, delay_s)
-        await asyncio.to_thread(_plain(self).nack, error, delay_s)
+            await served.nack(self, error, delay_s)
+        else:
+            await asyncio.to_thread(_plain(self).nack, error, delay_s)
 
     async def reject(self, error: str | BaseException = "") -> None:
         """It will never succeed: move it to the dead letters now."""
         served = _served(self)
         if served is not None:
-            return await served.reject(self, error)
-        await asyncio.to_thread(_plain(self).reject, error)
+            await served.reject(self, error)
+        else:
+            await asyncio.to_thread(_plain(self).reject, error)
 
     async def extend(self, seconds: float) -> None:
         """Give this consumer so many more seconds, from now, before the ack times out."""
         served = _served(self)
         if served is not None:
-            return await served.extend(self, seconds)
-        _plain(self).extend(seconds)
+            await served.extend(self, seconds)
+        else:
+            _plain(self).extend(seconds)
 
     async def reply(self, payload: bytes) -> Receipt:
         """Answer a request."""

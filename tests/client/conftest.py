@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from client.peer import Peer, Talk
 
 import headwater
+from client.peer import Peer, Talk
 from headwater.client.bus import Bus
 
 Connect = Callable[..., tuple[Bus, Talk]]

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from client.conftest import Connect
-from client.peer import LIMITS, Peer
 
 import headwater
+from client.conftest import Connect
+from client.peer import LIMITS, Peer
 from headwater import (
     Closed,
     Conflict,
@@ -88,11 +88,13 @@ def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
 
 def test_something_that_is_no_headwater_server_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as web:
+
         def serve() -> None:
             sock, _ = web.accept()
             with sock:
                 sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
                 sock.recv(1000)
+
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(HeadwaterError):
             headwater.connect(f"headwater://127.0.0.1:{web.getsockname()[1]}")
@@ -348,8 +350,7 @@ def test_many_threads_share_a_client(connect: Connect) -> None:
     offsets: list[int] = []
 
     def publish() -> None:
-        for _ in range(50):
-            offsets.append(bus.publish("a/b", b"x").offset)
+        offsets.extend(bus.publish("a/b", b"x").offset for _ in range(50))
 
     began = time.monotonic()
     threads = [threading.Thread(target=publish) for _ in range(8)]

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from client.conftest import Connect
 from client.peer import LIMITS, Peer, Talk
-
 from headwater import Conflict, Disconnected, DiskFull, HeadwaterError, NotAllowed, Outgoing, QuotaExceeded, TooLarge
 from headwater.store.batch import checksum
 from headwater.store.body import Body

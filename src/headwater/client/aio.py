@@ -304,9 +304,7 @@ class Bus:
         """`publish_many` without waiting."""
         return asyncio.ensure_future(self.publish_many(messages, **options))
 
-    def subscribe(
-        self, filter: str, *, id: str | None = None, start: Start = "latest", **options: Any
-    ) -> Opening[Any]:
+    def subscribe(self, filter: str, *, id: str | None = None, start: Start = "latest", **options: Any) -> Opening[Any]:
         """With an id a durable subscription, without one a live one; `await` it or use it in `async with`."""
         when_full = options.pop("when_full", "drop_oldest")
 

@@ -374,9 +374,7 @@ class Bus:
 
     # Staged publishes
 
-    def stage(
-        self, producer: str, epoch: int, part: str, messages: Iterable[tuple[str, bytes] | Outgoing]
-    ) -> None:
+    def stage(self, producer: str, epoch: int, part: str, messages: Iterable[tuple[str, bytes] | Outgoing]) -> None:
         """Store a part of a producer's epoch, which nobody sees before `commit_stage`; again, it is replaced."""
         self._check_open()
         item = self._client.prepare_many(messages, None, None)
@@ -656,9 +654,7 @@ def nack_of(
 ) -> Callable[[int], wire.Request]:
     """A request that says that a message failed."""
     text = text_of(error)
-    return lambda lease: wire.Nack(
-        number=feed.number, lease=lease, offset=message.offset, error=text, delay_s=delay_s
-    )
+    return lambda lease: wire.Nack(number=feed.number, lease=lease, offset=message.offset, error=text, delay_s=delay_s)
 
 
 def reject_of(feed: Feed, message: Message, error: str | BaseException) -> Callable[[int], wire.Request]:

@@ -19,7 +19,7 @@ import msgspec
 from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
 from headwater.client.link import Link, State
-from headwater.client.publisher import Call, Publisher, resolve
+from headwater.client.publisher import Call, Publisher
 from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config, Connecting
@@ -417,7 +417,7 @@ class Client:
             refused.set_exception(self.refusal(feed, ranges))
             return refused
         self._flush(feed)
-        return self.link.ask(lambda id: (pack_ranges(Kind.ACK, id, feed.number, ranges),))
+        return self.link.ask(lambda number: (pack_ranges(Kind.ACK, number, feed.number, ranges),))
 
     def refusal(self, feed: Feed, ranges: list[Range]) -> HeadwaterError:
         """Why messages cannot be acked."""

@@ -200,9 +200,7 @@ class Greeted:
 
     __slots__ = ("challenge", "connection", "registered", "welcome")
 
-    def __init__(
-        self, connection: Connection, challenge: Challenge, welcome: Welcome, registered: Registered
-    ) -> None:
+    def __init__(self, connection: Connection, challenge: Challenge, welcome: Welcome, registered: Registered) -> None:
         self.connection = connection
         self.challenge = challenge
         self.welcome = welcome

@@ -6,7 +6,7 @@ timer of its acks. Invariants:
 
 - Never more than a window (`prefetch_messages`, `prefetch_bytes`) waits here, but for the batch that goes over it.
 - What the server recalls is not handed out after that. When the connection is lost, what waits here of a durable
-  subscription is dropped, since it comes again; what was handed out then belongs to an older epoch, and cannot be acked.
+  subscription is dropped, since it comes again; what was handed out belongs to an older epoch, and cannot be acked.
 - A feed of history keeps how far it got in each root, and goes on from there: no gap, no repeat.
 """
 

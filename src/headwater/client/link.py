@@ -28,6 +28,7 @@ from headwater.wire.handshake import Limits
 from headwater.wire.requests import REPLIES, Goodbye, Problem, Registered, Request, decode, error_of, pack_request
 
 ID_MAX = (1 << 32) - 1
+ANSWERS = frozenset((int(Kind.REPLY), int(Kind.ERROR)))
 STEADY_S = 1.0
 """A connection that lasted for so long was a good one: the next delay is a short one again."""
 FINAL = frozenset((401, 403, 409))
@@ -305,7 +306,7 @@ class Link:
     def _send_request(self, asked: _Asked) -> None:
         request = asked.request
         assert request is not None
-        self._send_asked(asked, lambda id: (pack_request(id, request),))
+        self._send_asked(asked, lambda number: (pack_request(number, request),))
 
     def _send_asked(self, asked: _Asked, pack: Callable[[int], Sequence[bytes]]) -> None:
         number = self.new_id()
@@ -341,7 +342,7 @@ class Link:
     # Hearing
 
     def _on_frame(self, frame: Frame) -> None:
-        if frame.kind == Kind.REPLY or frame.kind == Kind.ERROR:
+        if frame.kind in ANSWERS:
             asked = self._asked.pop(frame.id, None)
             if asked is not None:
                 self._answer(asked, frame)

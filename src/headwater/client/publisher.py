@@ -277,9 +277,7 @@ class Publisher:
         sent.id = self._link.new_id()
         self._flying[sent.id] = sent
         self._link.send(
-            pack_publish(
-                sent.id, sent.lane.root, sent.count, sent.crc, sent.body, sent.producer, sent.sequence
-            )
+            pack_publish(sent.id, sent.lane.root, sent.count, sent.crc, sent.body, sent.producer, sent.sequence)
         )
 
     # Connections come and go
@@ -452,4 +450,3 @@ def resolve(future: Any, value: object, error: BaseException | None) -> None:
             future.set_result(value)
     except (InvalidStateError, asyncio.InvalidStateError):
         return  # given up in this moment
-

@@ -110,7 +110,9 @@ def _options(query: str, scheme: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
-        raise Malformed("the part after ? cannot be read; write it as ?ca=ca.pem&cert=client.pem&key=client.key") from None
+        raise Malformed(
+            "the part after ? cannot be read; write it as ?ca=ca.pem&cert=client.pem&key=client.key"
+        ) from None
     options = dict(pairs)
     if len(options) != len(pairs):
         raise Malformed("the part after ? says something twice; say it once")
