@@ -101,7 +101,9 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
     async def reply(self, payload: bytes) -> Receipt:
         """Answer a request."""
         if _served(self) is not None:
-            return await _plain(self).reply(payload)  # type: ignore[misc]  # a coroutine, of such an origin
+            replying: Any = _plain(self).reply(payload)  # a coroutine, of such an origin
+            receipt: Receipt = await replying
+            return receipt
         return await asyncio.to_thread(_plain(self).reply, payload)
 
 

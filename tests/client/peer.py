@@ -45,6 +45,8 @@ class Talk:
         self.sock = sock
         self.frames: queue.Queue[Frame | None] = queue.Queue()
         self.hello: Hello | None = None
+        self.credit = 0
+        """Messages that the client has given credit for, after its first."""
         self.register: requests.Register | None = None
 
     def send(self, *pieces: bytes) -> None:
@@ -77,6 +79,8 @@ class Talk:
                 self.register = request
                 self.peer.on_register(self, frame.id, request)
             case _:
+                if frame.kind == Kind.CREDIT:
+                    self.credit += batches.read_credit(frame)[0]
                 self.frames.put(frame)
 
     # What tests say and expect

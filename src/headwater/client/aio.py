@@ -389,13 +389,21 @@ class Bus:
         return cast(int, await self._ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
 
     async def stage(
-        self, producer: str, epoch: int, part: str, messages: Iterable[tuple[str, bytes] | Outgoing]
+        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
     ) -> None:
-        """Store a part of a producer's epoch, which nobody sees before `commit_stage`; again, it is replaced."""
+        """Store a part of a producer's epoch, which nobody sees before `commit_stage`; staging it again replaces it."""
         for request in staged(self._client.prepare_many(messages, None, None), producer, epoch, part):
             await self._ask(request)
 
-    async def commit_stage(self, producer: str, epoch: int, parts: Iterable[str]) -> dict[str, tuple[int, int]]:
+    async def stage_body(
+        self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes
+    ) -> None:
+        """The same for messages of one root that are encoded already."""
+        await self._ask(
+            wire.Stage(producer=producer, epoch=epoch, part=part, root=root, count=count, crc=crc, body=body)
+        )
+
+    async def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
         """Make these parts of an epoch visible, once, and drop the others; first and last offset by root."""
         asked = wire.CommitStage(producer=producer, epoch=epoch, parts=tuple(parts))
         return cast("dict[str, tuple[int, int]]", await self._ask(asked))

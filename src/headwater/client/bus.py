@@ -374,14 +374,20 @@ class Bus:
 
     # Staged publishes
 
-    def stage(self, producer: str, epoch: int, part: str, messages: Iterable[tuple[str, bytes] | Outgoing]) -> None:
-        """Store a part of a producer's epoch, which nobody sees before `commit_stage`; again, it is replaced."""
+    def stage(
+        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
+    ) -> None:
+        """Store a part of a producer's epoch, which nobody sees before `commit_stage`; staging it again replaces it."""
         self._check_open()
         item = self._client.prepare_many(messages, None, None)
         for request in staged(item, producer, epoch, part):
             self._ask(request)
 
-    def commit_stage(self, producer: str, epoch: int, parts: Iterable[str]) -> dict[str, tuple[int, int]]:
+    def stage_body(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
+        """The same for messages of one root that are encoded already."""
+        self._ask(wire.Stage(producer=producer, epoch=epoch, part=part, root=root, count=count, crc=crc, body=body))
+
+    def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
         """Make these parts of an epoch visible, once, and drop the others; first and last offset by root."""
         asked = wire.CommitStage(producer=producer, epoch=epoch, parts=tuple(parts))
         return cast("dict[str, tuple[int, int]]", self._ask(asked))
