@@ -25,6 +25,8 @@ class Proxy:
         """How many connections were lost by now."""
         self._random = random.Random(seed)
         self._lock = threading.Lock()
+        self._ending = threading.Lock()
+        self._ended: set[tuple[socket.socket, socket.socket]] = set()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._allowed: int | None = None
         """Bytes that still pass, in both directions together, before the fault."""
@@ -112,17 +114,21 @@ class Proxy:
             return passing, True
 
     def _end(self, pair: tuple[socket.socket, socket.socket], reset: bool) -> None:
-        with_linger = struct.pack("ii", 1, 0)
+        """Both directions come here; the first one decides how it ends."""
+        with self._ending:
+            if pair in self._ended:
+                return
+            self._ended.add(pair)
+            self.cuts += 1
         for sock in pair:
             try:
                 if reset:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, with_linger)
-                else:
-                    sock.shutdown(socket.SHUT_RDWR)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # Whoever waits in recv keeps the socket open, closed or not: it has to be woken.
+                sock.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
             except OSError:
-                pass  # the other direction has ended it
+                pass  # its other end has gone first
             sock.close()
-        self.cuts += 1
 
     def close(self) -> None:
         self._is_closed = True
