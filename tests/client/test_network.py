@@ -252,7 +252,7 @@ def test_a_half_open_connection_is_noticed_and_made_anew(served: Served, allowed
         proxy.break_after(allowed, "stall")
         futures = [bus.publish_soon("a/b", b"%d" % n + bytes(100)) for n in range(1, 50)]
         assert [future.result(WAIT_S).offset for future in futures] == list(range(2, 51))
-        seen = []
+        seen: list[int] = []
         while len(seen) < 49:
             message = sub.next(WAIT_S)
             seen.append(message.offset)
