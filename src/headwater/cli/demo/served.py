@@ -116,8 +116,8 @@ def serve(stage: Stage, folder: str, each: int) -> None:
     """Serve, kill, serve again; then look whether anything is missing or there twice."""
     stage.act(
         "Served",
-        f"`headwater serve` puts the folder behind a port. {TRUCKS} trucks publish over TCP, a dispatcher comes and goes, "
-        "and the server is killed with -9 in the middle, twice. The clients reconnect by themselves.",
+        f"`headwater serve` puts the folder behind a port. {TRUCKS} trucks publish over TCP, a dispatcher comes and "
+        "goes, and the server is killed with -9 in the middle, twice. The clients reconnect by themselves.",
     )
     server = Served(folder)
     server.start()
