@@ -1,11 +1,11 @@
 """A server in a thread and peers that speak the protocol frame by frame, so that a test can say exactly what it means.
 
-    with Running(auth="scram") as running:
-        running.client("ann", allow=("subscribe home/#",))
-        peer = running.peer("ann")              # through its handshake and registered
-        peer.subscribe(1, "home/#", kind="named", id="s")
-        running.bus.publish("home/x", b"1")
-        peer.take(1, 1)
+with Running(auth="scram") as running:
+    running.client("ann", allow=("subscribe home/#",))
+    peer = running.peer("ann")              # through its handshake and registered
+    peer.subscribe(1, "home/#", kind="named", id="s")
+    running.bus.publish("home/x", b"1")
+    peer.take(1, 1)
 """
 
 from __future__ import annotations
@@ -456,9 +456,7 @@ class Peer:
 
     def nack(self, number: int, message: Got, error: str = "no", delay_s: float | None = 0.0) -> None:
         """Give a message back."""
-        self.ask(
-            requests.Nack(number=number, lease=message.lease, offset=message.offset, error=error, delay_s=delay_s)
-        )
+        self.ask(requests.Nack(number=number, lease=message.lease, offset=message.offset, error=error, delay_s=delay_s))
 
     def notice(self, number: int) -> Notice:
         """The next notice about a subscription."""

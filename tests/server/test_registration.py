@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from server.harness import Running, code
 
 from headwater.server.sessions import Sessions
 from headwater.wire import requests
 from headwater.wire.frame import Kind
+from server.harness import Running, code
 
 
 def subscription_ids(running: Running) -> list[str]:
@@ -63,7 +63,6 @@ def test_a_disconnect_is_not_an_attempt():
         back = running.peer("ann", session=peer.session)
         (again,) = back.take(1, 1)
         assert (again.offset, again.attempt) == (got.offset, 1)
-
 
 
 def test_a_wrong_session_id_gets_404_and_the_client_may_register_anew_on_the_same_connection():
