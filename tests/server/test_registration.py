@@ -9,7 +9,7 @@ import pytest
 
 from headwater.server.sessions import Sessions
 from headwater.wire import requests
-from headwater.wire.frame import Kind
+from headwater.wire.frame import Kind, pack
 from server.harness import Running, code
 
 
@@ -229,7 +229,7 @@ def test_a_goodbye_that_ends_the_session_ends_it_now():
         peer = running.peer("ann")
         peer.subscribe(1, "a", kind="session")
         peer.subscribe(2, "b", kind="named", id="named")
-        peer.send(requests.pack(Kind.GOODBYE, 0, requests.encode(requests.Goodbye(end_session=True))))
+        peer.send(pack(Kind.GOODBYE, 0, requests.encode(requests.Goodbye(end_session=True))))
         peer.ends()
         running.until(lambda: len(running.server.sessions) == 0)
         running.until(lambda: subscription_ids(running) == ["named"])
@@ -238,7 +238,7 @@ def test_a_goodbye_that_ends_the_session_ends_it_now():
 def test_a_goodbye_alone_keeps_the_session():
     with Running() as running:
         peer = running.peer("ann")
-        peer.send(requests.pack(Kind.GOODBYE, 0, requests.encode(requests.Goodbye())))
+        peer.send(pack(Kind.GOODBYE, 0, requests.encode(requests.Goodbye())))
         peer.ends()
         assert running.peer("ann", session=peer.session).session == peer.session
 
@@ -286,7 +286,7 @@ def test_a_session_that_cannot_be_stored_is_not_there():
             then(None, OSError("disk"))
 
         try:
-            Sessions.keep = fail  # type: ignore[method-assign,assignment]
+            Sessions.keep = fail  # type: ignore[method-assign]
             with code(500):
                 peer.register()
         finally:

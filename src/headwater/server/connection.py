@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, Malformed
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
+EARLY = "a registration was not answered yet; nothing may be sent before it is"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -32,6 +33,7 @@ class Connection(asyncio.BufferedProtocol):
         "_publish_bytes",
         "_publishes",
         "_reader",
+        "_requests",
         "_transport",
         "address",
         "begun_s",
@@ -68,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self._holds = 0
         self._publishes = 0
         self._publish_bytes = 0
+        self._requests = 0
         self._is_full = False
         self._reader = FrameReader(listener.serving.hello_bytes_max)
         self._transport: asyncio.Transport | None = None
@@ -95,6 +98,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frames: list[Frame]) -> None:
         if frames and self.session is not None:
+            if self.state is not handshake.State.REGISTERED:
+                raise Malformed(EARLY)
             self._check(frames)
             self.session.tell(frames)
             return
@@ -104,8 +109,8 @@ class Connection(asyncio.BufferedProtocol):
             self.state = handshake.step(self.state, frame)
             self.listener.on_frame(self, frame)
             if self.session is not None:
-                self._check(frames[place + 1 :])
-                self.session.tell(frames[place + 1 :])
+                if frames[place + 1 :]:
+                    raise Malformed(EARLY)
                 return
 
     def _check(self, frames: list[Frame]) -> None:
@@ -175,6 +180,18 @@ class Connection(asyncio.BufferedProtocol):
         ):
             self._is_full = False
             self.release()
+
+    def on_request(self) -> None:
+        """One more request is worked on."""
+        self._requests += 1
+        if self._requests == self.listener.serving.requests_in_flight_max:
+            self.hold()
+
+    def on_answered(self) -> None:
+        """A request is answered."""
+        if self._requests == self.listener.serving.requests_in_flight_max:
+            self.release()
+        self._requests -= 1
 
     # Others send.
 

@@ -133,10 +133,10 @@ class Sessions:
             raise NotFound("there is no such session, or no more; register without one, and subscribe again")
         if session.row.user != connection.user:
             raise NotAllowed(f'this session is not one of client "{connection.user}"; register without one')
-        self._stop_timer(session)
         if request.expire_after_s is not None:
             session.row = msgspec.structs.replace(session.row, expire_after_s=self._expire_after_s(request))
             self.keep(session.row)
+        self._stop_timer(session)
         session.attach(connection)
         there = tuple(
             Subscribed(number=one.number, id=one.id, filter=one.filter, kind=one.kind, existed=True)
@@ -192,8 +192,16 @@ class Sessions:
     def end(self, session: Session) -> None:
         """A session and its own subscriptions are gone; named ones stay."""
         self._forget(session)
-        self._write({rows.SESSION + session.row.id.encode(): None}, None)
         session.end()
+
+    def forget(self, row: SessionRow) -> None:
+        """Nothing is left of a session: now it is gone for good. A crash before this lets it end once more."""
+        self._write({rows.SESSION + row.id.encode(): None}, None)
+
+    def subscriptions_of(self, id: str) -> list[str]:
+        """A session's own subscriptions, as they are stored."""
+        prefix = rows.SUBSCRIPTION + f"{id}:".encode()
+        return [key[len(rows.SUBSCRIPTION) :].decode() for key, _ in self._state.scan(prefix)]
 
     def _forget(self, session: Session) -> None:
         self._stop_timer(session)

@@ -117,6 +117,11 @@ class Subscriber(Actor):
         """It was rung."""
         self.tell(WAKE)
 
+    @property
+    def credit(self) -> tuple[int, int]:
+        """Messages and bytes that may still be sent."""
+        return max(0, self._credit_messages), max(0, self._credit_bytes)
+
     def _grant(self, messages: int, size: int) -> None:
         serving = self.session.sessions.serving
         self._credit_messages = min(self._credit_messages + messages, serving.credit_messages_max)
@@ -320,6 +325,14 @@ class DurableSubscriber(Subscriber):
         else:
             self._send_messages(handed.root, handed.messages, lease.number)
 
+    def recall_all(self) -> None:
+        """Take back what the client has: it comes again from another subscriber."""
+        ranges = [(number, offset, offset) for number, (_, left, _) in self._leases.items() for offset in left]
+        self._leases = {}
+        connection = self.session.connection
+        if ranges and connection is not None:
+            connection.write(batches.pack_ranges(Kind.RECALL, self.number, 0, _merged(ranges)))
+
     def _recall(self) -> None:
         """Tell the client what was taken back from it."""
         if not self.ticket.recalls:
@@ -344,7 +357,7 @@ class DurableSubscriber(Subscriber):
 
     def _held(self, ranges: Sequence[Range]) -> Iterator[tuple[Lease, list[int]]]:
         """What the client means, of what it was given; Recalled (409) if it has nothing of it any more."""
-        for number, first, last in ranges:
+        for number, first, last in _merged(ranges):
             entry = self._leases.get(number)
             if entry is None:
                 raise Recalled(
@@ -369,7 +382,7 @@ class DurableSubscriber(Subscriber):
             self._forget(lease.number, offsets)
 
     def _taken(self, ranges: list[Range]) -> None:
-        for number, _, _ in ranges:
+        for number in {number for number, _, _ in ranges}:
             entry = self._leases.get(number)
             if entry is not None:
                 self.durable.begin(entry[0])
@@ -396,7 +409,7 @@ class DurableSubscriber(Subscriber):
         return lambda: bus.inside.roots.commit.run(lambda: bus.inside.dispatcher.detach(durable, ticket))
 
 
-def _merged(ranges: list[Range]) -> list[Range]:
+def _merged(ranges: Sequence[Range]) -> list[Range]:
     """The same ranges, neighbours joined."""
     joined: list[Range] = []
     for number, first, last in sorted(ranges):
