@@ -303,7 +303,9 @@ class Peer:
         return found
 
     def _answer(self, kind: Kind, id: int = 0) -> Frame:
-        frame = self.wait(lambda frame: frame.id == id and frame.kind in (kind, Kind.ERROR))
+        frame = self.wait(
+            lambda frame: (frame.id == id and frame.kind == kind) or (frame.kind == Kind.ERROR and frame.id in (0, id))
+        )
         if frame.kind == Kind.ERROR:
             raise error_of(requests.decode(frame.payload, Problem))
         return frame

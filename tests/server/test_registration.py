@@ -202,26 +202,26 @@ def test_a_resume_that_is_refused_for_its_expiry_leaves_the_timer_running():
         running.until(lambda: running.server.sessions._timers)
         back = running.connect()
         back.shake("ann")
-        with code(422, "expire_after_s"):
+        with code(422):
             back.register(peer.session, -1.0)
         running.until(lambda: len(running.server.sessions) == 0)
 
 
-@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("-inf")])
-def test_an_expiry_that_is_none_is_refused_and_the_client_may_register_anew(seconds: float):
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), float("-inf")])
+def test_an_expiry_that_is_none_is_refused(seconds: float):
     with Running() as running:
         peer = running.connect()
         peer.shake("ann")
         with code(422):
             peer.register(expire_after_s=seconds)
-        assert peer.register().session
+        assert running.call(lambda: len(running.server.sessions)) == 0
 
 
 def test_a_longer_expiry_than_there_may_be_is_cut():
     with Running(session_expire_after_s_max=60.0) as running:
         peer = running.connect()
         peer.shake("ann")
-        assert peer.register(expire_after_s=float("inf")).expire_after_s == 60.0
+        assert peer.register(expire_after_s=1e300).expire_after_s == 60.0
 
 
 def test_a_goodbye_that_ends_the_session_ends_it_now():
