@@ -91,6 +91,10 @@ class Sessions:
         """Every session, connected or not."""
         return tuple(self._sessions.values())
 
+    def has(self, id: str) -> bool:
+        """Whether there is a session of this id."""
+        return id in self._sessions
+
     def owns(self, subscription: str) -> bool:
         """Whether a subscription's id is one of a session's own."""
         session, colon, _ = subscription.partition(":")
