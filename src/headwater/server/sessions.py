@@ -97,8 +97,12 @@ class Sessions:
 
     def owns(self, subscription: str) -> bool:
         """Whether a subscription's id is one of a session's own."""
+        return self.owner_of(subscription) is not None
+
+    def owner_of(self, subscription: str) -> str | None:
+        """The session that a subscription belongs to, going by its id."""
         session, colon, _ = subscription.partition(":")
-        return bool(colon) and session in self._sessions
+        return session if colon and session in self._sessions else None
 
     # Registration
 
