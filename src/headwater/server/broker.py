@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from headwater.server.sessions import Sessions
 
 
+GUESS_DELAY_S = 0.25
+"""How long the answer to a first wrong secret is held back; it doubles with each one after."""
+
+
 class Broker:
     """Decides for the whole server."""
 
@@ -38,7 +42,8 @@ class Broker:
         self.clients.clients_max = serving.clients_max
         self.acl: Acl = bus.acl
         self.acl.rules_max = serving.rules_max
-        self.guesses = Guesses(self.clock, delay_s_max=serving.guess_delay_s_max)
+        longest_s = serving.guess_delay_s_max
+        self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
         self._is_open = serving.auth == "none"
 

@@ -23,7 +23,7 @@ JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
 FRAME_BYTES_PER_S = 64 * 1024
 """A frame that comes at this speed may take as long as it likes."""
-EARLY = "a registration was not answered yet; nothing may be sent before it is"
+EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -123,6 +123,9 @@ class Connection(asyncio.BufferedProtocol):
         for place, frame in enumerate(frames):
             if self.is_closed:
                 return
+            if self._holds:
+                # A login or a registration is not through: what comes behind it must not be taken for what comes after.
+                raise Malformed(EARLY)
             self.state = handshake.step(self.state, frame)
             self.listener.on_frame(self, frame)
             if self.session is not None:

@@ -211,6 +211,8 @@ class Listener:
         request = read_request(frame)
         if not isinstance(request, Register):
             raise Malformed("the first request of a connection is a registration")
+        if not connection.user:
+            raise Unauthenticated("nobody has logged in here")
         connection.hold()
 
         def registered(answer: Registered | None, error: BaseException | None) -> None:
