@@ -35,7 +35,7 @@ class Actor:
     def __init__(self, supervisor: Supervisor, mail_max: int) -> None:
         self._supervisor = supervisor
         self._mail_max = mail_max
-        self._mail: list[object] = []
+        self._mail: deque[object] = deque()
         self._is_running = False
 
     def receive(self, message: Any) -> None:
@@ -50,14 +50,19 @@ class Actor:
             self._mail.append(message)
             return
         self._is_running = True
+        refused: Exception | None = None
         try:
             self._handle(message)
-            while self._mail:
-                mail, self._mail = self._mail, []
-                for waiting in mail:
-                    self._handle(waiting)
-        finally:
-            self._is_running = False
+        except Exception as error:  # a supervisor that hands it back: to who told, once the mail is read
+            refused = error
+        while self._mail:
+            try:
+                self._handle(self._mail.popleft())
+            except Exception as error:
+                refused = refused or error
+        self._is_running = False
+        if refused is not None:
+            raise refused
 
     def _handle(self, message: object) -> None:
         try:
