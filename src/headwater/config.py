@@ -257,10 +257,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A longer frame before the handshake is through: TooLarge (413)."""
     keepalive_s: float = 30.0
     """With nothing heard for so long PING is sent; with nothing for twice as long the connection is closed."""
+    frame_s: float = 30.0
+    """A frame that has begun and not ended by then, with a second more for each 64 KiB of it: Malformed (422)."""
     write_bytes_max: int = 8 * MIB
     """Bytes that wait for a slow reader; beyond it nothing more is taken for it from its subscriptions."""
     write_stalled_s: float = 60.0
     """A reader that takes nothing at all for so long, while bytes wait for it, is closed (504)."""
+    linger_s: float = 5.0
+    """How long a connection that is closed may take to receive what was written before; then it is cut."""
     publishes_in_flight_max: int = 64
     """Publishes of a connection that are not on disk yet; beyond it nothing more is read from it."""
     publish_bytes_in_flight_max: int = 32 * MIB

@@ -55,6 +55,7 @@ class Server:
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions
         self.listener = Listener(loop, self.broker, self.bus.config, self.serving)
+        self.broker.acl.on_change = self._on_rules
         try:
             await self._listen(loop)
         except OSError as error:
@@ -104,11 +105,18 @@ class Server:
         self.sessions.recheck()
         return self._tls is None or self._tls.reload()
 
+    def _on_rules(self) -> None:
+        """Rules have changed, by whatever thread: whoever has lost a right loses it now."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.sessions.recheck)
+
     async def drain(self) -> None:
         """Take nobody in any more, finish what is under way, and tell the clients."""
         self._is_stopping = True
         for server in self._servers:
             server.close()
+        for connection in self.listener.connections:
+            connection.hold()
         finished = asyncio.Event()
         self.entry.when_empty(finished.set)
         try:
@@ -131,6 +139,7 @@ class Server:
         """End; what is stored stays, sessions included."""
         if not self._is_stopping:
             await self.drain()
+        self.broker.acl.on_change = None
         await self.sessions.close()
         self.listener.close()
         await self._loop.run_in_executor(None, self._executor.shutdown)
