@@ -296,6 +296,50 @@ def test_a_client_with_a_secret_may_do_what_it_was_granted(tmp_path: Path) -> No
                 live.next(WAIT_S)
 
 
+def test_tls_with_a_certificate_that_is_checked(tmp_path: Path) -> None:
+    from server.authority import LOCAL, Authority
+
+    authority = Authority(tmp_path, "authority")
+    cert, key = authority.issue("server", "broker", others=LOCAL)
+    with Served(tmp_path / "data", host="localhost", tls_certificate=cert, tls_key=key) as served:
+        url = f"headwaters://localhost:{served.port}"
+        with headwater.connect(f"{url}?ca={authority.path}") as bus:
+            assert bus.publish_many([("a/b", bytes(1000))] * 1000)[-1].offset == 1000
+            assert len(list(bus.replay("a/#"))) == 1000
+        with pytest.raises(headwater.Disconnected, match=r"not trusted.*\?ca="):
+            headwater.connect(url)
+        with headwater.connect(f"{url}?verify=no") as bus:
+            assert bus.ends() == {"a": 1000}
+        with pytest.raises(Malformed, match="cannot be used"):
+            headwater.connect(f"{url}?ca={tmp_path}/nothing.pem")
+        with pytest.raises(headwater.Disconnected):
+            headwater.connect(f"headwater://localhost:{served.port}", Connecting(connect_timeout_s=2))
+
+
+def test_a_client_is_known_by_its_certificate(tmp_path: Path) -> None:
+    from server.authority import LOCAL, Authority
+
+    authority = Authority(tmp_path, "authority")
+    cert, key = authority.issue("server", "broker", others=LOCAL)
+    mine, my_key = authority.issue("client", "sensor-7")
+    serving: dict[str, Any] = {
+        "tls_certificate": cert,
+        "tls_key": key,
+        "tls_client_ca": authority.path,
+        "auth": "certificate",
+    }
+    with headwater.open(tmp_path / "data") as embedded:
+        embedded.clients.add("sensor-7")
+        embedded.acl.allow("sensor-7", "publish", "a/#")
+        embedded.acl.allow("sensor-7", "create", "a/#")
+    with Served(tmp_path / "data", host="localhost", **serving) as served:
+        url = f"headwaters://localhost:{served.port}?ca={authority.path}"
+        with headwater.connect(f"{url}&cert={mine}&key={my_key}") as bus:
+            assert bus.publish("a/b", b"x").offset == 1
+        with pytest.raises(headwater.HeadwaterError):
+            headwater.connect(url, Connecting(connect_timeout_s=2))
+
+
 def test_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "hw.sock"
     with Served(tmp_path / "data", unix_path=str(path)), headwater.connect(f"headwater+unix://{path}") as bus:

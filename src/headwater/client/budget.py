@@ -24,6 +24,14 @@ class Budget:
         """Bytes that are under way."""
         return self._used
 
+    def try_take(self, weight: int) -> bool:
+        """Take a share if it is there."""
+        with self._lock:
+            if self._ended is None and (self._waiting or not self._fits(weight)):
+                return False
+            self._used += weight
+            return True
+
     def take(self, weight: int, go: Callable[[], None]) -> bool:
         """Take a share; False if it is not there yet, and `go` is called, from any thread, once it was taken.
 

@@ -234,9 +234,11 @@ class Bus:
     def _submit(self, item: Publish) -> Future[object]:
         """Hand a publish over, once there is room for it."""
         publisher = self._client.publisher
-        go = threading.Event()
-        if not publisher.budget.take(item.weight, go.set):
-            go.wait()
+        budget = publisher.budget
+        if not budget.try_take(item.weight):
+            go = threading.Event()
+            if not budget.take(item.weight, go.set):
+                go.wait()
         future: Future[object] = Future()
         publisher.submit(Call(item, future))
         return future

@@ -91,9 +91,11 @@ class Client:
                 await self.publisher.drain()
         except TimeoutError:
             pass  # whoever waits is told that it is not known
-        self.link.close()
+        connection = self.link.close()
         for task in tuple(self._tasks):
             task.cancel()
+        if connection is not None:
+            await connection.gone()
 
     # The link tells.
 

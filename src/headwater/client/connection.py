@@ -30,6 +30,8 @@ REGISTER_ID = 1
 """Number of the first request of a connection, which registers it."""
 FIRST_ID = REGISTER_ID + 1
 """Number of the first request after that."""
+GONE_S = 2.0
+"""How long what was sent last may take to leave."""
 PING = pack(Kind.PING)
 PONG = pack(Kind.PONG)
 
@@ -56,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         self._heard_s = 0.0
         self._keepalive_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
 
     # The transport calls.
 
@@ -96,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
         said = f": {exc}" if exc is not None else ""
         self.fail(Disconnected(f"the connection to {self.address} was lost{said}; it comes back by itself"))
 
@@ -183,6 +187,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    async def gone(self) -> None:
+        """Wait until what was to be sent has left and the transport is closed; not for ever, if nobody takes it."""
+        try:
+            async with asyncio.timeout(GONE_S):
+                await self._gone.wait()
+        except TimeoutError:
+            if self._transport is not None:
+                self._transport.abort()
+            await asyncio.sleep(0)  # in which the transport lets go
+
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -224,6 +238,8 @@ async def connect(address: Address, settings: Connecting, session: str | None, h
     except BaseException as error:
         if connection is not None:
             connection.fail(Disconnected("the connection was given up"))
+            if isinstance(error, Exception):
+                await connection.gone()
         if isinstance(error, TimeoutError):
             raise Disconnected(
                 f"{address} did not answer within {settings.connect_timeout_s} s (connect_timeout_s); is it a "

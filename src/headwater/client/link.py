@@ -168,13 +168,14 @@ class Link:
             asked.was_repeated = True
             self._send_request(asked)
 
-    def close(self, end_session: bool = True) -> None:
-        """Say goodbye; nothing is asked any more."""
+    def close(self, end_session: bool = True) -> Connection | None:
+        """Say goodbye; nothing is asked any more. The connection, which has yet to send what waits."""
         connection, self._connection = self._connection, None
         if self.state is not State.CLOSED:
             self._end(Closed(f"the connection to {self.address} is closed; connect again"))
         if connection is not None:
             connection.close(Goodbye(end_session=end_session))
+        return connection
 
     def _end(self, error: HeadwaterError) -> None:
         self.state = State.CLOSED

@@ -299,15 +299,18 @@ class Publisher:
             if sent is None:
                 continue
             self._land(sent)
+            freed = 0
             entries = sent.entries
             if not entries[0].goes_alone:
                 self._accept(sent)
             if len(entries) == 1:
                 part = entries[0].part
-                self._store(entries[0], (part.positions, one.first_offset, one.time_us, self._is_repeat(sent, one)))
+                run = (part.positions, one.first_offset, one.time_us, self._is_repeat(sent, one))
+                freed += self._store(entries[0], run)
             else:
                 for offset, entry in enumerate(entries, one.first_offset):
-                    self._store(entry, (entry.part.positions, offset, one.time_us, False))
+                    freed += self._store(entry, (entry.part.positions, offset, one.time_us, False))
+            self.budget.give_back(freed)
             self._mend(sent.lane)
         self.pump()
         self._tell_idle()
@@ -370,22 +373,26 @@ class Publisher:
 
     def _fail(self, sent: _Sent, error: HeadwaterError) -> None:
         for entry in sent.entries:
-            entry.call.error = entry.call.error or error
-            self._part_done(entry.call)
+            self._fail_entry(entry, error)
 
-    def _store(self, entry: _Entry, run: tuple[Sequence[int], int, int, bool]) -> None:
+    def _fail_entry(self, entry: _Entry, error: HeadwaterError) -> None:
+        entry.call.error = entry.call.error or error
+        self.budget.give_back(self._part_done(entry.call))
+
+    def _store(self, entry: _Entry, run: tuple[Sequence[int], int, int, bool]) -> int:
         entry.call.item.runs.append(run)
-        self._part_done(entry.call)
+        return self._part_done(entry.call)
 
-    def _part_done(self, call: Call) -> None:
+    def _part_done(self, call: Call) -> int:
+        """Answer a call that has nothing left under way; its share of the budget, which is free then."""
         call.left -= 1
         if call.left:
-            return
-        self.budget.give_back(call.item.weight)
+            return 0
         if call.error is not None:
             resolve(call.future, None, renewed(call.error))
         else:
             resolve(call.future, call.item.result(), None)
+        return call.item.weight
 
     # The end
 
@@ -421,14 +428,13 @@ class Publisher:
                 if isinstance(waiting, _Sent):
                     self._fail(waiting, error)
                 else:
-                    waiting.call.error = waiting.call.error or error
-                    self._part_done(waiting.call)
+                    self._fail_entry(waiting, error)
         self._take_in()
         self._tell_idle()
 
     def _finish_all(self, call: Call, error: HeadwaterError) -> None:
         call.error, call.left = error, 1
-        self._part_done(call)
+        self.budget.give_back(self._part_done(call))
 
 
 def _column(parts: Sequence[Part], name: str, missing: object) -> Any:
