@@ -90,6 +90,7 @@ class Bus:
             for task in left:
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(asyncio.sleep(0))  # in which transports that were given up let go
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
 
