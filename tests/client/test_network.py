@@ -7,6 +7,9 @@ consumers.
 from __future__ import annotations
 
 import random
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -298,3 +301,66 @@ def test_a_server_that_is_stopped_and_started_under_load_loses_nothing(served: S
 
         run_all(publish, restart)
     journal.check(served.bus)
+
+
+def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """kill -9, three times, with a publisher and a consumer that come back by themselves."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "headwater", "serve", "--data", str(tmp_path / "data"), "--port", str(port)]
+    journal = Journal()
+    seen: list[bytes] = []
+    acked: set[bytes] = set()
+    stop = threading.Event()
+
+    def serve() -> subprocess.Popen[str]:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline()  # clients may connect
+        return child
+
+    child = serve()
+    with headwater.connect(f"headwater://127.0.0.1:{port}", PATIENT) as bus:
+        sub = bus.subscribe("a/#", id="x", start="earliest")
+
+        def publish() -> None:
+            waiting: list[tuple[bytes, Future[Any]]] = []
+            while not stop.is_set():
+                payload = b"%d" % len(waiting)
+                journal.sent.setdefault("a/b", []).append(payload)
+                waiting.append((payload, bus.publish_soon("a/b", payload)))
+                time.sleep(0.0005)
+            for payload, future in waiting:
+                receipt = future.result(WAIT_S)
+                journal.receipts[payload] = (receipt.topic, receipt.offset)
+
+        def consume() -> None:
+            while not stop.is_set() or len(set(seen)) < len(journal.sent["a/b"]):
+                found = sub.batch(50, 1)
+                payloads = [message.payload for message in found]
+                assert not acked.intersection(payloads), "an acked message came again"
+                seen.extend(payloads)
+                try:
+                    sub.ack(found)
+                except Recalled:
+                    continue
+                acked.update(payloads)
+
+        def kill() -> None:
+            nonlocal child
+            for _ in range(3):
+                time.sleep(0.7)
+                child.kill()
+                child.wait()
+                assert child.stdout is not None
+                child.stdout.close()
+                child = serve()
+            stop.set()
+
+        run_all(publish, consume, kill)
+        assert list(dict.fromkeys(seen)) == journal.sent["a/b"]
+        journal.check(bus)
+    child.terminate()
+    assert child.wait(WAIT_S) == 0
+    assert child.stdout is not None
+    child.stdout.close()
