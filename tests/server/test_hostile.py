@@ -491,7 +491,7 @@ def test_credit_that_overflows_is_cut():
 def test_credit_and_taken_for_subscriptions_that_are_not_there_are_passed_over():
     with Running() as running:
         peer = running.peer()
-        peer.credit(77), peer.send(batches.pack_ranges(Kind.TAKEN, 77, 0, [(1, 1, 1)]))
+        peer.credit(77).send(batches.pack_ranges(Kind.TAKEN, 77, 0, [(1, 1, 1)]))
         with code(404):
             peer.acked(peer.ack_soon(77, (1, 1, 1)))
         peer.ping()
