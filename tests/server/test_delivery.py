@@ -499,3 +499,43 @@ def test_one_session_has_many_subscriptions_that_do_not_mix():
         for number in range(1, 21):
             assert payloads(peer.take(number, 1)) == [b"%d" % number]
         peer.quiet(0.05)
+
+
+@pytest.mark.parametrize("order", ["none", "key", "strict"])
+def test_messages_that_the_application_never_took_do_not_time_out_with_those_that_it_took(order: str):
+    with Running() as running:
+        peer = running.peer()
+        peer.subscribe(
+            1,
+            "a",
+            kind="named",
+            id="s",
+            options={"ack_timeout_s": 0.15, "retry_delay_s": 0.0, "max_attempts": 2, "order": order},
+        )
+        for number in range(3):
+            running.bus.publish("a", b"%d" % number, key=b"%d" % number)
+        got = peer.take(1, 3)
+        peer.taken(1, got[:1])
+        (again,) = peer.take(1, 1)
+        assert (again.payload, again.attempt) == (b"0", 2)
+        peer.ack(1, [again])
+        if order == "strict":
+            rest = peer.take(1, 2)
+        else:
+            peer.quiet(0.4)
+            rest = got[1:]
+        assert [(one.payload, one.attempt) for one in rest] == [(b"1", 1), (b"2", 1)]
+        peer.ack(1, rest)
+        assert peer.ask(requests.DeadLetters(id="s")) == []
+
+
+def test_taken_for_what_was_never_handed_out_starts_no_time():
+    with Running() as running:
+        peer = running.peer()
+        peer.subscribe(1, "a", kind="named", id="s", options={"ack_timeout_s": 0.1, "retry_delay_s": 0.0})
+        publish(running, 2)
+        got = peer.take(1, 2)
+        lease = got[0].lease
+        peer.ranges(Kind.TAKEN, 1, 0, (lease, 50, 2**64 - 1), (lease + 7, 1, 2), (lease, 0, 0))
+        peer.quiet(0.3)
+        peer.ack(1, got)

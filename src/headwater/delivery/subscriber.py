@@ -408,10 +408,12 @@ class Subscriber:
             self._machine.skip_to(stream, batch.last_offset + 1)
         return bool(ahead.places)
 
-    def begin(self, lease: Lease) -> None:
-        """A remote application took messages of a hand-out: the time for its ack counts from now."""
+    def begin(self, lease: Lease, offsets: Sequence[int]) -> None:
+        """A remote application took these of a hand-out: the time for all that it took of it counts from now."""
         with self._lock:
             if self.options.ack_timeout_s and self._machine.is_open(lease):
+                if lease.begun is not None:
+                    lease.begun.update(offsets)
                 lease.deadline_us = self._clock.monotonic_us() + round(self.options.ack_timeout_s * SECOND_US)
                 self._time(lease)
                 self._arm()
@@ -419,6 +421,7 @@ class Subscriber:
     def _hold(self, lease: Lease) -> None:
         if isinstance(lease.consumer, Remote):
             lease.deadline_us = 0  # until `begin`
+            lease.begun = set()
         self._time(lease)
 
     def _time(self, lease: Lease) -> None:

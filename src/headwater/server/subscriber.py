@@ -414,10 +414,13 @@ class DurableSubscriber(Subscriber):
             self._forget(lease.number, offsets)
 
     def _taken(self, ranges: list[Range]) -> None:
-        for number in {number for number, _, _ in ranges}:
+        for number, first, last in _merged(ranges):
             entry = self._leases.get(number)
             if entry is not None:
-                self.durable.begin(entry[0])
+                offsets = entry[2]
+                taken = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
+                if taken:
+                    self.durable.begin(entry[0], taken)
 
     def _fail(self, id: int, request: requests.Nack | requests.Reject | requests.Extend) -> None:
         ((lease, _),) = self._held(((request.lease, request.offset, request.offset),))
