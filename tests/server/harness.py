@@ -145,12 +145,13 @@ class Running:
 
     # Clients
 
-    def client(self, name: str, allow: Sequence[str] = (), deny: Sequence[str] = (), admin: bool = False) -> None:
-        """A client with rules such as "publish home/#"."""
+    def client(self, name: str, allow: Sequence[str] = (), deny: Sequence[str] = (), admin: bool = False) -> Running:
+        """Add a client with rules such as "publish home/#"."""
         self.bus.clients.add(name, SECRET)
         self.rules(name, allow, deny)
         if admin:
             self.bus.acl.allow(name, "admin", "#")
+        return self
 
     def rules(self, name: str, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
         """More rules about a client."""
@@ -452,9 +453,10 @@ class Peer:
         """Say that the application has these."""
         self.ranges(Kind.TAKEN, number, 0, *[(one.lease, one.offset, one.offset) for one in messages])
 
-    def credit(self, number: int, messages: int = PLENTY, bytes: int = PLENTY) -> None:
+    def credit(self, number: int, messages: int = PLENTY, bytes: int = PLENTY) -> Peer:
         """Take more."""
         self.send(batches.pack_credit(number, messages, bytes))
+        return self
 
     def nack(self, number: int, message: Got, error: str = "no", delay_s: float | None = 0.0) -> None:
         """Give a message back."""

@@ -358,7 +358,7 @@ def test_a_client_frame_never_reaches_the_session_of_another():
             bob.ack(1, [got])
         with code(404):
             bob.nack(1, got)
-        bob.credit(1), bob.taken(1, [got])
+        bob.credit(1).taken(1, [got])
         bob.ping()
         assert Kind.RECALL not in [frame.kind for frame in ann.inbox]
         ann.ack(1, [got])

@@ -8,6 +8,7 @@ import ipaddress
 import ssl
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -304,7 +305,7 @@ def tls(keys: Path, client: str | None) -> ssl.SSLContext:
     return context
 
 
-def secure(keys: Path, **serving: object) -> Running:
+def secure(keys: Path, **serving: Any) -> Running:
     return Running(
         tls_certificate=str(keys / "server.pem"),
         tls_key=str(keys / "server.key"),

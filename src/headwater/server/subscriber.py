@@ -154,6 +154,13 @@ class Subscriber(Actor):
             and self._credit_bytes > 0
         )
 
+    @property
+    def _room_bytes(self) -> int:
+        """What may be sent before it is to be looked again whether the client takes it."""
+        connection = self.session.connection
+        waiting = connection.waiting_bytes if connection is not None else 0
+        return max(1, min(self._credit_bytes, self.session.sessions.serving.write_bytes_max - waiting))
+
     def _serve(self) -> None:
         try:
             self._pump()
@@ -329,7 +336,7 @@ class DurableSubscriber(Subscriber):
         self._recall()
         while self._may_send:
             try:
-                found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX))
+                found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX), self._room_bytes)
             except Gap as gap:
                 self.notice("gap", gap)
                 continue
@@ -407,10 +414,13 @@ class DurableSubscriber(Subscriber):
             self._forget(lease.number, offsets)
 
     def _taken(self, ranges: list[Range]) -> None:
-        for number in {number for number, _, _ in ranges}:
+        for number, first, last in _merged(ranges):
             entry = self._leases.get(number)
             if entry is not None:
-                self.durable.begin(entry[0])
+                offsets = entry[2]
+                taken = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
+                if taken:
+                    self.durable.begin(entry[0], taken)
 
     def _fail(self, id: int, request: requests.Nack | requests.Reject | requests.Extend) -> None:
         ((lease, _),) = self._held(((request.lease, request.offset, request.offset),))
