@@ -197,7 +197,7 @@ def test_frames_that_are_announced_and_never_come_cost_no_memory():
 
 
 def test_one_who_reads_no_answers_before_the_login_costs_little_and_is_closed():
-    with Running(handshake_s=0.5) as running, undisturbed(running):
+    with Running(handshake_s=0.5, linger_s=0.3) as running, undisturbed(running):
         peer = running.connect(receive_bytes=4096)
         ping = pack(Kind.PING, 0, bytes(8000))
         peer.socket.settimeout(0.2)

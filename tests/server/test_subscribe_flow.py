@@ -80,10 +80,10 @@ def test_a_subscriber_that_crashes_is_started_again_from_its_stored_state(monkey
         peer.ack(1, peer.take(1, 2)[:1])
         real, failures = Durable.hand, [RuntimeError("a bug")]
 
-        def hand(self, consumer, limit):
+        def hand(self, *arguments):
             if failures:
                 raise failures.pop()
-            return real(self, consumer, limit)
+            return real(self, *arguments)
 
         monkeypatch.setattr(Durable, "hand", hand)
         running.bus.publish("a", b"3")
@@ -99,10 +99,10 @@ def test_what_a_crashed_subscriber_had_handed_out_is_recalled_before_it_comes_ag
         held = peer.take(1, 2)
         real, failures = Durable.hand, [RuntimeError("a bug")]
 
-        def hand(self, consumer, limit):
+        def hand(self, *arguments):
             if failures:
                 raise failures.pop()
-            return real(self, consumer, limit)
+            return real(self, *arguments)
 
         monkeypatch.setattr(Durable, "hand", hand)
         running.bus.publish("a", b"3")
@@ -118,10 +118,10 @@ def test_a_subscriber_that_cannot_be_started_again_has_its_client_told_to_resubs
         peer.subscribe(1, "a", kind="named", id="s")
         peer.subscribe(2, "b", kind="named", id="other")
 
-        def hand(self, consumer, limit):
+        def hand(self, *arguments):
             if self.options.id == "s":
                 raise RuntimeError("a bug")
-            return real(self, consumer, limit)
+            return real(self, *arguments)
 
         real = Durable.hand
         monkeypatch.setattr(Durable, "hand", hand)
@@ -144,10 +144,10 @@ def test_a_subscriber_that_cannot_read_its_disk_disturbs_no_other(monkeypatch: p
         good.subscribe(1, "a", kind="named", id="good")
         real = Durable.hand
 
-        def hand(self, consumer, limit):
+        def hand(self, *arguments):
             if self.options.id == "bad":
                 raise Failed("the disk is bad")
-            return real(self, consumer, limit)
+            return real(self, *arguments)
 
         monkeypatch.setattr(Durable, "hand", hand)
         for number in range(5):
