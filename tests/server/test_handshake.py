@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
+import uvloop
 
 from headwater import __version__
 from headwater.wire import batches, requests
 from headwater.wire.frame import Kind, pack
 from headwater.wire.handshake import TRANSITIONS, State
 from headwater.wire.requests import encode
-from server.harness import Ended, Peer, Running, code
+from server.harness import Ended, Got, Peer, Running, code
 
 
 def reach(running: Running, state: State) -> Peer:
@@ -43,6 +47,25 @@ def test_five_frames_make_both_sides_known_and_tell_the_limits():
         assert welcome.limits.keepalive_s == running.server.serving.keepalive_s
         peer.send(pack(Kind.OK))
         assert peer.register().session
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_any_event_loop_will_do(loop: Callable[[], asyncio.AbstractEventLoop]):
+    with Running(loop=loop) as running:
+        ann, bob = running.peer("ann"), running.peer("bob")
+        bob.subscribe(1, "a/#", kind="session")
+        bob.subscribe(2, "a/#")
+        numbers = [ann.publish_soon("a/x", bytes(50_000)) for _ in range(100)]
+        assert [ann.published(number).first_offset for number in numbers] == list(range(1, 101))
+        got: list[Got] = []
+        while len(got) < 100:
+            more = bob.take(1, 1)
+            bob.ack(1, more)
+            bob.credit(1), bob.credit(2)
+            got += more
+        assert len(bob.take(2, 100)) == 100
+        bob.close()
+        running.until(lambda: running.session_of(bob).connection is None)
 
 
 def test_somebody_without_a_name_is_anonymous_where_nobody_is_asked():

@@ -63,6 +63,10 @@ def test_a_disconnect_is_not_an_attempt():
         back = running.peer("ann", session=peer.session)
         (again,) = back.take(1, 1)
         assert (again.offset, again.attempt) == (got.offset, 1)
+        assert again.lease != got.lease
+        with code(409):
+            back.nack(1, got)
+        back.ack(1, [again])
 
 
 def test_a_wrong_session_id_gets_404_and_the_client_may_register_anew_on_the_same_connection():

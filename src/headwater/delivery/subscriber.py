@@ -149,7 +149,8 @@ class Subscriber:
         self._lock = threading.RLock()
         self._signal = threading.Condition()
         self._wakers: dict[Any, Callable[[], None]] = {}
-        self._machine = Subscription(row.options, config)
+        # From the clock, so that a client that acks a hand-out of before it was loaded is not taken to mean a new one.
+        self._machine = Subscription(row.options, config, last_number=clock.now_us())
         self._machine.paused = row.paused
         self._ahead: dict[int, _Ahead] = {}
         self._by_number: dict[int, Root] = {}

@@ -56,13 +56,17 @@ class Subscription:
 
     __slots__ = ("_consumers", "_jitter", "_ledger", "config", "options", "paused")
 
-    def __init__(self, options: Options, config: Config, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self, options: Options, config: Config, jitter: Callable[[], float] = random.random, last_number: int = 0
+    ) -> None:
+        """`last_number` is below the number of every hand-out to come, and above those of an earlier life."""
         self.options = options
         self.config = config
         self.paused = False
         """Nothing is handed out while True."""
         self._jitter = jitter
         self._ledger = Ledger(options.order)
+        self._ledger.number = last_number
         self._consumers: list[Hashable] = []
 
     # What it is at
