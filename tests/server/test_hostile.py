@@ -529,3 +529,16 @@ def test_those_who_connect_and_go_at_once_leave_nothing_behind():
         running.until(lambda: len(running.server.listener.connections) == 1)
         assert running.call(lambda: sum(running.server.listener._by_address.values())) == 1
         assert running.call(lambda: len(running.server.listener._greeting)) == 0
+
+
+def test_large_batches_that_few_want_a_part_of_are_not_kept_in_memory():
+    with Running() as running:
+        peer = running.peer()
+        peer.subscribe(1, "a/0", bytes=1 << 30)
+        before = resident_bytes()
+        for _ in range(40):
+            running.bus.publish_many([("a/0", b"small"), ("a/1", bytes(4_000_000))])
+        assert len(peer.take(1, 40)) == 40
+        known = running.server.sessions.slices._known
+        assert running.call(lambda: sum(len(batch.data) for batch, _, _ in known.values())) <= 17_000_000
+        assert resident_bytes() - before < 400_000_000  # the bus in memory keeps the messages themselves
