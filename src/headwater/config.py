@@ -275,6 +275,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # Sessions
     sessions_max: int = 100_000
     """One more session: QuotaExceeded (429)."""
+    sessions_per_client_max: int = 10_000
+    """One more session of the same client: QuotaExceeded (429)."""
     session_expire_after_s: float = 300.0
     """How long a session is kept once its connection is gone, unless the client says otherwise."""
     session_expire_after_s_max: float = 7 * 86_400.0

@@ -280,6 +280,21 @@ def test_one_session_more_than_there_may_be_gets_429():
             bob.register()
 
 
+def test_one_client_cannot_take_all_sessions_there_may_be():
+    with Running(sessions_per_client_max=2) as running:
+        first = running.peer("ann")
+        running.peer("ann").close()
+        more = running.connect()
+        more.shake("ann")
+        with code(429, "sessions_per_client_max"):
+            more.register()
+        running.peer("bob")
+        first.send(pack(Kind.GOODBYE, 0, requests.encode(requests.Goodbye(end_session=True))))
+        first.ends()
+        more.register()
+        assert running.call(lambda: dict(running.server.sessions._by_user)) == {"ann": 2, "bob": 1}
+
+
 def test_a_session_that_cannot_be_stored_is_not_there():
     with Running() as running:
         peer = running.connect()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -77,12 +78,17 @@ class Sessions:
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
         self._sessions: dict[str, Session] = {}
+        self._by_user: Counter[str] = Counter()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_closing = False
         for _, value in self._state.scan(rows.SESSION):
             row = msgspec.msgpack.decode(value, type=SessionRow)
-            self._sessions[row.id] = Session(self, row)
-            self._start_timer(self._sessions[row.id])
+            self._start_timer(self._add(row))
+
+    def _add(self, row: SessionRow) -> Session:
+        session = self._sessions[row.id] = Session(self, row)
+        self._by_user[row.user] += 1
+        return session
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -119,10 +125,15 @@ class Sessions:
     def _create(self, connection: Connection, request: Register, then: Then) -> None:
         if len(self._sessions) >= self.serving.sessions_max:
             raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
+        if self._by_user[connection.user] >= self.serving.sessions_per_client_max:
+            raise QuotaExceeded(
+                f'client "{connection.user}" has {self._by_user[connection.user]} sessions, as many as '
+                "sessions_per_client_max allows; resume one, or end some with a GOODBYE"
+            )
         row = SessionRow(
             id=secrets.token_urlsafe(16), user=connection.user, expire_after_s=self._expire_after_s(request)
         )
-        session = self._sessions[row.id] = Session(self, row)
+        session = self._add(row)
         session.attach(connection)
 
         def stored(_: object, error: BaseException | None) -> None:
@@ -213,7 +224,10 @@ class Sessions:
 
     def _forget(self, session: Session) -> None:
         self._stop_timer(session)
-        self._sessions.pop(session.row.id, None)
+        if self._sessions.pop(session.row.id, None) is not None:
+            self._by_user[session.row.user] -= 1
+            if not self._by_user[session.row.user]:
+                del self._by_user[session.row.user]
 
     # Rights change
 
