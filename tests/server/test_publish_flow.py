@@ -287,3 +287,40 @@ def test_staged_messages_are_seen_by_nobody_and_then_by_all_once():
         ann.ask(requests.DropStage(producer="p", epoch=2))
         with code(404):
             ann.ask(requests.CommitStage(producer="p", epoch=2, parts=("x",)))
+
+
+def test_a_producer_of_the_same_name_of_another_client_is_another_producer():
+    with Running(auth="scram") as running:
+        for name in ("ann", "eve"):
+            running.client(name, allow=["publish a", "create a"])
+        ann, eve = running.peer("ann"), running.peer("eve")
+        ann.publish("a", b"ann 1", producer="importer", sequence=1)
+        eve.publish("a", b"eve 2", producer="importer", sequence=2)
+        eve.publish("a", b"eve 9", producer="importer", sequence=1 << 60)
+        done = ann.published(ann.publish_soon("a", b"ann 2", producer="importer", sequence=2))
+        assert not done.is_repeat
+        assert ann.published(ann.publish_soon("a", b"ann 2", producer="importer", sequence=2)).is_repeat
+        assert [one.payload for one in running.bus.replay("a")] == [b"ann 1", b"eve 2", b"eve 9", b"ann 2"]
+
+
+def test_a_refused_publish_of_one_client_holds_up_no_producer_of_another():
+    with Running(auth="scram") as running:
+        running.client("ann", allow=["publish a", "create a"]).client("eve")
+        ann, eve = running.peer("ann"), running.peer("eve")
+        ann.publish("a", producer="importer", sequence=1)
+        with code(403):
+            eve.publish("a", producer="importer", sequence=0)
+        assert ann.publish("a", producer="importer", sequence=2) == 2
+
+
+def test_what_one_client_stages_is_not_another_clients_whose_name_and_producer_read_the_same():
+    with Running(auth="scram") as running:
+        for name in ("a:b", "a"):
+            running.client(name, allow=["publish x", "create x"])
+        one, two = running.peer("a:b"), running.peer("a")
+        body = make_body(["x"], [b"1"])
+        one.ask(requests.Stage(producer="c", epoch=1, part="p", root="x", count=1, crc=checksum(body), body=body))
+        two.ask(requests.DropStage(producer="b:c", epoch=1))
+        with code(404):
+            two.ask(requests.CommitStage(producer="b:c", epoch=1, parts=("p",)))
+        assert one.ask(requests.CommitStage(producer="c", epoch=1, parts=("p",))) == {"x": (1, 1)}

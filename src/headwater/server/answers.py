@@ -148,7 +148,7 @@ class Answers:
 
     def _own(self, user: str, producer: str) -> str:
         """A user's producer: nobody else can commit or drop what it staged."""
-        return f"{user}:{producer}"
+        return f"{user}/{producer}"  # a user's name has no "/"
 
     def _access(self, user: str, request: requests.Request) -> Callable[[], Any]:
         """Clients and rules."""

@@ -55,6 +55,11 @@ class Broker:
 
     # Publishing
 
+    def producer_of(self, user: str, producer: str) -> str:
+        """A producer as it is stored: one of the same name of another user is another one, whose sequences are its own
+        affair. A user's name has no "/"."""
+        return producer if self._is_open else f"{user}/{producer}"
+
     def check_publish(self, user: str, session: str, root: str, names: tuple[str, ...]) -> None:
         """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
         if self._is_open:

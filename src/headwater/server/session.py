@@ -208,13 +208,15 @@ class Session(Actor):
     def _on_publish(self, connection: Connection, frame: Frame) -> None:
         entry, broker = self.sessions.entry, self.sessions.broker
         publish = batches.read_publish(frame)
+        producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         try:
             item, names = entry.check(connection, frame.id, publish, bool(frame.flags & batches.QUIET))
             broker.check_publish(self.row.user, self.row.id, publish.root, names)
         except HeadwaterError:
-            if publish.producer is not None:
-                broker.bus.inside.roots.note_refusal(publish.root, publish.producer, publish.sequence)
+            if producer is not None:
+                broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
+        item.producer = producer
         connection.on_publish(item.weight)
         entry.commit(item)
 

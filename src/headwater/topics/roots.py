@@ -574,6 +574,8 @@ class Roots:
     def note_refusal(self, root: str, producer: str, sequence: int) -> None:
         """A producer's publish was refused: what it sent after that is refused too, to keep their order. From any
         thread."""
+        if len(root) > self._config.root_bytes_max or len(producer) > 2 * self._config.producer_bytes_max:
+            return  # nothing of it can ever be stored
         key = (root, producer)
         if len(self._broken) >= self._config.producers_max and key not in self._broken:
             self._broken.pop(next(iter(self._broken)), None)
