@@ -2829,3 +2829,16 @@ def test_a_reader_opens_a_folder_after_a_backup_and_a_purge(tmp_path: Path) -> N
         bus.purge("home/a")
     with headwater.open(tmp_path / "data", read_only=True) as reader:
         assert [info.topic for info in reader.topics()] == ["home/b"]
+
+
+def test_a_repeat_of_what_is_stored_is_answered_though_a_later_sequence_comes_in_the_same_group() -> None:
+    with headwater.open(":memory:") as bus:
+        first = bus.publish("jobs/x", b"1", producer="p", sequence=1)
+        desk, commit = bus.inside.desk, bus.inside.roots.commit
+        later = desk.one("jobs/x", b"3", False, None, (), None, "p", 3, None)
+        again = desk.one("jobs/x", b"1", False, None, (), None, "p", 1, None)
+        commit.submit_all([later, again])
+        later.wait()
+        again.wait()
+        assert (again.runs[0][1], again.runs[0][3]) == (first.offset, True)
+        assert [message.payload for message in bus.replay("jobs/#")] == [b"1", b"3"]

@@ -333,3 +333,26 @@ def test_a_second_registration_gets_422_and_changes_nothing():
         with code(422, "session already"):
             peer.register()
         peer.ping()
+
+
+def test_what_was_being_made_for_a_connection_does_not_stand_in_the_way_of_the_next() -> None:
+    with Running() as running:
+        lost = running.peer()
+        held, let_go = threading.Event(), threading.Event()
+        holder = threading.Thread(
+            target=lambda: running.bus.inside.roots.commit.run(lambda: (held.set(), let_go.wait()))
+        )
+        holder.start()
+        held.wait()
+        lost.begin(requests.Subscribe(number=1, filter="home/#", kind="follow"))
+        lost.ping()
+        peer = running.peer(session=lost.session)
+        number = peer.begin(
+            requests.Subscribe(number=1, filter="home/#", kind="follow", credit_messages=1, credit_bytes=1)
+        )
+        peer.ping()
+        let_go.set()
+        holder.join()
+        assert peer.finish(number, requests.Subscribe).number == 1
+        running.bus.publish("home/x", b"1")
+        assert peer.payloads(1, 1) == [b"1"]

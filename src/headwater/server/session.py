@@ -59,7 +59,7 @@ class Session(Actor):
         self.subscribers: dict[int, Subscriber] = {}
         self.is_ended = False
         self._numbers: set[int] = set()
-        """Subscriptions that are being made."""
+        """Subscriptions that are being made for the connection."""
         self._names: set[str] = set()
         """Ids of the durable ones among them."""
         self._restarts: dict[int, int] = {}
@@ -84,18 +84,25 @@ class Session(Actor):
             return
         for one in self.row.subscriptions:
             if one.number not in self.subscribers:
-                self._numbers.add(one.number)
+                numbers = self._numbers
+                numbers.add(one.number)
                 self._attach_durable(
                     one.number,
                     one.kind,
                     one.id,
                     one.filter,
                     (one.credit_messages, one.credit_bytes),
-                    partial(self._resumed, one),
+                    partial(self._resumed, one, numbers),
                 )
 
-    def _resumed(self, one: SubscriptionOf, subscriber: DurableSubscriber | None, error: BaseException | None) -> None:
-        self._numbers.discard(one.number)
+    def _resumed(
+        self,
+        one: SubscriptionOf,
+        numbers: set[int],
+        subscriber: DurableSubscriber | None,
+        error: BaseException | None,
+    ) -> None:
+        numbers.discard(one.number)
         if subscriber is None and error is not None:
             self._tell_ended(one.number, error)
             if isinstance(error, NotAllowed):
@@ -111,6 +118,7 @@ class Session(Actor):
     def _detach_all(self) -> None:
         """Nobody reads any more: live subscriptions end, durable ones let go of what they hold."""
         subscribers, self.subscribers = self.subscribers, {}
+        self._numbers, self._names = set(), set()  # what is being made was for a connection that is gone
         for subscriber in subscribers.values():
             self._let_go(subscriber)
 
@@ -393,12 +401,13 @@ class Session(Actor):
             known = ", ".join(field for field in Options.__struct_fields__ if field not in ("id", "filter"))
             raise Malformed(f"options are {sorted(given)}; those that there are: {known}") from None
         given.pop("id", None), given.pop("filter", None)
-        self._numbers.add(request.number)
+        numbers = self._numbers
+        numbers.add(request.number)
         connection = self.connection
         existed = self.sessions.broker.bus.inside.dispatcher.row(name) is not None
 
         def made(subscriber: DurableSubscriber | None, error: BaseException | None) -> None:
-            self._numbers.discard(request.number)
+            numbers.discard(request.number)
             if subscriber is None:
                 self.reply(connection, id, None, error)
                 return
@@ -434,13 +443,14 @@ class Session(Actor):
         ticket = Remote()
         options, given, start = fresh or (Options(id=name, filter=filter), {}, "latest")
         connection = self.connection
-        self._names.add(name)
+        names = self._names
+        names.add(name)
 
         def attach() -> Any:
             return inside.roots.commit.run(lambda: inside.dispatcher.attach(options, given, start, ticket))
 
         def attached(durable: Any, error: BaseException | None) -> None:
-            self._names.discard(name)
+            names.discard(name)
             if error is None:
                 error = self._objection(connection, filter)
                 if error is not None:
@@ -496,11 +506,11 @@ class Session(Actor):
 
     def _open(self, id: int, request: Subscribe, make: Callable[[], S], serve: Callable[[S], Subscriber]) -> None:
         """Have something that lives as long as the connection read for it."""
-        connection = self.connection
-        self._numbers.add(request.number)
+        connection, numbers = self.connection, self._numbers
+        numbers.add(request.number)
 
         def made(source: S, error: BaseException | None) -> None:
-            self._numbers.discard(request.number)
+            numbers.discard(request.number)
             if error is None:
                 error = self._objection(connection, request.filter)
                 if error is not None:

@@ -412,18 +412,18 @@ class Roots:
                 _check_same(item, part, len(coming[item.sequence][1].topics))
                 group.echoes.append((item, part, *coming[item.sequence]))
                 continue
+            root = self._roots.get(part.root)
+            stored = root.repeated(item.producer, item.sequence) if root is not None else None
+            if stored is not None:
+                _check_same(item, part, stored.count)
+                item.runs.append((part.positions, stored.first_offset, stored.time_us, True))
+                continue
             if coming and item.sequence < max(coming):
                 raise Conflict(
                     f'sequence {item.sequence} of producer "{item.producer}" comes after {max(coming)}; '
                     "a producer's sequences grow with each publish"
                 )
-            root = self._roots.get(part.root)
-            stored = root.repeated(item.producer, item.sequence) if root is not None else None
-            if stored is None:
-                fresh.append(part)
-            else:
-                _check_same(item, part, stored.count)
-                item.runs.append((part.positions, stored.first_offset, stored.time_us, True))
+            fresh.append(part)
         return fresh
 
     def _check_order(self, item: Publish) -> None:
