@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Protocol, TypeVar
 
-from headwater.errors import HeadwaterError, QuotaExceeded, TimedOut
+from headwater.errors import QuotaExceeded, TimedOut
 
 T = TypeVar("T")
 Then = Callable[[Any, BaseException | None], None]
@@ -80,18 +80,11 @@ class Answer:
         self._then: Then | None = then
         self._timer = loop.call_later(deadline_s, self._late, what, deadline_s)
 
-    def give(self, value: Any) -> None:
-        """The answer."""
-        self._settle(value, None)
-
-    def fail(self, error: BaseException) -> None:
-        """There is none, and this is why."""
-        self._settle(None, error)
-
     def _late(self, what: str, deadline_s: float) -> None:
-        self._settle(None, TimedOut(f"{what} did not answer within {deadline_s:g} s; try again"))
+        self(None, TimedOut(f"{what} did not answer within {deadline_s:g} s; try again"))
 
-    def _settle(self, value: Any, error: BaseException | None) -> None:
+    def __call__(self, value: Any, error: BaseException | None) -> None:
+        """The answer, or why there is none."""
         then, self._then = self._then, None
         if then is not None:
             self._timer.cancel()
@@ -136,8 +129,3 @@ class Desk:
                 self._start(*self._waiting.popleft())
             else:
                 self._is_busy = False
-
-
-def is_expected(error: BaseException) -> bool:
-    """Whether an error is an answer of ours, rather than something that broke."""
-    return isinstance(error, HeadwaterError)

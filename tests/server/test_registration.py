@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.errors import TimedOut
 from headwater.server.sessions import Sessions
 from headwater.wire import requests
 from headwater.wire.frame import Kind, pack
@@ -339,9 +340,12 @@ def test_what_was_being_made_for_a_connection_does_not_stand_in_the_way_of_the_n
     with Running() as running:
         lost = running.peer()
         held, let_go = threading.Event(), threading.Event()
-        holder = threading.Thread(
-            target=lambda: running.bus.inside.roots.commit.run(lambda: (held.set(), let_go.wait()))
-        )
+
+        def hold() -> None:
+            held.set()
+            let_go.wait()
+
+        holder = threading.Thread(target=lambda: running.bus.inside.roots.commit.run(hold))
         holder.start()
         held.wait()
         lost.begin(requests.Subscribe(number=1, filter="home/#", kind="follow"))
@@ -356,3 +360,24 @@ def test_what_was_being_made_for_a_connection_does_not_stand_in_the_way_of_the_n
         assert peer.finish(number, requests.Subscribe).number == 1
         running.bus.publish("home/x", b"1")
         assert peer.payloads(1, 1) == [b"1"]
+
+
+def test_a_registration_that_cannot_be_stored_in_time_is_answered_504_and_the_connection_closed() -> None:
+    with Running(call_s=0.05) as running:
+        let_go = threading.Event()
+        held = threading.Event()
+
+        def hold() -> None:
+            held.set()
+            let_go.wait()
+
+        holder = threading.Thread(target=lambda: running.bus.inside.rows.run(hold))
+        holder.start()
+        held.wait()
+        peer = running.connect()
+        peer.shake("ann")
+        with pytest.raises(TimedOut):
+            peer.register()
+        assert peer.ends() is None
+        let_go.set()
+        holder.join()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from headwater import __version__
 from headwater.access.name import check_name
 from headwater.access.scram import ServerLogin
+from headwater.actor import Answer
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut, Unauthenticated
 from headwater.server.connection import Connection
@@ -220,6 +221,9 @@ class Listener:
             connection.release()
             if connection.is_closed:
                 return
+            if isinstance(error, TimedOut):  # whatever comes of it, this connection does not wait for it any more
+                connection.refuse(error, frame.id)
+                return
             if error is not None:
                 connection.write(pack_error(frame.id, error))
                 return
@@ -229,7 +233,8 @@ class Listener:
             if connection.session is not None:
                 connection.session.on_registered(connection)
 
-        self._broker.register(connection, request, registered)
+        answer = Answer(registered, self.loop, self.serving.call_s, "the store of sessions")
+        self._broker.register(connection, request, answer)
 
     # While it lasts
 
