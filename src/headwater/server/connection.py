@@ -112,6 +112,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise self._reader.error
         except HeadwaterError as error:
             self.refuse(error)
+        self.listener.wakes.wake_now()
 
     def _take(self, frames: list[Frame]) -> None:
         if frames and self.session is not None:
@@ -135,7 +136,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _check(self, frames: list[Frame]) -> None:
         for frame in frames:
-            handshake.step(self.state, frame)
+            if frame.kind not in handshake.IN_USE:
+                handshake.step(self.state, frame)
 
     def eof_received(self) -> bool:
         return False

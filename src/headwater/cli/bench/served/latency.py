@@ -17,10 +17,10 @@ from typing import cast
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import PAGE, RawFile, latencies_s, messages
 from headwater.cli.bench.served.broker import Broker
-from headwater.cli.bench.served.raw import Raw, Tally, check, connect, publish_frame
+from headwater.cli.bench.served.raw import Raw, check, connect, publish_frame
 from headwater.clock import SystemClock
 from headwater.wire import batches
-from headwater.wire.frame import Kind
+from headwater.wire.frame import LENGTH_BYTES, Kind
 
 TURNS = 50
 ROOT = "latency"
@@ -108,14 +108,16 @@ class _Live:
     def __init__(self, address: tuple[str, int]) -> None:
         self.client = Raw(address)
         self.client.subscribe(1, f"{ROOT}/#", self.kind)
-        self._tally = Tally(self.client.socket)
 
     def one(self, publisher: Raw, frame: bytes) -> float:
-        start = time.perf_counter()
+        connection, start = self.client.socket, time.perf_counter()
         publisher.socket.sendall(frame)
-        while not any(kind == Kind.DELIVER for kind, *_ in self._tally.receive()):
-            pass
-        return time.perf_counter() - start
+        received = connection.recv(65536)
+        while len(received) < LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "little"):
+            received += connection.recv(65536)
+        taken = time.perf_counter() - start
+        assert received[LENGTH_BYTES] == Kind.DELIVER, "a DELIVER frame, and nothing else"
+        return taken
 
     def __enter__(self) -> _Live:
         return self
