@@ -145,8 +145,13 @@ class Entry:
 
     def _submit(self) -> None:
         """Have committed what this turn of the loop has brought, together, as far as there is room."""
+        if len(self._waiting) != 1 or not self._commit_here(self._waiting[0]):
+            self.give_places()
+
+    def give_places(self) -> None:
+        """Give what this turn has brought its places now, before something else asks for one."""
         waiting, commit = self._waiting, self._roots.commit
-        if not waiting or (len(waiting) == 1 and self._commit_here(waiting[0])):
+        if not waiting:
             return
         while waiting and not commit.is_full:
             commit.enqueue(waiting.popleft())

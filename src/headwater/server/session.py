@@ -286,6 +286,7 @@ class Session(Actor):
     # Requests
 
     def _on_request(self, id: int, request: requests.Request) -> None:
+        self.sessions.entry.give_places()  # what was published before this is to be before it
         match request:
             case Subscribe():
                 self._on_subscribe(id, request)

@@ -265,9 +265,9 @@ class LiveSubscriber(Subscriber):
 
     def _hand(self, batch: Batch, places: Sequence[int] | None) -> bool:
         """Send a batch that is shown early, in the turn that brought it, if nothing is to be sent before it."""
-        if self.is_rung or not self._may_send or batch.body.expiries is not None:
+        if self.is_rung or self._rest is not None or not self._may_send or batch.body.expiries is not None:
             return False
-        self._send_batch(batch, places)
+        self._send_some(batch, places)
         return True
 
     def _pump(self) -> None:
