@@ -23,6 +23,9 @@ JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
 FRAME_BYTES_PER_S = 64 * 1024
 """A frame that comes at this speed may take as long as it likes."""
+SHARES = 16
+"""A publish counts so much among those in flight; one that nobody waits for counts 1, as a slow disk need not hold up
+what live subscriptions have at once."""
 EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
 
 
@@ -178,27 +181,27 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing is read at the moment."""
         return self._holds > 0
 
-    def on_publish(self, weight: int) -> None:
+    def on_publish(self, weight: int, share: int = SHARES) -> None:
         """One more publish is on its way to disk."""
-        self._publishes += 1
+        self._publishes += share
         self._publish_bytes += weight
         serving = self.listener.serving
         if not self._is_full and (
-            self._publishes >= serving.publishes_in_flight_max
+            self._publishes >= serving.publishes_in_flight_max * SHARES
             or self._publish_bytes >= serving.publish_bytes_in_flight_max
         ):
             self._is_full = True
             self.hold()
 
-    def on_published(self, weight: int, count: int, answers: bytes) -> None:
+    def on_published(self, weight: int, shares: int, answers: bytes) -> None:
         """Publishes are on disk, or refused."""
-        self._publishes -= count
+        self._publishes -= shares
         self._publish_bytes -= weight
         self.write(answers)
         serving = self.listener.serving
         if (
             self._is_full
-            and self._publishes < serving.publishes_in_flight_max
+            and self._publishes < serving.publishes_in_flight_max * SHARES
             and self._publish_bytes < serving.publish_bytes_in_flight_max
         ):
             self._is_full = False

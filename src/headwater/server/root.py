@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from headwater.clock import Clock
 from headwater.outgoing import Desk
 from headwater.server.bell import Bell, Wakes
+from headwater.server.connection import SHARES
 from headwater.store.batch import Batch
 from headwater.store.commit import Call
 from headwater.topics.root import Root
@@ -70,6 +71,11 @@ class Served(Publish):
     ) -> None:
         super().__init__(topics, parts, weight, producer, sequence, is_one)
         self.is_quiet = False
+
+    @property
+    def share(self) -> int:
+        """What it counts among the publishes in flight."""
+        return 1 if self.is_quiet else SHARES
 
     @property
     def is_awaited(self) -> bool:
@@ -195,7 +201,9 @@ class Entry:
             by_connection.setdefault(item.connection, []).append(item)
             self._in_flight -= 1
         for connection, items in by_connection.items():
-            connection.on_published(sum(item.weight for item in items), len(items), answers(items))
+            connection.on_published(
+                sum(item.weight for item in items), sum(item.share for item in items), answers(items)
+            )
         self._submit()
         if not self._in_flight:
             waiting, self._on_empty = self._on_empty, []

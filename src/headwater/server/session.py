@@ -217,7 +217,7 @@ class Session(Actor):
                 broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
         item.producer = producer
-        connection.on_publish(item.weight)
+        connection.on_publish(item.weight, item.share)
         entry.commit(item)
 
     def _on_goodbye(self, connection: Connection, goodbye: Goodbye) -> None:
