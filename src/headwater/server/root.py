@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 Show = Callable[[Root, Batch], None]
 
-QUIET_S = 0.002
+QUIET_S = 0.005
 """How long what nobody waits for may wait for company on its way to disk;"""
-QUIET_ITEMS_MAX = 32
+QUIET_ITEMS_MAX = 256
 """and how many of them,"""
 QUIET_BYTES_MAX = 256 * 1024
 """and how much."""
