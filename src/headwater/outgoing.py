@@ -32,6 +32,8 @@ MESSAGE_WEIGHT = 100
 TIME_AHEAD_US_MAX = 86_400 * SECOND_US
 """How far the clock of a publisher elsewhere may be ahead."""
 
+ONE = range(1)
+
 P = TypeVar("P", bound=Publish)
 SHARES_MAX = 16
 SHARES_MESSAGES_MAX = 10_000
@@ -54,6 +56,8 @@ class Desk:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
+        self._time_us_max = 0
+        """The latest time that a message may have; as of some moment ago, so that not every message asks the clock."""
         self._checked: dict[str, str] = {}
         self._seen: defaultdict[str, set[str]] = defaultdict(set)
         self._shares: dict[tuple[str, ...], list[_Share]] = {}
@@ -131,9 +135,20 @@ class Desk:
         return self._encoded(parts, topics, weight, producer, number)
 
     def body(
-        self, root: str, count: int, crc: int, data: bytes, producer: str | None, sequence: int, item: type[P]
+        self,
+        root: str,
+        count: int,
+        crc: int,
+        data: bytes,
+        producer: str | None,
+        sequence: int,
+        item: type[P],
+        may_join: bool = False,
     ) -> tuple[P, Body]:
-        """Messages of one root that were encoded elsewhere; whatever can be wrong with them is found here."""
+        """Messages of one root that were encoded elsewhere; whatever can be wrong with them is found here.
+
+        With `may_join`, a single message may be stored in one batch with others that come one by one.
+        """
         config = self._config
         if len(data) > config.batch_bytes_max:
             raise TooLarge(
@@ -149,25 +164,33 @@ class Desk:
         names = body.names
         if body.count != count or body.end != len(data):
             raise Malformed("the body contradicts what is said about it: its count, or its length")
-        if self._common_root(names) != root or len(set(names)) != len(names):
+        if self._common_root(names) != root or (len(names) > 1 and len(set(names)) != len(names)):
             raise Malformed(f'the topics of a body for "{root}" have to be topics of that root, each named once')
         if len(data) > config.message_bytes_max and body.longest() > config.message_bytes_max:
             raise self._too_large(body.longest())
         self._check_columns(body)
         number = self._sequence(producer, sequence if producer is not None else None)
+        if may_join and count == 1 and producer is None and not body.columns:
+            part = Part(root, names, (body.payload(0),), ONE)
+            part.body, part.crc, part.columns, part.time_us = data, crc, body, body.time_span()[0]
+            return item(names, [part], len(data) + MESSAGE_WEIGHT, None, 0, is_one=True), body
         part = Part(root, body.topics, (), range(count))
         if body.retain is not None:
             part.retain = list(map(bool, body.retain))
-        part.body, part.crc = data, crc
+        part.body, part.crc, part.columns = data, crc, body
         return item(body.topics, [part], len(data), producer, number, is_one=False), body
 
     def _check_columns(self, body: Body) -> None:
-        config = self._config
         low_us, high_us = body.time_span()
-        if low_us < 0 or high_us > self._clock.now_us() + TIME_AHEAD_US_MAX:
-            raise Malformed(
-                "a message's time lies before 1970 or more than a day ahead; is the publisher's clock right?"
-            )
+        if low_us < 0 or high_us > self._time_us_max:
+            self._time_us_max = self._clock.now_us() + TIME_AHEAD_US_MAX
+            if low_us < 0 or high_us > self._time_us_max:
+                raise Malformed(
+                    "a message's time lies before 1970 or more than a day ahead; is the publisher's clock right?"
+                )
+        if not body.columns:
+            return
+        config = self._config
         if body.expiries is not None and not 0 <= min(body.expiries) <= max(body.expiries) < 1 << 62:
             raise Malformed("a message's expiry is out of range; use microseconds since 1970, or 0 for never")
         if body.keys is not None and max(map(len, filter(None, body.keys)), default=0) > config.key_bytes_max:

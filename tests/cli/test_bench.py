@@ -8,6 +8,7 @@ import pytest
 
 from cli.command import objects, run
 from headwater.cli.bench.figure import Figure
+from server.harness import Running
 
 
 def figures(tmp_path: Path, *arguments: object) -> list[dict[str, Any]]:
@@ -30,6 +31,25 @@ def test_publishing_is_measured_beside_raw_appends(tmp_path: Path):
 def test_reading_is_measured_with_one_topic_and_with_many(tmp_path: Path, what: str):
     found = figures(tmp_path, what, "--count", 2000, "--data", tmp_path)
     assert [figure["variant"] for figure in found] == ["1 topic", "1,000 topics"]
+
+
+def test_a_served_broker_is_measured_beside_an_echo_and_a_sync(tmp_path: Path):
+    found = figures(tmp_path, "served", "--quick", "--only", "latency", "--data", tmp_path)
+    assert [figure["raw_name"] for figure in found] == ["echo", "echo", "echo + fdatasync", "echo + fdatasync"]
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "count"),
+    [("publish", ("--seconds", 0.05), 6), ("deliver", ("--count", 2000), 4), ("replay", ("--count", 2000), 2)],
+)
+def test_a_broker_that_runs_is_measured_over_the_wire_and_left_as_it_was(
+    tmp_path: Path, what: str, options: tuple[object, ...], count: int
+):
+    with Running() as running:
+        found = figures(tmp_path, what, *options, "--url", running.server.url)
+        assert running.bus.topics() == []
+        assert running.bus.subscriptions() == []
+    assert len(found) == count
 
 
 def test_look_ups_are_measured(tmp_path: Path):

@@ -57,6 +57,7 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "config",
         "folder",
         "on_batch",
+        "on_early",
         "add_waker",
         "end",
         "greet",

@@ -599,3 +599,61 @@ def test_closing_from_threads_that_publish_loses_nothing_that_was_accepted() -> 
     closing.join(WAIT_S)
     assert set(accepted) == set(recorder.names)
     assert len(recorder.names) == len(set(recorder.names))
+
+
+# In this thread, or not at all
+
+
+def test_commit_here_commits_in_the_calling_thread_when_nothing_is_on_its_way(recorder: Recorder) -> None:
+    item = Note("a")
+    assert recorder.commit.commit_here(item)
+    assert item.is_finished
+    assert recorder.threads == [threading.current_thread().name]
+    recorder.commit.submit_and_wait(Note("b"))
+    assert recorder.names == ["a", "b"]
+
+
+def test_commit_here_does_nothing_while_something_is_on_its_way(recorder: Recorder) -> None:
+    with recorder.held():
+        assert not recorder.commit.commit_here(Note("a"))
+    recorder.commit.enqueue(Note("b"))
+    assert not recorder.commit.commit_here(Note("a"))
+    recorder.commit.run(lambda: None)
+    assert recorder.names == ["b"]
+
+
+def test_what_arrives_while_a_caller_commits_here_is_committed_by_the_commit_thread(recorder: Recorder) -> None:
+    late = Note("late")
+
+    def meanwhile(_: list[Note]) -> None:
+        recorder.before = lambda _: None
+        recorder.commit.submit(late)
+
+    recorder.before = meanwhile
+    assert recorder.commit.commit_here(Note("a"))
+    late.wait()
+    assert recorder.names == ["a", "late"]
+
+
+def test_enqueue_if_gives_a_place_only_if_it_is_told_to_and_nobody_gets_one_in_between(recorder: Recorder) -> None:
+    commit, other = recorder.commit, threading.Thread(target=lambda: recorder.commit.enqueue(Note("other")))
+
+    def first() -> bool:
+        other.start()
+        other.join(0.05)
+        return True
+
+    assert not commit.enqueue_if(Note("refused"), lambda: False)
+    assert commit.enqueue_if(Note("a"), first)
+    other.join(WAIT_S)
+    commit.run(lambda: None)
+    assert recorder.names == ["a", "other"]
+
+
+def test_enqueue_if_gives_no_place_in_a_group_that_is_full() -> None:
+    recorder = Recorder(items_max=1)
+    recorder.commit.enqueue(Note("a"))
+    assert not recorder.commit.enqueue_if(Note("b"), lambda: True)
+    recorder.commit.close()
+    assert not recorder.commit.enqueue_if(Note("c"), lambda: True)
+    assert recorder.names == ["a"]

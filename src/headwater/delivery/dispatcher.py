@@ -5,7 +5,8 @@ takes come from the consumers' threads, and everything that has to happen later 
 subscription without a consumer is rows in the state and nothing else.
 
 `on_durable` and everything that changes the tree of filters run in the committing role, so that a subscriber
-joins between two groups: no gap, no repeat.
+joins between two groups: no gap, no repeat. `show` alone runs in a publisher's thread: it tells live subscriptions
+of a batch that nobody waits for while an earlier group may still be on its way to disk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
+from headwater.delivery.live import Live
 from headwater.delivery.rows import CopyRow, RowCommit, SubscriptionRow
 from headwater.delivery.start import Start, floor_for
 from headwater.delivery.subscriber import Subscriber
@@ -35,6 +37,9 @@ from headwater.topics.roots import Roots
 from headwater.topics.tree import Trees
 
 R = TypeVar("R")
+
+NAMES_MATCHED_MAX = 64
+"""Dictionaries of topics whose listeners are remembered, as the same devices tend to report together."""
 
 
 class Listener(Hashable, Protocol):
@@ -72,6 +77,9 @@ class Dispatcher:
         self._reply = reply
         self._on_event = on_event
         self._trees: Trees[Listener] = Trees(config)
+        self._tree_lock = threading.Lock()
+        """Held for a look at the trees, or a change of them, and nothing else."""
+        self._matched: dict[tuple[str, ...], list[tuple[Listener, list[int] | None]]] = {}
         self._served: dict[str, Subscriber] = {}
         self._lock = threading.RLock()
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
@@ -87,29 +95,51 @@ class Dispatcher:
             return
         for root, batches in appended.items():
             for batch in batches:
-                self._tell(root, batch)
+                for listener, matched in self._listeners(batch.body.names):
+                    if not (batch.is_shown and isinstance(listener, Live)):
+                        listener.on_batch(root, batch, None if matched is None else batch.body.places_of(matched))
 
-    def _tell(self, root: Root, batch: Batch) -> None:
-        names = batch.body.names
-        if len(names) == 1:
-            for listener in self._trees.match(names[0]):
-                listener.on_batch(root, batch, None)
+    def show(self, root: Root, batch: Batch) -> None:
+        """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""
+        if self._trees.is_empty:
             return
+        for listener, matched in self._listeners(batch.body.names):
+            if isinstance(listener, Live):
+                listener.on_early(root, batch, None if matched is None else batch.body.places_of(matched))
+
+    def _listeners(self, names: tuple[str, ...]) -> Sequence[tuple[Listener, list[int] | None]]:
+        """Who is to hear of a batch with these topics, and of which of them; None for all, or if it does not care."""
+        with self._tree_lock:
+            if len(names) == 1:
+                return [(listener, None) for listener in self._trees.match(names[0])]
+            known = self._matched.get(names)
+            if known is None:
+                if len(self._matched) >= NAMES_MATCHED_MAX:
+                    self._matched.clear()
+                known = self._matched[names] = self._match_all(names)
+            return known
+
+    def _match_all(self, names: tuple[str, ...]) -> list[tuple[Listener, list[int] | None]]:
         hits: dict[Listener, list[int]] = {}
         for place, name in enumerate(names):
             for listener in self._trees.match(name):
                 hits.setdefault(listener, []).append(place)
-        for listener, matched in hits.items():
-            partly = listener.wants_places and len(matched) < len(names)
-            listener.on_batch(root, batch, batch.body.places_of(matched) if partly else None)
+        return [
+            (listener, matched if listener.wants_places and len(matched) < len(names) else None)
+            for listener, matched in hits.items()
+        ]
 
     def listen(self, filter: str, listener: Listener) -> None:
         """Tell a listener from now on."""
-        self._trees.add(filter, listener)
+        with self._tree_lock:
+            self._matched.clear()
+            self._trees.add(filter, listener)
 
     def leave(self, listener: Listener) -> None:
         """Tell it no more."""
-        self._trees.remove_all(listener)
+        with self._tree_lock:
+            self._matched.clear()
+            self._trees.remove_all(listener)
 
     def retained(self, filter: str) -> list[Message]:
         """Retained messages that a new subscriber gets first."""
@@ -152,7 +182,7 @@ class Dispatcher:
                 subscriber = self._served[options.id] = self._load(row)
             subscriber.attach(consumer)
             if subscriber.consumers == 1:
-                self._trees.add(options.filter, subscriber)
+                self.listen(options.filter, subscriber)
             self._note_use(subscriber)
             return subscriber
 
@@ -248,7 +278,7 @@ class Dispatcher:
         with self._lock:
             subscriber.detach(consumer)
             if subscriber.consumers == 0:
-                self._trees.remove_all(subscriber)
+                self.leave(subscriber)
                 if self._served.get(subscriber.options.id) is subscriber:
                     self._note_use(subscriber)
                     self._forget(subscriber.options.id)
@@ -280,7 +310,7 @@ class Dispatcher:
                 raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
             subscriber = self._served.pop(id, None)
             if subscriber is not None:
-                self._trees.remove_all(subscriber)
+                self.leave(subscriber)
                 subscriber.end()
             self._commit.flush()
             changed = stored.every_row(self._state, row.number)

@@ -47,7 +47,12 @@ class Live:
         self._clock = clock
         self._reply = reply
         self._on_close = on_close
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
+        """Threads that wait for a change."""
+        self.hand: Callable[[Batch, Sequence[int] | None], bool] | None = None
+        """Takes a batch at once, past the buffer, from whoever shows it early; False if it cannot at the moment."""
         self._reading = threading.Lock()
         """Held by the reader, so that messages are made outside of the lock that the committing thread takes."""
         self._batches: deque[tuple[Batch, Sequence[int] | None, int]] = deque()
@@ -69,9 +74,9 @@ class Live:
         self._ready.extend(msgspec.structs.replace(message, origin=self) for message in retained[max(0, over) :])
 
     def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
-        """A batch with messages that match is durable."""
+        """A batch with messages that match is durable, or shown before it is."""
         count = batch.header.count if places is None else len(places)
-        with self._changed:
+        with self._lock:
             if self._closed is not None:
                 return
             self._batches.append((batch, places, count))
@@ -79,10 +84,16 @@ class Live:
             self._bytes += len(batch.data)
             if self._messages > self._config.live_messages_max or self._bytes > self._config.live_bytes_max:
                 self._overflow()
-            self._changed.notify()
+            if self._waiting:
+                self._changed.notify()
             wakers = tuple(self._wakers)
         for wake in wakers:
             wake()
+
+    def on_early(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+        """A batch that nobody waits for is on its way to disk."""
+        if self.hand is None or self._batches or self._closed is not None or not self.hand(batch, places):
+            self.on_batch(root, batch, places)
 
     def _overflow(self) -> None:
         config = self._config
@@ -144,7 +155,7 @@ class Live:
 
     def take_batch(self) -> tuple[Batch, Sequence[int] | None] | None:
         """The oldest batch, if there is one, and the places of the messages in it that match; None for all."""
-        with self._changed:
+        with self._lock:
             if not self._batches:
                 return None
             batch, places, count = self._batches.popleft()
@@ -160,8 +171,12 @@ class Live:
                 left_us = None if until_us is None else until_us - self._clock.monotonic_us()
                 if left_us is not None and left_us <= 0:
                     return False
-                if not self._clock.wait(self._changed, left_us) and left_us is not None:
-                    until_us = 0  # one last look
+                self._waiting += 1
+                try:
+                    if not self._clock.wait(self._changed, left_us) and left_us is not None:
+                        until_us = 0  # one last look
+                finally:
+                    self._waiting -= 1
             return True
 
     def still_valid(self, batch: Batch, places: Sequence[int] | None) -> tuple[Batch, Sequence[int] | None]:

@@ -59,6 +59,11 @@ class Wakes:
             self._rung.append(sleeper)
             self._bell.ring()
 
+    def wake_now(self) -> None:
+        """Wake those that were rung, in this turn of the loop."""
+        if self._rung:
+            self._wake()
+
     def _wake(self) -> None:
         for _ in range(len(self._rung)):
             sleeper = self._rung.popleft()

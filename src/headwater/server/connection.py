@@ -23,6 +23,9 @@ JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
 FRAME_BYTES_PER_S = 64 * 1024
 """A frame that comes at this speed may take as long as it likes."""
+SHARES = 16
+"""A publish counts so much among those in flight; one that nobody waits for counts 1, as a slow disk need not hold up
+what live subscriptions have at once."""
 EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
 
 
@@ -112,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise self._reader.error
         except HeadwaterError as error:
             self.refuse(error)
+        self.listener.wakes.wake_now()
 
     def _take(self, frames: list[Frame]) -> None:
         if frames and self.session is not None:
@@ -135,7 +139,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _check(self, frames: list[Frame]) -> None:
         for frame in frames:
-            handshake.step(self.state, frame)
+            if frame.kind not in handshake.IN_USE:
+                handshake.step(self.state, frame)
 
     def eof_received(self) -> bool:
         return False
@@ -176,27 +181,27 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing is read at the moment."""
         return self._holds > 0
 
-    def on_publish(self, weight: int) -> None:
+    def on_publish(self, weight: int, share: int = SHARES) -> None:
         """One more publish is on its way to disk."""
-        self._publishes += 1
+        self._publishes += share
         self._publish_bytes += weight
         serving = self.listener.serving
         if not self._is_full and (
-            self._publishes >= serving.publishes_in_flight_max
+            self._publishes >= serving.publishes_in_flight_max * SHARES
             or self._publish_bytes >= serving.publish_bytes_in_flight_max
         ):
             self._is_full = True
             self.hold()
 
-    def on_published(self, weight: int, count: int, answers: bytes) -> None:
+    def on_published(self, weight: int, shares: int, answers: bytes) -> None:
         """Publishes are on disk, or refused."""
-        self._publishes -= count
+        self._publishes -= shares
         self._publish_bytes -= weight
         self.write(answers)
         serving = self.listener.serving
         if (
             self._is_full
-            and self._publishes < serving.publishes_in_flight_max
+            and self._publishes < serving.publishes_in_flight_max * SHARES
             and self._publish_bytes < serving.publish_bytes_in_flight_max
         ):
             self._is_full = False

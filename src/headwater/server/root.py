@@ -3,6 +3,10 @@
 The group commit is each root's single owner, and what waits for it is its mailbox. Promises: an answer leaves after
 the message is on disk; what one group committed is answered with one frame to each connection; a session that brings
 more than may be in flight is not read from until there is room.
+
+What nobody waits for is shown to live subscriptions at once, and goes to disk with the next group. A small publish that
+comes alone is committed on the loop itself, as long as the disk is quick: a thread would take longer to wake up than
+the disk takes to sync.
 """
 
 from __future__ import annotations
@@ -11,8 +15,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from headwater.clock import Clock
 from headwater.outgoing import Desk
-from headwater.server.bell import Bell
+from headwater.server.bell import Bell, Wakes
+from headwater.server.connection import SHARES
+from headwater.store.batch import Batch
+from headwater.store.commit import Call
+from headwater.topics.root import Root
 from headwater.topics.roots import Part, Publish, Roots
 from headwater.wire.batches import Publish as PublishFrame
 from headwater.wire.batches import pack_published
@@ -22,6 +31,25 @@ if TYPE_CHECKING:
     import asyncio
 
     from headwater.server.connection import Connection
+
+Show = Callable[[Root, Batch], None]
+
+QUIET_S = 0.005
+"""How long what nobody waits for may wait for company on its way to disk;"""
+QUIET_ITEMS_MAX = 256
+"""and how many of them,"""
+QUIET_BYTES_MAX = 256 * 1024
+"""and how much."""
+HERE_BYTES_MAX = 16 * 1024
+"""Larger publishes are never committed on the loop."""
+HERE_US_MAX = 2000
+"""A commit on the loop that takes longer is slow;"""
+HERE_COMMITS = 16
+"""of about so many,"""
+HERE_SLOW_MAX = 0.25
+"""if more than this share is slow, a thread waits for the disk"""
+HERE_AGAIN_AFTER_US = 250_000
+"""for so long."""
 
 
 AGAIN_S = 0.002
@@ -44,6 +72,15 @@ class Served(Publish):
         super().__init__(topics, parts, weight, producer, sequence, is_one)
         self.is_quiet = False
 
+    @property
+    def share(self) -> int:
+        """What it counts among the publishes in flight."""
+        return 1 if self.is_quiet else SHARES
+
+    @property
+    def is_awaited(self) -> bool:
+        return False
+
     def finish(self, error: BaseException | None = None) -> None:
         super().finish(error)
         self.entry.on_done(self)
@@ -52,8 +89,17 @@ class Served(Publish):
 class Entry:
     """Where publishes enter, for all sessions."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, desk: Desk, roots: Roots) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, desk: Desk, roots: Roots, show: Show, wakes: Wakes, clock: Clock
+    ) -> None:
         self._loop = loop
+        self._clock = clock
+        self._show = show
+        self._wakes = wakes
+        self._quiet_items = 0
+        self._quiet_bytes = 0
+        self._here_from_us = 0
+        self._here_slow = 0.0
         self._bell = Bell(loop, self._answer)
         self._desk = desk
         self._roots = roots
@@ -68,7 +114,14 @@ class Entry:
     ) -> tuple[Served, tuple[str, ...]]:
         """A publish ready to be committed, and its topics; raises what is wrong with it."""
         item, body = self._desk.body(
-            publish.root, publish.count, publish.crc, publish.body, publish.producer, publish.sequence, Served
+            publish.root,
+            publish.count,
+            publish.crc,
+            publish.body,
+            publish.producer,
+            publish.sequence,
+            Served,
+            may_join=True,
         )
         item.entry, item.connection, item.id, item.is_quiet = self, connection, id, is_quiet
         return item, body.names
@@ -76,17 +129,64 @@ class Entry:
     def commit(self, item: Served) -> None:
         """Have it committed; its client hears of it."""
         self._in_flight += 1
+        if item.is_quiet and not self._waiting and self._roots.show(item, self._show):
+            self._on_shown(item)
+            return
         self._waiting.append(item)
         if len(self._waiting) == 1:
-            self._submit()
+            self._loop.call_soon(self._submit)
+
+    def _on_shown(self, item: Served) -> None:
+        """It is with the live subscriptions, and has its place in the next group."""
+        if not self._quiet_items:
+            self._loop.call_later(QUIET_S, self._kick)
+        self._quiet_items += 1
+        self._quiet_bytes += item.weight
+        if self._quiet_items >= QUIET_ITEMS_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
+            self._kick()
+
+    def _kick(self) -> None:
+        self._quiet_items = self._quiet_bytes = 0
+        self._roots.commit.kick()
 
     def _submit(self) -> None:
-        """Have committed what there is room for."""
-        while self._waiting and not self._roots.commit.is_full:
-            self._roots.commit.submit(self._waiting.popleft())
-        if self._waiting and len(self._waiting) == self._in_flight:
+        """Have committed what this turn of the loop has brought, together, as far as there is room."""
+        if len(self._waiting) != 1 or not self._commit_here(self._waiting[0]):
+            self.give_places()
+
+    def give_places(self) -> None:
+        """Give what this turn has brought its places now, before something else asks for one."""
+        waiting, commit = self._waiting, self._roots.commit
+        if not waiting:
+            return
+        while waiting and not commit.is_full:
+            commit.enqueue(waiting.popleft())
+        commit.kick()
+        if waiting and len(waiting) == self._in_flight:
             # Others have filled the group, so that none of ours will tell when there is room.
             self._loop.call_later(AGAIN_S, self._submit)
+
+    def _commit_here(self, item: Served) -> bool:
+        """Commit a small publish that waits alone on the loop, if the disk is quick."""
+        start_us = self._clock.monotonic_us()
+        if item.weight > HERE_BYTES_MAX or start_us < self._here_from_us:
+            return False
+        roots = self._roots
+        roots.is_hurried = True
+        try:
+            if not roots.commit.commit_here(item):
+                return False
+        finally:
+            roots.is_hurried = False
+        self._waiting.popleft()
+        end_us = self._clock.monotonic_us()
+        self._here_slow += ((end_us - start_us > HERE_US_MAX) - self._here_slow) / HERE_COMMITS
+        if self._here_slow > HERE_SLOW_MAX:
+            self._here_from_us, self._here_slow = end_us + HERE_AGAIN_AFTER_US, 0.0
+        if roots.is_checkpoint_due:
+            roots.commit.submit(Call(roots.checkpoint_in_time))
+        self._wakes.wake_now()
+        return True
 
     def on_done(self, item: Served) -> None:
         """An item is finished; from the thread that commits."""
@@ -101,7 +201,9 @@ class Entry:
             by_connection.setdefault(item.connection, []).append(item)
             self._in_flight -= 1
         for connection, items in by_connection.items():
-            connection.on_published(sum(item.weight for item in items), len(items), answers(items))
+            connection.on_published(
+                sum(item.weight for item in items), sum(item.share for item in items), answers(items)
+            )
         self._submit()
         if not self._in_flight:
             waiting, self._on_empty = self._on_empty, []

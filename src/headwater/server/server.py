@@ -49,12 +49,13 @@ class Server:
         """Listen; returns once clients can connect."""
         loop = self._loop = asyncio.get_running_loop()
         self.broker = Broker(self.bus, self.serving)
-        self.entry = Entry(loop, self.bus.inside.desk, self.bus.inside.roots)
         self.wakes = Wakes(loop)
+        inside = self.bus.inside
+        self.entry = Entry(loop, inside.desk, inside.roots, inside.dispatcher.show, self.wakes, inside.clock)
         answers = Answers(loop, self.broker)
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions
-        self.listener = Listener(loop, self.broker, self.bus.config, self.serving)
+        self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes)
         self.broker.acl.on_change = self._on_rules
         try:
             await self._listen(loop)

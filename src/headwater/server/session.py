@@ -225,7 +225,7 @@ class Session(Actor):
                 broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
         item.producer = producer
-        connection.on_publish(item.weight)
+        connection.on_publish(item.weight, item.share)
         entry.commit(item)
 
     def _on_goodbye(self, connection: Connection, goodbye: Goodbye) -> None:
@@ -294,6 +294,7 @@ class Session(Actor):
     # Requests
 
     def _on_request(self, id: int, request: requests.Request) -> None:
+        self.sessions.entry.give_places()  # what was published before this is to be before it
         match request:
             case Subscribe():
                 self._on_subscribe(id, request)

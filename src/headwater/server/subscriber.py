@@ -261,6 +261,14 @@ class LiveSubscriber(Subscriber):
         self.live = live
         self._dropped = 0
         live.add_waker(self.ring)
+        live.hand = self._hand
+
+    def _hand(self, batch: Batch, places: Sequence[int] | None) -> bool:
+        """Send a batch that is shown early, in the turn that brought it, if nothing is to be sent before it."""
+        if self.is_rung or self._rest is not None or not self._may_send or batch.body.expiries is not None:
+            return False
+        self._send_some(batch, places)
+        return True
 
     def _pump(self) -> None:
         live = self.live
@@ -334,19 +342,22 @@ class DurableSubscriber(Subscriber):
 
     def _pump(self) -> None:
         self._recall()
-        while self._may_send:
-            try:
-                found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX), self._room_bytes)
-            except Gap as gap:
-                self.notice("gap", gap)
-                continue
-            except Closed as error:
-                self.session.on_ended(self, error)
-                return
-            if not found:
-                return
-            for handed in found:
-                self._hand(handed)
+        if not self._may_send:
+            return
+        try:
+            found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX), self._room_bytes)
+        except Gap as gap:
+            self.notice("gap", gap)
+            self.ring()
+            return
+        except Closed as error:
+            self.session.on_ended(self, error)
+            return
+        for handed in found:
+            self._hand(handed)
+        if found:
+            # What is written leaves before the next look, and others have their turn.
+            self.ring()
 
     def _hand(self, handed: Handed) -> None:
         lease = handed.lease

@@ -87,9 +87,11 @@ class Batch(msgspec.Struct, eq=False, gc=False):
 
     header: Header
     data: bytes
+    _body: Body | None = None
+    is_shown: bool = False
+    """Whether live subscriptions have it already."""
     first_offset: int = 0
     last_offset: int = 0
-    _body: Body | None = None
 
     def __post_init__(self) -> None:
         self.first_offset = self.header.first_offset

@@ -34,6 +34,10 @@ RETAIN = 4
 EXPIRIES = 8
 COLUMNS_KNOWN = KEYS | HEADERS | RETAIN | EXPIRIES
 FIXED = struct.Struct("<IIII")
+ONE_HEAD = struct.Struct("<IIIIii")
+"""One message without optional columns, up to the topic's bytes;"""
+ONE_TAIL = struct.Struct("<iiqii")
+"""and what is after them: index, time, and where the payload begins and ends."""
 ZEROS = bytes(8)
 NAMES_CACHED_MAX = 64
 COLUMNS_CACHED_MAX = 256
@@ -209,14 +213,17 @@ class Body:
         self.data = data
         self.count: int = count
         self.columns: int = columns
+        self._numbers: dict[str, int] | None = None
+        if count == 1 and not columns:
+            self._read_one()
+            return
         reader = _Reader(data)
         self.names: tuple[str, ...] = _names(reader, topics)
-        self._numbers: dict[str, int] | None = None
-        self._index = reader.numbers("i", count, 4)
+        self._index: Sequence[int] = (index := reader.numbers("i", count, 4))
         # A dictionary of one topic is the usual case, and its index is zeros.
-        if self._index.tobytes().strip(b"\0") and not 0 <= min(self._index) <= max(self._index) < topics:
+        if index.tobytes().strip(b"\0") and not 0 <= min(index) <= max(index) < topics:
             raise ValueError("a topic's index is outside the dictionary")
-        self._times = reader.numbers("q", count, 8)
+        self._times: Sequence[int] = reader.numbers("q", count, 8)
         self.expiries = reader.numbers("q", count, 8) if columns & EXPIRIES else None
         self.retain = reader.numbers("B", count, 1) if columns & RETAIN else None
         self._keys = _read_keys(reader, count) if columns & KEYS else None
@@ -225,9 +232,33 @@ class Body:
         self.end = reader.at
         """How long it is, by its own account."""
 
+    def _read_one(self) -> None:
+        """A single message, as many publishers send: the same columns, read without a view for each."""
+        data = self.data
+        _, _, _, _, zero, name_end = ONE_HEAD.unpack_from(data)
+        at = (ONE_HEAD.size + name_end + 7) & ~7
+        if zero or name_end < 0 or at + ONE_TAIL.size > len(data):
+            raise ValueError("a column ends outside the body")
+        index, _, time_us, begin, length = ONE_TAIL.unpack_from(data, at)
+        start = at + ONE_TAIL.size
+        if index:
+            raise ValueError("a topic's index is outside the dictionary")
+        if begin or not 0 <= length <= len(data) - start:
+            raise ValueError("a column's values end outside the body")
+        raw = data[FIXED.size : ONE_HEAD.size + name_end]
+        names = _names_cache.get(raw)
+        self.names = names if names is not None else _remembered(raw, (raw[8:].decode(),))
+        self._index = (0,)
+        self._times = (time_us,)
+        self.expiries = self.retain = self._keys = self._headers = None
+        self._payloads = [0, length], start
+        self.end = (start + length + 7) & ~7
+
     def time_span(self) -> tuple[int, int]:
         """The earliest and the latest time at which its messages were published."""
         times = self._times
+        if not isinstance(times, memoryview):
+            return times[0], times[0]
         if times.tobytes() == times[:1].tobytes() * self.count:
             return times[0], times[0]
         return min(times), max(times)
@@ -347,7 +378,10 @@ def _names(reader: _Reader, count: int) -> tuple[str, ...]:
     known = _names_cache.get(raw)
     if known is not None:
         return known
-    names = tuple(reader.data[start + a : start + b].decode() for a, b in pairwise(offsets))
+    return _remembered(raw, tuple(reader.data[start + a : start + b].decode() for a, b in pairwise(offsets)))
+
+
+def _remembered(raw: bytes, names: tuple[str, ...]) -> tuple[str, ...]:
     if len(_names_cache) >= NAMES_CACHED_MAX:
         _names_cache.clear()
     _names_cache[raw] = names

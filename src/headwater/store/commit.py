@@ -50,6 +50,11 @@ class Item:
         return None
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether a thread waits for it, which may come back at once with another."""
+        return self.future is None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether nobody has finished it yet."""
         return not self.is_finished
@@ -119,11 +124,19 @@ R = TypeVar("R")
 class GroupCommit(Generic[T]):
     """Gathers items and commits them in groups, one group at a time."""
 
-    def __init__(self, name: str, commit: Callable[[list[T]], None], weight_max: int, items_max: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        commit: Callable[[list[T]], None],
+        weight_max: int,
+        items_max: int,
+        on_add: Callable[[T], None] | None = None,
+    ) -> None:
         """`commit` finishes the items that it is given; those that it leaves unfinished when it raises get the
-        error."""
+        error. `on_add` hears of each item, in their order, while nobody else can get a place."""
         self._name = name
         self._commit = commit
+        self._on_add = on_add
         self._weight_max = weight_max
         self._items_max = items_max
         self._lock = threading.Lock()
@@ -173,6 +186,29 @@ class GroupCommit(Generic[T]):
         """Give an item its place in the order; somebody has to `drive` or `kick` for it to move."""
         with self._lock:
             self._add(item)
+
+    def enqueue_if(self, item: T, first: Callable[[], bool]) -> bool:
+        """As `enqueue`, but only if there is room and `first` says so, which is called while nobody else can get a
+        place; it must not block."""
+        with self._lock:
+            if self._closed or self.is_full or not first():
+                return False
+            self._append(item)
+            return True
+
+    def commit_here(self, item: T) -> bool:
+        """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is."""
+        self.refuse_owner()
+        with self._lock:
+            if self._busy or self._pending or self._closed:
+                return False
+            self._append(item)
+            self._busy = True
+        try:
+            self._commit_pending()
+        finally:
+            self._hand_over()
+        return True
 
     def drive(self, item: T | Call) -> None:
         """Wait for an item that was enqueued, committing it here if nobody else is at it."""
@@ -245,6 +281,11 @@ class GroupCommit(Generic[T]):
             self._room.wait()
         if self._closed:
             raise Closed(f"the {self._name} is closed; open it again to go on")
+        self._append(item)
+
+    def _append(self, item: T | Call) -> None:
+        if self._on_add is not None and not isinstance(item, Call):
+            self._on_add(item)
         self._pending.append(item)
         self._weight += item.weight
         if self._expected and len(self._pending) >= self._expected:
@@ -259,7 +300,7 @@ class GroupCommit(Generic[T]):
                 self._room.notify_all()
             self._weight = 0
         self._owner = threading.get_ident()
-        self._answered = sum(item.future is None for item in group)
+        self._answered = sum(item.is_awaited for item in group)
         try:
             items = [item for item in group if not isinstance(item, Call)]
             if items:

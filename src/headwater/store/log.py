@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from headwater.store.batch import Batch
+from headwater.store.body import Body
 
 
 class Hole(msgspec.Struct, frozen=True):
@@ -49,6 +50,8 @@ class Write(msgspec.Struct, eq=False, gc=False):
     count: int
     producer: bytes | None = None
     sequence: int = 0
+    columns: Body | None = None
+    """The body decoded, if somebody had to look into it before."""
     batch: Batch | None = None
 
 

@@ -127,6 +127,7 @@ class DiskStream:
                     self.root, offset, count, time_us, durable, name, sequence, flags, header_bytes, body_bytes, crc
                 ),
                 write.body,
+                write.columns,
             )
             offset += count
         return buffers

@@ -19,8 +19,8 @@ from headwater.delivery.delays import due_key
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
 from headwater.message import Headers, Receipt, Receipts
 from headwater.store import state as rows
-from headwater.store.batch import Batch, checksum
-from headwater.store.body import encode_body
+from headwater.store.batch import Batch, Header, checksum
+from headwater.store.body import Body, encode_body
 from headwater.store.commit import GroupCommit, Item
 from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
 from headwater.store.state import Rows, State
@@ -55,6 +55,10 @@ class Part(msgspec.Struct, eq=False, gc=False):
     expiries: Sequence[int] | None = None
     body: bytes | None = None
     crc: int = 0
+    columns: Body | None = None
+    """The body decoded, if it was encoded elsewhere."""
+    time_us: int = -1
+    """When its one message was published; less than 0: when it is committed."""
 
     @property
     def retained_topics(self) -> Sequence[str]:
@@ -80,7 +84,7 @@ class Part(msgspec.Struct, eq=False, gc=False):
 class Publish(Item):
     """One publish call: a part for each root that it touches."""
 
-    __slots__ = ("is_delayed", "is_one", "is_plain", "parts", "producer", "runs", "sequence", "topics")
+    __slots__ = ("is_delayed", "is_one", "is_plain", "is_shown", "parts", "producer", "runs", "sequence", "topics")
 
     def __init__(
         self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
@@ -94,6 +98,8 @@ class Publish(Item):
         self.is_delayed = False
         self.is_plain = is_one and producer is None and parts[0].retain is None
         """Whether it is one message that can go over no limit once its topic is known."""
+        self.is_shown = False
+        """Whether live subscriptions have it already, before it is on disk."""
         self.runs: list[tuple[Sequence[int], int, int, bool]] = []
         """Per part: positions in the call, first offset, append time, whether it is a repeat."""
 
@@ -107,9 +113,10 @@ class Publish(Item):
 class _Loose:
     """Messages of one root that came one by one and go as one batch."""
 
-    __slots__ = ("items", "parts")
+    __slots__ = ("is_shown", "items", "parts")
 
-    def __init__(self) -> None:
+    def __init__(self, is_shown: bool) -> None:
+        self.is_shown = is_shown
         self.items: list[Publish] = []
         self.parts: list[Part] = []
 
@@ -129,6 +136,7 @@ class _Place(msgspec.Struct, eq=False, gc=False):
     owner: Publish | None
     part: Part | None
     loose: Sequence[Publish] = ()
+    is_shown: bool = False
 
 
 class _Group:
@@ -145,6 +153,26 @@ class _Group:
         """Idempotent publishes of this group, by root and producer, then sequence."""
         self.echoes: list[tuple[Publish, Part, Publish, Part]] = []
         """Repeats of a publish in this same group, with the first of them."""
+
+
+class _Passing:
+    """How much of each root is on its way: counted up by whoever gives places, and down by whoever commits."""
+
+    __slots__ = ("_entered", "_left")
+
+    def __init__(self) -> None:
+        # Two counts with a writer each, so that neither has to wait for the other.
+        self._entered: dict[str, int] = {}
+        self._left: dict[str, int] = {}
+
+    def enter(self, root: str) -> None:
+        self._entered[root] = self._entered.get(root, 0) + 1
+
+    def leave(self, root: str) -> None:
+        self._left[root] = self._left.get(root, 0) + 1
+
+    def any_of(self, root: str) -> bool:
+        return self._entered.get(root, 0) != self._left.get(root, 0)
 
 
 class Roots:
@@ -177,9 +205,17 @@ class Roots:
         """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
         self._half_way: str | None = None
         """Why nothing may be called applied any more."""
+        self.is_hurried = False
+        """Whether whoever commits sees to checkpoints itself."""
         self.version = 0
         """Odd while a checkpoint moves what memory knows into the state; whoever looks at both looks again then."""
-        self.commit = GroupCommit("log", self._commit, config.group_bytes_max, config.group_messages_max)
+        self._hidden = _Passing()
+        """Parts that nobody is told of before they are on disk."""
+        self._shown = _Passing()
+        """Messages that live subscriptions have before they are on disk."""
+        self._next: dict[str, int] = {}
+        """By root: where the next message stands that is shown, as long as others that were are not on disk."""
+        self.commit = GroupCommit("log", self._commit, config.group_bytes_max, config.group_messages_max, self._note)
 
     # Looking
 
@@ -284,9 +320,54 @@ class Roots:
             self._state.write(changed)
             self._state.sync()
 
-    # A publish, on its way to disk
+    # A publish that nobody waits for
+
+    def show(self, item: Publish, tell: Callable[[Root, Batch], None]) -> bool:
+        """Tell of a publish of one root at once, and give it its place in the next group; False if it has to be on
+        disk first, or may be refused.
+
+        The order is kept: nothing is shown while something of its root is on its way that was not. If the disk fails
+        by then, what was shown is not stored, and others get its offsets.
+        """
+        part = item.parts[0]
+        root, columns = self._roots.get(part.root), part.columns
+        if root is None or columns is None or part.retain is not None or item.producer is not None:
+            return False
+        if not self._has_room or root.stream.failed is not None or not root.knows_all(columns.names):
+            return False
+
+        def first() -> bool:
+            if self._hidden.any_of(root.name):
+                return False
+            offset = self._next[root.name] if self._shown.any_of(root.name) else root.stream.durable + 1
+            header = Header(
+                root.name, offset, columns.count, columns.time_span()[1], 0, None, 0, 0, 0, len(columns.data), part.crc
+            )
+            tell(root, Batch(header, columns.data, columns))
+            self._next[root.name] = offset + columns.count
+            item.is_shown = True
+            return True
+
+        return self.commit.enqueue_if(item, first)
+
+    def _note(self, item: Publish) -> None:
+        passing = self._shown if item.is_shown else self._hidden
+        for part in item.parts:
+            passing.enter(part.root)
 
     def _commit(self, items: list[Publish]) -> None:
+        """Commit a group, whatever comes of it."""
+        try:
+            self._commit_group(items)
+        finally:
+            for item in items:
+                passing = self._shown if item.is_shown else self._hidden
+                for part in item.parts:
+                    passing.leave(part.root)
+
+    # A publish, on its way to disk
+
+    def _commit_group(self, items: list[Publish]) -> None:
         """Append a group: one batch per call, loose messages of a root together; then finish every item."""
         self._check_room()
         group = _Group()
@@ -307,7 +388,8 @@ class Roots:
             self._forget_promises(group)
         for item in admitted:
             item.finish()
-        self._checkpoint_in_time()
+        if not self.is_hurried:
+            self.checkpoint_in_time()
 
     def _is_admitted(self, item: Publish, group: _Group) -> bool:
         if item.is_plain and self._has_room:
@@ -328,9 +410,15 @@ class Roots:
             root.forget_promises()
         self._delays_promised = 0
 
-    def _checkpoint_in_time(self) -> None:
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether recovery would have enough to look at."""
+        config = self._config
+        return self._since_bytes >= config.checkpoint_bytes or self._since_batches >= config.checkpoint_batches
+
+    def checkpoint_in_time(self) -> None:
         """What recovery would have to look at stays bounded. The messages are safe whether or not this works."""
-        if self._since_bytes < self._config.checkpoint_bytes and self._since_batches < self._config.checkpoint_batches:
+        if not self.is_checkpoint_due:
             return
         try:
             self.checkpoint()
@@ -357,6 +445,9 @@ class Roots:
             roots = self._promised(fresh, group)
         producer = item.producer.encode() if item.producer is not None else None
         for root, part in zip(roots, fresh, strict=True):
+            if part.body is not None and item.is_plain:
+                self._loosely(root, group, item, part)
+                continue
             if part.body is None:
                 if producer is None:
                     self._loosely(root, group, item, part)
@@ -365,8 +456,8 @@ class Roots:
             assert part.body is not None
             if root in group.loose:
                 self._gather(root, group.loose.pop(root), group)
-            write = Write(part.body, part.crc, len(part.topics), producer, item.sequence)
-            place = _Place(write, part.topics, item, part)
+            write = Write(part.body, part.crc, len(part.topics), producer, item.sequence, part.columns)
+            place = _Place(write, part.topics, item, part, (), item.is_shown)
             places = group.places.get(root)
             if places is None:
                 group.places[root] = [place]
@@ -491,24 +582,34 @@ class Roots:
 
     def _loosely(self, root: Root, group: _Group, item: Publish, part: Part) -> None:
         loose = group.loose.get(root)
+        if loose is not None and loose.is_shown != item.is_shown:
+            self._gather(root, group.loose.pop(root), group)
+            loose = None
         if loose is None:
-            loose = group.loose[root] = _Loose()
+            loose = group.loose[root] = _Loose(item.is_shown)
         loose.items.append(item)
         loose.parts.append(part)
 
     def _gather(self, root: Root, loose: _Loose, group: _Group) -> None:
         topics = [part.topics[0] for part in loose.parts]
+        write = self._encode(topics, loose)
+        group.places.setdefault(root, []).append(_Place(write, topics, None, None, loose.items, loose.is_shown))
+
+    def _encode(self, topics: list[str], loose: _Loose) -> Write:
+        """Loose messages as one batch; one that is alone and was encoded elsewhere stays as it is."""
+        part, times, now_us = loose.parts[0], [part.time_us for part in loose.parts], self._clock.now_us()
+        if part.body is not None and len(loose.parts) == 1:
+            return Write(part.body, part.crc, 1, columns=part.columns)
         body = encode_body(
             topics,
             [part.payloads[0] for part in loose.parts],
-            self._clock.now_us(),
+            now_us if max(times) < 0 else [now_us if time_us < 0 else time_us for time_us in times],
             retain=loose.column("retain", False),
             keys=loose.column("keys", None),
             headers=loose.column("headers", ()),
             expiries=loose.column("expiries", 0),
         )
-        write = Write(body, checksum(body), len(topics))
-        group.places.setdefault(root, []).append(_Place(write, topics, None, None, loose.items))
+        return Write(body, checksum(body), len(topics))
 
     def _append(self, group: _Group) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
@@ -542,6 +643,7 @@ class Roots:
             for place in places:
                 batch = place.write.batch
                 assert batch is not None
+                batch.is_shown = place.is_shown
                 root.apply(batch, place.topics)
                 if batch.header.producer is not None or root.name == DELAYED:
                     self._note_delays(root, batch)

@@ -53,6 +53,10 @@ TRANSITIONS: dict[tuple[State, int], State] = {
 }
 
 
+IN_USE = frozenset(kind for state, kind in TRANSITIONS if state is State.REGISTERED)
+"""What may come, in any order, once a connection is registered."""
+
+
 def step(state: State, frame: Frame) -> State:
     """The state after a frame; Malformed if it may not come now."""
     after = TRANSITIONS.get((state, frame.kind))

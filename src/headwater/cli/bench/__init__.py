@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure: publish, deliver, replay, match, open, import, or all. 400-byte messages; one topic, then 1,000.",
+    help="Measure: publish, deliver, replay, match, open, import, or all of these; served: the broker over the wire. "
+    "400-byte messages; one topic, then 1,000.",
 )
 
 Where = Annotated[
@@ -23,6 +24,14 @@ Where = Annotated[
         "--data",
         metavar="FOLDER",
         help="Where to make the temporary folders that are measured: on the disk that you want to know about.",
+    ),
+]
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Measure a broker that runs, headwater://[USER:SECRET@]HOST[:PORT]; what is stored for that is purged.",
     ),
 ]
 Seconds = Annotated[float, typer.Option("--seconds", min=0.05, help="How long each figure is measured.")]
@@ -39,21 +48,50 @@ Part = tuple[str, Callable[[], "Iterable[Figure]"]]
 
 
 @app.command()
-def publish(data: Where = ".", seconds: Seconds = SECONDS, json: Json = False) -> None:
-    """publish_many, single publish, 16 threads, and 100 roots at once; against synced raw appends."""
-    _run([_publish(data, seconds)], json)
+def publish(data: Where = ".", url: Url = "", seconds: Seconds = SECONDS, json: Json = False) -> None:
+    """publish_many, single publish, 16 threads, and 100 roots at once; against synced raw appends.
+
+    With --url: over the wire to a broker that runs, in batches and one by one, one client and 16.
+    """
+    _run([_publish(data, seconds) if not url else _publish_to(url, seconds)], json)
 
 
 @app.command()
-def deliver(data: Where = ".", count: Count = COUNT, json: Json = False) -> None:
-    """A durable subscription: batch(100) and sub.ack, each ack on disk."""
-    _run([_deliver(data, count)], json)
+def deliver(data: Where = ".", url: Url = "", count: Count = COUNT, json: Json = False) -> None:
+    """A durable subscription: batch(100) and sub.ack, each ack on disk.
+
+    With --url: over the wire from a broker that runs, to a receiver that acks whole hand-outs.
+    """
+    _run([_deliver(data, count) if not url else _deliver_from(url, count)], json)
 
 
 @app.command()
-def replay(data: Where = ".", count: Count = COUNT, json: Json = False) -> None:
-    """History as message objects, against reading the same bytes with their checksums."""
-    _run([_replay(data, count)], json)
+def replay(data: Where = ".", url: Url = "", count: Count = COUNT, json: Json = False) -> None:
+    """History as message objects, against reading the same bytes with their checksums.
+
+    With --url: over the wire from a broker that runs, as batches.
+    """
+    _run([_replay(data, count) if not url else _replay_from(url, count)], json)
+
+
+@app.command()
+def served(
+    data: Where = ".",
+    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, with less stored.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PART", help="publish, deliver, fan-out, latency, idle or connecting."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """A broker of its own and its clients, in processes of their own, over loopback: all that a server promises."""
+    from headwater.cli.bench.served.measure import PARTS, measure
+    from headwater.errors import Malformed
+
+    parts = tuple(only or PARTS)
+    if not set(parts) <= set(PARTS):
+        raise Malformed(f"--only is one of {', '.join(PARTS)}")
+    _run([(part, lambda part=part: measure(data, quick, (part,))) for part in parts], json)  # type: ignore[misc]
 
 
 @app.command()
@@ -115,6 +153,24 @@ def _replay(data: str, count: int) -> Part:
     from headwater.cli.bench.replay import measure
 
     return "replay", lambda: measure(data, count)
+
+
+def _publish_to(url: str, seconds: float) -> Part:
+    from headwater.cli.bench.served.elsewhere import publish
+
+    return "publish", lambda: publish(url, seconds)
+
+
+def _deliver_from(url: str, count: int) -> Part:
+    from headwater.cli.bench.served.elsewhere import deliver
+
+    return "deliver", lambda: deliver(url, count)
+
+
+def _replay_from(url: str, count: int) -> Part:
+    from headwater.cli.bench.served.elsewhere import replay
+
+    return "replay", lambda: replay(url, count)
 
 
 def _match(seconds: float, subscriptions: int) -> Part:

@@ -80,7 +80,7 @@ def _number(value: float, unit: str) -> str:
         return f"{value:,.0f} µs"
     if unit == "s":
         return f"{value:.3f} s"
-    if unit in ("messages/s", "look-ups/s"):
+    if unit.endswith("/s"):
         return f"{value:,.0f}/s"
     return f"{value:,.0f} {unit}"
 

@@ -1,0 +1,137 @@
+"""A broker to measure: a process of its own, on a folder of its own.
+
+This module is also that process: `python -m headwater.cli.bench.served.broker FOLDER AUTH` serves the folder, prints
+its port, and stops when its input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import headwater
+from headwater.cli.temporary import temporary_folder
+from headwater.config import Serving
+from headwater.errors import Failed
+from headwater.store.files import DiskFiles
+
+USER = "bench"
+SECRET = "a secret for one run"  # noqa: S105  (of a server that lives as long as its measurement)
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Broker:
+    """A broker that runs, and what it costs the machine."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int, folder: str) -> None:
+        self._process = process
+        self.port = port
+        self.folder = folder
+        """For whatever is measured beside it, on the same disk."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Its memory, as the system counts it."""
+        pages = self._read("statm").split()[1]
+        return int(pages) * resource.getpagesize()
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that it has used so far."""
+        fields = self._read("stat").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return "127.0.0.1", self.port
+
+    def _read(self, name: str) -> str:
+        file = DiskFiles().open(f"/proc/{self._process.pid}/{name}", write=False)
+        try:
+            return file.pread(4096, 0).decode()
+        finally:
+            file.close()
+
+
+class Spent:
+    """Processor time that a broker spends while something is measured; nothing is known of one that runs elsewhere."""
+
+    def __init__(self, broker: Broker | None) -> None:
+        self._broker = broker
+        self._before = broker.cpu_s if broker is not None else 0.0
+        self._done = 0.0
+
+    def add(self, done: float) -> None:
+        """So much was done."""
+        self._done += done
+
+    def beside(self) -> tuple[float | None, str]:
+        """What is done in a second of its processor time: a machine that is busy elsewhere does not change it."""
+        if self._broker is None:
+            return None, ""
+        return self._done / max(self._broker.cpu_s - self._before, 1 / TICKS_PER_S), "in a second of its CPU"
+
+
+@contextmanager
+def running(place: str, auth: str = "none") -> Iterator[Broker]:
+    """A broker of its own, gone at the end."""
+    raise_files_max()
+    with temporary_folder(place, "headwater-bench") as folder:
+        command = [sys.executable, "-m", "headwater.cli.bench.served.broker", f"{folder}/bus", auth]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own module)
+            assert process.stdout is not None
+            assert process.stdin is not None
+            said = process.stdout.readline()
+            if not said:
+                raise Failed("the broker that was to be measured did not start; what it says is above")
+            try:
+                yield Broker(process, int(said), folder)
+            finally:
+                process.stdin.close()
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def raise_files_max() -> None:
+    """Thousands of connections are thousands of open files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _serve(folder: str, auth: str) -> None:
+    from headwater.server.server import Server
+
+    with headwater.open(folder) as bus:
+        serving = Serving(port=0, auth=auth, drain_s=1.0, connections_max=20_000, connections_per_address_max=20_000)  # type: ignore[arg-type]  # checked there
+        server = Server(bus, serving)
+        await server.start()
+        if auth != "none":
+            bus.clients.add(USER, SECRET)
+            bus.acl.allow(USER, "admin", "#")
+            for action in ("publish", "subscribe", "create"):
+                bus.acl.allow(USER, action, "#")
+        print(server.port, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        await server.stop()
+
+
+def _main(folder: str, auth: str) -> None:
+    raise_files_max()
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(folder, auth))
+    else:
+        uvloop.run(_serve(folder, auth))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

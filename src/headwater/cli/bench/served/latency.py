@@ -1,0 +1,183 @@
+"""From publish to delivery, one message in flight: beside an echo of the same size, and beside a sync.
+
+This module is also the echo: `python -m headwater.cli.bench.served.latency` prints its port, and stops when its input
+ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import cast
+
+from headwater.cli.bench.figure import Figure
+from headwater.cli.bench.load import PAGE, RawFile, latencies_s, messages
+from headwater.cli.bench.served.broker import Broker
+from headwater.cli.bench.served.raw import Raw, check, connect, publish_frame
+from headwater.clock import SystemClock
+from headwater.wire import batches
+from headwater.wire.frame import LENGTH_BYTES, Kind
+
+TURNS = 50
+ROOT = "latency"
+
+
+def measure(broker: Broker, seconds: float) -> Iterator[Figure]:
+    """p50 and p99, taken in turns with the echo and the sync."""
+    address = broker.address
+    frame = publish_frame(messages(1, ROOT)[:1], SystemClock().now_us())
+    quiet = publish_frame(messages(1, ROOT)[:1], SystemClock().now_us(), flags=batches.QUIET)
+    command = [sys.executable, "-m", "headwater.cli.bench.served.latency"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:  # noqa: S603  (our own module)
+        assert peer.stdout is not None
+        assert peer.stdin is not None
+        echo = connect(("127.0.0.1", int(peer.stdout.readline())))
+        raw = RawFile(f"{broker.folder}/raw")
+        publisher = Raw(address)
+        publisher.publish(frame)
+        taken: dict[str, list[float]] = {"live": [], "durable": [], "echo": [], "sync": []}
+        with _Live(address) as live:
+            _turns(
+                taken,
+                seconds / 2,
+                live=lambda: live.one(publisher, quiet),
+                echo=lambda: _echo(echo, quiet),
+            )
+        echoes = taken["echo"]
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            yield _figure(f"live, nobody waits, {name}", taken["live"], echoes, share, "echo")
+        taken["echo"] = []
+        with _Durable(address) as durable:
+            _turns(
+                taken,
+                seconds / 2,
+                durable=lambda: durable.one(publisher, frame),
+                echo=lambda: _echo(echo, frame),
+                sync=lambda: _timed(lambda: raw.append([PAGE])),
+            )
+        limit = [one + other for one, other in zip(sorted(taken["echo"]), sorted(taken["sync"]), strict=True)]
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            yield _figure(f"durable, {name}", taken["durable"], limit, share, "echo + fdatasync")
+        raw.close()
+        echo.close()
+        publisher.close()
+        peer.stdin.close()
+
+
+def _turns(taken: dict[str, list[float]], seconds: float, **calls: object) -> None:
+    start = time.perf_counter()
+    for call in calls.values():
+        latencies_s(call, TURNS)  # type: ignore[arg-type]  # each is a call that answers seconds
+    while time.perf_counter() - start < seconds:
+        for name, call in calls.items():
+            taken[name] += [call() for _ in range(TURNS)]  # type: ignore[operator]
+
+
+def _figure(name: str, taken: list[float], limit: list[float], share: float, raw_name: str) -> Figure:
+    value, raw = at_share(taken, share), at_share(limit, share)
+    goal = ("ratio ≤", 1.5) if share == 0.5 else None
+    return Figure(f"publish → delivered, {name}", "1 topic", value * 1e6, "µs", raw * 1e6, raw_name, goal)  # type: ignore[arg-type]
+
+
+def at_share(taken: list[float], share: float) -> float:
+    """The value below which that share of them lies."""
+    return sorted(taken)[min(len(taken) - 1, int(len(taken) * share))]
+
+
+def _timed(call: object) -> float:
+    return latencies_s(call, 1)[0]  # type: ignore[arg-type]
+
+
+def _echo(connection: socket.socket, frame: bytes) -> float:
+    start, left = time.perf_counter(), len(frame)
+    connection.sendall(frame)
+    while left:
+        left -= len(connection.recv(65536))
+    return time.perf_counter() - start
+
+
+class _Live:
+    """A live subscriber, in the process of its publisher."""
+
+    kind = "live"
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.client = Raw(address)
+        self.client.subscribe(1, f"{ROOT}/#", self.kind)
+
+    def one(self, publisher: Raw, frame: bytes) -> float:
+        connection, start = self.client.socket, time.perf_counter()
+        publisher.socket.sendall(frame)
+        received = connection.recv(65536)
+        while len(received) < LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "little"):
+            received += connection.recv(65536)
+        taken = time.perf_counter() - start
+        assert received[LENGTH_BYTES] == Kind.DELIVER, "a DELIVER frame, and nothing else"
+        return taken
+
+    def __enter__(self) -> _Live:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+
+class _Durable:
+    """A durable one; each message is acked, and the ack answered, before the next is published."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.client = Raw(address)
+        self.client.subscribe(1, f"{ROOT}/#", "session")
+
+    def one(self, publisher: Raw, frame: bytes) -> float:
+        client = self.client
+        start = time.perf_counter()
+        publisher.socket.sendall(frame)
+        while (delivered := client.read()).kind != Kind.DELIVER:
+            check(delivered)
+        taken = time.perf_counter() - start
+        deliver = batches.read_deliver(delivered)
+        ranges = [(deliver.lease, deliver.first_offset, deliver.first_offset + deliver.count - 1)]
+        client.socket.sendall(batches.pack_ranges(Kind.ACK, client.next_id(), 1, ranges))
+        client.socket.sendall(batches.pack_credit(1, deliver.count, len(deliver.body)))
+        while client.read().kind != Kind.REPLY:
+            pass
+        while publisher.read().kind != Kind.PUBLISHED:
+            pass
+        return taken
+
+    def __enter__(self) -> _Durable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what it gets."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Echo, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve())
+    else:
+        uvloop.run(_serve())

@@ -1,0 +1,133 @@
+"""Publishing over the wire, each publish on disk before its answer: in batches, one by one, over many connections."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Iterator
+
+from headwater.cli.bench.figure import Figure
+from headwater.cli.bench.load import BATCH, MANY_TOPICS, ROUNDS, messages, variant
+from headwater.cli.bench.served.broker import Broker, Spent
+from headwater.cli.bench.served.raw import Address, Login, Raw, Tally, publish_frame
+from headwater.clock import SystemClock
+from headwater.errors import Failed
+from headwater.wire.batches import PUBLISHED
+from headwater.wire.frame import Kind
+
+WINDOW = 8
+"""Frames of 1,000 that are under way at once."""
+SINGLES = 64
+"""Frames of one message that are sent together; as many more are under way."""
+CONNECTIONS = 16
+
+
+class Stream:
+    """A connection that publishes the same frames over and over, a few of them under way."""
+
+    def __init__(self, address: Address, login: Login | None, pieces: list[bytes], answers: int) -> None:
+        """`answers` is how many publishes a piece holds."""
+        self.client = Raw(address, login)
+        self.tally = Tally(self.client.socket)
+        self._pieces = pieces
+        self._answers = answers
+        self._sent = 0
+        self.done = 0
+        """Publishes that are on disk."""
+
+    def fill(self) -> None:
+        """Send as much as may be under way."""
+        while self._sent - self.done // self._answers < len(self._pieces):
+            self.client.socket.sendall(self._pieces[self._sent % len(self._pieces)])
+            self._sent += 1
+
+    def receive(self) -> None:
+        """Wait for answers."""
+        for kind, _, length, _ in self.tally.receive():
+            if kind == Kind.PUBLISHED:
+                self.done += length // PUBLISHED.size
+            elif kind == Kind.ERROR:
+                raise Failed("the broker refused a publish")
+
+    def finish(self) -> None:
+        """Wait for everything that is under way."""
+        while self.done < self._sent * self._answers:
+            self.receive()
+
+
+def measure(
+    address: Address, login: Login | None, seconds: float, root: str, broker: Broker | None = None
+) -> Iterator[Figure]:
+    """All figures of publishing."""
+    for topics in (1, MANY_TOPICS):
+        spent = Spent(broker)
+        rate = _rate(address, login, batches_of(topics, root), BATCH, 1, 1, seconds, spent)
+        name = "publish, 1,000 a frame, pipelined"
+        yield Figure(name, variant(topics), rate, "messages/s", *spent.beside(), goal=("value ≥", 400_000))
+    for connections in (1, CONNECTIONS):
+        for topics in (1, MANY_TOPICS):
+            name = "one client" if connections == 1 else f"{connections} clients"
+            spent = Spent(broker)
+            rate = _rate(address, login, singles_of(topics, root), 1, SINGLES, connections, seconds, spent)
+            yield Figure(
+                f"publish, one a frame, pipelined, {name}", variant(topics), rate, "messages/s", *spent.beside()
+            )
+
+
+def batches_of(topics: int, root: str, window: int = WINDOW) -> list[bytes]:
+    """Frames of 1,000."""
+    batch, now_us = messages(topics, root), SystemClock().now_us()
+    return [publish_frame(batch, now_us, number) for number in range(1, window + 1)]
+
+
+def singles_of(topics: int, root: str) -> list[bytes]:
+    """Frames of one message, in two pieces."""
+    batch, now_us = messages(topics, root), SystemClock().now_us()
+    frames = [publish_frame([batch[number % BATCH]], now_us, number) for number in range(1, 2 * SINGLES + 1)]
+    return [b"".join(frames[:SINGLES]), b"".join(frames[SINGLES:])]
+
+
+def _rate(
+    address: Address,
+    login: Login | None,
+    pieces: list[bytes],
+    size: int,
+    answers: int,
+    connections: int,
+    seconds: float,
+    spent: Spent,
+) -> float:
+    """The median of messages per second that several clients get answered, so many in each publish."""
+    streams = [Stream(address, login, pieces, answers) for _ in range(connections)]
+    selector = selectors.DefaultSelector()
+    for stream in streams:
+        selector.register(stream.client.socket, selectors.EVENT_READ, stream)
+        stream.fill()
+    rates = []
+    for _ in range(ROUNDS + 1):
+        start, before = time.perf_counter(), sum(stream.done for stream in streams)
+        while (elapsed := time.perf_counter() - start) < seconds / ROUNDS:
+            for key, _ in selector.select():
+                key.data.receive()
+                key.data.fill()
+        done = size * (sum(stream.done for stream in streams) - before)
+        rates.append(done / elapsed)
+        spent.add(done)
+    for stream in streams:
+        stream.finish()
+        stream.client.close()
+    return sorted(rates[1:])[ROUNDS // 2]
+
+
+def fill(address: Address, login: Login | None, topics: int, count: int, root: str) -> int:
+    """Have so many messages stored, rounded up to whole batches; answers how many."""
+    stream = Stream(address, login, batches_of(topics, root), 1)
+    rounded = -(-count // BATCH)
+    for number in range(rounded):
+        stream.client.socket.sendall(stream._pieces[number % WINDOW])
+        stream._sent += 1
+        while stream._sent - stream.done >= WINDOW:
+            stream.receive()
+    stream.finish()
+    stream.client.close()
+    return rounded * BATCH
