@@ -335,3 +335,9 @@ def test_what_is_remembered_of_dictionaries_has_a_limit() -> None:
     for number in range(3 * module.NAMES_CACHED_MAX):
         Body(encode([Given(f"limit/{number}", b"")]))
     assert len(module._names_cache) <= module.NAMES_CACHED_MAX
+
+
+def test_as_many_messages_fit_as_their_payloads_allow_and_at_least_one() -> None:
+    body = Body(encode_body(["a/x"] * 5, [bytes(size) for size in (10, 20, 30, 40, 50)], 0))
+    assert [body.fitting(range(5), limit) for limit in (0, 10, 29, 30, 60, 149, 10_000)] == [1, 1, 1, 2, 3, 4, 5]
+    assert body.fitting((1, 3, 4), 60) == 2

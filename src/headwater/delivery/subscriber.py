@@ -338,7 +338,7 @@ class Subscriber:
                     return
                 if not self._read_ahead(stream, now):
                     break
-                handed = self._hand_out(consumer, stream, room, now)
+                handed = self._hand_out(consumer, stream, room, now, bytes_max)
                 if handed is not None:
                     found.append(handed)
                     limit -= len(handed)
@@ -374,12 +374,14 @@ class Subscriber:
         if self.options.on_gap == "raise":
             self._gap = Gap(root, hole.first, hole.last, hole.reason)
 
-    def _hand_out(self, consumer: object, stream: int, room: int, now: Moment) -> Handed | None:
+    def _hand_out(self, consumer: object, stream: int, room: int, now: Moment, bytes_max: int) -> Handed | None:
         ahead = self._ahead[stream]
         batch = ahead.batch
         assert batch is not None
         if not self._still_there(stream, ahead, batch, now):
             return None
+        if bytes_max != NO_LIMIT:
+            room = min(room, batch.body.fitting(ahead.places, bytes_max))
         places, ahead.places = ahead.places[:room], ahead.places[room:]
         first = batch.first_offset
         offsets = [first + place for place in places]

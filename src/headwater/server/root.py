@@ -138,6 +138,8 @@ class Entry:
 
     def _on_shown(self, item: Served) -> None:
         """It is with the live subscriptions, and has its place in the next group."""
+        # Sent frame by frame: what came in one read could be more than a live subscription may have waiting.
+        self._wakes.wake_now()
         if not self._quiet_items:
             self._loop.call_later(QUIET_S, self._kick)
         self._quiet_items += 1

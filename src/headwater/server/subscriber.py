@@ -208,7 +208,7 @@ class Subscriber(Actor):
     def _send_some(self, batch: Batch, places: Sequence[int] | None) -> None:
         """As much of a batch as there is credit for; the rest waits for more."""
         there = range(batch.header.count) if places is None else places
-        room = self._credit_messages
+        room = min(self._credit_messages, batch.body.fitting(there, self._credit_bytes))
         if len(there) > room:
             places, self._rest = there[:room], (batch, there[room:])
         self._send_batch(batch, places)

@@ -285,6 +285,17 @@ class Body:
         offsets = self._payloads[0]
         return max(map(int.__sub__, offsets[1:], offsets))
 
+    def fitting(self, places: Sequence[int], bytes_max: int) -> int:
+        """How many of these messages, from the first on, have payloads of so many bytes together; at least one."""
+        if len(self.data) <= bytes_max:
+            return len(places)
+        offsets = self._payloads[0]
+        for count, place in enumerate(places):
+            bytes_max -= offsets[place + 1] - offsets[place]
+            if bytes_max < 0:
+                return max(1, count)
+        return len(places)
+
     def headers(self) -> Sequence[Headers]:
         """The headers of each message; empty if none has any."""
         return self._headers or ()
