@@ -21,10 +21,12 @@ import msgspec
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
-from headwater.delivery.cursor import Cursor, keys_of, places_in
+from headwater.delivery.cursor import keys_of
+from headwater.delivery.handed import Handed, Held
 from headwater.delivery.lane import Remote
 from headwater.delivery.rows import CopyRow, DeadRow, RowCommit, RowsItem, SubscriptionRow
 from headwater.delivery.subscription import Changes, LaneId, Lease, Moment, State, Subscription
+from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Failed, Gap, Malformed
 from headwater.message import Message, Receipt
@@ -33,8 +35,7 @@ from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.store.state import Rows
 from headwater.store.state import State as StateStore
-from headwater.topics.name import compile_filter, filter_covers_root
-from headwater.topics.root import Purge, Root
+from headwater.topics.root import Root
 from headwater.topics.roots import Roots
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
@@ -43,75 +44,6 @@ Messages = dict[tuple[LaneId, int], Message]
 NO_LIMIT = 1 << 62
 AGAIN_AT_ONCE = 16
 """Messages that are read again, one by one, before it is looked how many bytes they have."""
-
-
-class Held:
-    """Where messages of one hand-out came from: what `message.ack()` and its sisters speak to."""
-
-    __slots__ = ("lease", "subscriber")
-
-    def __init__(self, subscriber: Subscriber, lease: Lease) -> None:
-        self.subscriber = subscriber
-        self.lease = lease
-
-    def ack(self, messages: Sequence[Message], wait: bool) -> None:
-        self.subscriber.ack(messages, wait)
-
-    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        self.subscriber.nack(message, error, delay_s)
-
-    def reject(self, message: Message, error: str | BaseException) -> None:
-        self.subscriber.reject(message, error)
-
-    def extend(self, message: Message, seconds: float) -> None:
-        self.subscriber.extend(message, seconds)
-
-    def reply(self, message: Message, payload: bytes) -> Receipt:
-        return self.subscriber.reply(message, payload)
-
-
-class Handed:
-    """Messages of one root that one consumer was given together: places in a batch, or copies of single ones."""
-
-    __slots__ = ("batch", "lease", "messages", "places", "root")
-
-    def __init__(
-        self,
-        lease: Lease,
-        root: str,
-        batch: Batch | None = None,
-        places: Sequence[int] = (),
-        messages: Sequence[Message] = (),
-    ) -> None:
-        self.lease = lease
-        self.root = root
-        self.batch = batch
-        self.places = places
-        self.messages = messages
-
-    @property
-    def bytes(self) -> int:
-        """Of a batch, its share."""
-        batch = self.batch
-        if batch is None:
-            return sum(len(message.payload) for message in self.messages)
-        return len(batch.data) * len(self) // batch.header.count
-
-    def __len__(self) -> int:
-        return len(self.places) or len(self.messages)
-
-
-class _Ahead:
-    """A batch that was read and is being handed out piece by piece."""
-
-    __slots__ = ("batch", "cursor", "places", "purges")
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
-        self.batch: Batch | None = None
-        self.places: Sequence[int] = ()
-        self.purges: tuple[Purge, ...] = ()
-        """Those that were known when the places were found."""
 
 
 class Subscriber:
@@ -134,7 +66,6 @@ class Subscriber:
         self.row = row
         self.number = row.number
         self.options = row.options
-        self.wanted = compile_filter(row.options.filter)
         self.waiting = 0
         self.version = 0
         """Rises whenever there may be something new to take."""
@@ -152,10 +83,8 @@ class Subscriber:
         # From the clock, so that a client that acks a hand-out of before it was loaded is not taken to mean a new one.
         self._machine = Subscription(row.options, config, last_number=clock.now_us())
         self._machine.paused = row.paused
-        self._ahead: dict[int, _Ahead] = {}
-        self._by_number: dict[int, Root] = {}
+        self._supply = Supply(row, self._machine, roots, state, config, clock)
         self._leases: list[tuple[int, int, Lease]] = []
-        self._lag: dict[int, tuple[int, int]] = {}
         self._gap: Gap | None = None
         self._closed = False
         self._turn = 0
@@ -179,24 +108,7 @@ class Subscriber:
         for stream, copies in stored.copies_of(self._state, self.number).items():
             lane = (stream, True)
             self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, sorted(copies), _keys(copies))
-        self._open_lanes()
-
-    def _open_lanes(self) -> None:
-        """Roots that the filter may match; one that appeared after the subscription is read from its first message."""
-        if len(self._by_number) == self._roots.count:
-            return
-        for root in self._roots.all():
-            number = root.stream.number
-            if number in self._by_number:
-                continue
-            self._by_number[number] = root
-            if filter_covers_root(self.options.filter, root.name):
-                if (number, False) not in self._machine.lanes:
-                    self._machine.open_lane(number, 0)
-                self._ahead[number] = self._fresh_ahead(root)
-
-    def _fresh_ahead(self, root: Root) -> _Ahead:
-        return _Ahead(Cursor(root, self.wanted, self._machine.position(root.stream.number), self._config))
+        self._supply.open()
 
     def _moment(self) -> Moment:
         return Moment(self._clock.now_us(), self._clock.monotonic_us())
@@ -281,7 +193,7 @@ class Subscriber:
         once so much was handed out."""
         with self._lock:
             self._check_open()
-            self._open_lanes()
+            self._supply.open()
             now = self._moment()
             found: list[Handed] = []
             try:
@@ -318,7 +230,7 @@ class Subscriber:
                 if offset in there
             ]
             if messages:
-                found.append(Handed(lease, self._by_number[lane[0]].name, messages=messages))
+                found.append(Handed(lease, self._supply.name(lane[0]), messages=messages))
                 limit -= len(messages)
                 size += sum(len(message.payload) for message in messages)
             if gone := [offset for offset in offsets if offset not in there]:
@@ -328,7 +240,7 @@ class Subscriber:
 
     def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Handed], bytes_max: int) -> None:
         """Go round the roots, so that a busy one does not starve the others."""
-        streams = list(self._ahead)
+        streams = self._supply.streams
         for step in range(len(streams)):
             stream = streams[(self._turn + step) % len(streams)]
             while self._gap is None:
@@ -336,37 +248,34 @@ class Subscriber:
                 if room <= 0 or bytes_max <= 0:
                     self._turn = (self._turn + step + 1) % len(streams)
                     return
-                if not self._read_ahead(stream, now):
+                ahead = self._look(stream, now)
+                if ahead is None:
                     break
-                handed = self._hand_out(consumer, stream, room, now, bytes_max)
+                handed = self._hand_out(consumer, stream, ahead, room, now, bytes_max)
                 if handed is not None:
                     found.append(handed)
                     limit -= len(handed)
                     bytes_max -= handed.bytes
         self._turn += 1
 
-    def _read_ahead(self, stream: int, now: Moment) -> bool:
-        """Have a batch with something in it that was not handed out yet."""
-        ahead = self._ahead[stream]
-        if ahead.places:
-            return True
-        found = ahead.cursor.next(now.wall_us)
-        if found is None or isinstance(found, Hole):
-            position = ahead.cursor.position
-            if position > self._machine.position(stream):
-                self._machine.skip_to(stream, position)
-                self._lag.pop(stream, None)
-            if isinstance(found, Hole):
-                self._meet(stream, found)
-                return self._read_ahead(stream, now) if self._gap is None else False
-            return False
-        ahead.batch, ahead.places = found
-        ahead.purges = ahead.cursor.root.purges
-        return True
+    def _look(self, stream: int, now: Moment) -> Ahead | None:
+        """A batch with something in it that was not handed out yet; None if there is none, or a gap has to be told."""
+        while isinstance(found := self._supply.look(stream, now), Hole):
+            self._meet(stream, found)
+            if self._gap is not None:
+                return None
+        return found
+
+    def _fetch(self, lane: LaneId, offsets: list[int], now: Moment) -> dict[int, Message]:
+        """Messages by their offsets; those that are gone are missing in the answer."""
+        found, holes = self._supply.fetch(lane, offsets, now)
+        for hole in holes:
+            self._meet(lane[0], hole)
+        return found
 
     def _meet(self, stream: int, hole: Hole) -> None:
         """Messages are gone: say so, once, unless the subscription chose not to hear of it."""
-        root = self._by_number[stream].name
+        root = self._supply.name(stream)
         self._on_event(
             "gap",
             f'subscription "{self.options.id}" lost messages {hole.first} to {hole.last} of "{root}": {hole.reason}',
@@ -374,19 +283,18 @@ class Subscriber:
         if self.options.on_gap == "raise":
             self._gap = Gap(root, hole.first, hole.last, hole.reason)
 
-    def _hand_out(self, consumer: object, stream: int, room: int, now: Moment, bytes_max: int) -> Handed | None:
-        ahead = self._ahead[stream]
+    def _hand_out(
+        self, consumer: object, stream: int, ahead: Ahead, room: int, now: Moment, bytes_max: int
+    ) -> Handed | None:
         batch = ahead.batch
         assert batch is not None
-        if not self._still_there(stream, ahead, batch, now):
-            return None
         if bytes_max != NO_LIMIT:
             room = min(room, batch.body.fitting(ahead.places, bytes_max))
         places, ahead.places = ahead.places[:room], ahead.places[room:]
         first = batch.first_offset
         offsets = [first + place for place in places]
         position = first + ahead.places[0] if ahead.places else batch.last_offset + 1
-        self._count_down(stream, len(offsets), offsets[-1])
+        self._supply.count_down(stream, len(offsets), offsets[-1])
         wanted = self._machine.wanted(stream, offsets)
         if wanted is not offsets and len(wanted) != len(offsets):
             places = [offset - first for offset in wanted]
@@ -398,18 +306,6 @@ class Subscriber:
             places = [offset - first for offset in lease.offsets]
         self._hold(lease)
         return Handed(lease, ahead.cursor.root.name, batch, places)
-
-    def _still_there(self, stream: int, ahead: _Ahead, batch: Batch, now: Moment) -> bool:
-        """Drop what was purged, or outlived its ttl, since the batch was read."""
-        purges = ahead.cursor.root.purges
-        if purges is ahead.purges and batch.body.expiries is None:
-            return True
-        position = batch.first_offset + ahead.places[0]
-        ahead.places, ahead.purges = places_in(batch, self.wanted, position, purges, now.wall_us), purges
-        self._lag.pop(stream, None)
-        if not ahead.places:
-            self._machine.skip_to(stream, batch.last_offset + 1)
-        return bool(ahead.places)
 
     def begin(self, lease: Lease, offsets: Sequence[int]) -> None:
         """A remote application took these of a hand-out: the time for all that it took of it counts from now."""
@@ -433,31 +329,6 @@ class Subscriber:
                 self._leases = [entry for entry in self._leases if self._machine.is_open(entry[2])]
                 heapq.heapify(self._leases)
             heapq.heappush(self._leases, (lease.deadline_us, id(lease), lease))
-
-    def _fetch(self, lane: LaneId, offsets: list[int], now: Moment) -> dict[int, Message]:
-        """Messages by their offsets; those that are gone are missing in the answer."""
-        stream, copies = lane
-        if copies:
-            found = {}
-            for offset in offsets:
-                value = self._state.get(rows.key_message(rows.COPY, self.number, stream, offset))
-                row = None if value is None else msgspec.msgpack.decode(value, type=CopyRow)
-                if row is not None and not 0 < row.expires_us <= now.wall_us:
-                    found[offset] = row.message(offset)
-            return found
-        root = self._by_number[stream]
-        found = {}
-        for offset in offsets:
-            if offset in found:
-                continue
-            for batch in root.stream.read(offset, 1)[:1]:
-                if isinstance(batch, Hole):
-                    self._meet(stream, batch)
-                    continue
-                there = set(places_in(batch, self.wanted, offset, root.purges, now.wall_us))
-                places = [o - batch.first_offset for o in offsets if o - batch.first_offset in there]
-                found.update((m.offset, m) for m in batch.body.messages(batch.first_offset, places))
-        return found
 
     # What consumers say
 
@@ -702,16 +573,15 @@ class Subscriber:
         """Go on from other places; what is in flight is taken back."""
         with self._lock:
             self._check_open()
-            self._open_lanes()
+            self._supply.open()
             changed: Rows = {}
             for stream, position in positions.items():
-                if stream not in self._ahead:
+                if stream not in self._supply:
                     continue
                 changes = self._machine.seek(stream, position)
                 changed.update(stored.rows_of(self.number, changes))
                 changed[rows.key_pair(rows.FLOOR, self.number, stream)] = (position - 1).to_bytes(8, "big")
-                self._ahead[stream] = self._fresh_ahead(self._by_number[stream])
-                self._lag.pop(stream, None)
+                self._supply.renew(stream)
             self._gap = None
             item = self._commit.enqueue(changed)
         self.wake()
@@ -741,28 +611,11 @@ class Subscriber:
     def floor(self, stream: int) -> int:
         """Up to where this subscription needs nothing of a stream any more."""
         with self._lock:
-            self._open_lanes()
-            if stream not in self._ahead:
+            self._supply.open()
+            if stream not in self._supply:
                 return 1 << 63
-            if not self._ahead[stream].places:
-                self._skip_unwanted(stream)
+            self._supply.skip_unwanted(stream)
             return self._machine.floor(stream)
-
-    def _skip_unwanted(self, stream: int) -> None:
-        """Let the floor rise past what does not match; not past a hole, of which a consumer has yet to hear."""
-        ahead = self._ahead[stream]
-        probe = Cursor(ahead.cursor.root, self.wanted, self._machine.position(stream), self._config)
-        found = probe.next(self._clock.now_us())
-        if found is None:
-            position = probe.position
-        elif isinstance(found, Hole):
-            position = found.first
-        else:
-            position = found[0].first_offset + found[1][0]
-        if position > self._machine.position(stream):
-            self._machine.skip_to(stream, position)
-            self._lag.pop(stream, None)
-            self._ahead[stream] = self._fresh_ahead(ahead.cursor.root)
 
     def risen_floors(self) -> Rows:
         """Rows of floors that rose past messages that do not match since they were stored."""
@@ -770,23 +623,23 @@ class Subscriber:
             before = stored.floors_of(self._state, self.number)
             return {
                 rows.key_pair(rows.FLOOR, self.number, stream): self._machine.floor(stream).to_bytes(8, "big")
-                for stream in self._ahead
+                for stream in self._supply.streams
                 if self._machine.floor(stream) > before.get(stream, 0)
             }
 
     def floors(self) -> dict[str, int]:
         """Per root, the acked floor."""
         with self._lock:
-            self._open_lanes()
-            return {self._by_number[stream].name: self._machine.floor(stream) for stream in self._ahead}
+            self._supply.open()
+            return {self._supply.name(stream): self._machine.floor(stream) for stream in self._supply.streams}
 
     def counts(self) -> tuple[int, int, int, int]:
         """Lag, in flight, retrying, dead."""
         with self._lock:
-            self._open_lanes()
+            self._supply.open()
             states = self._machine.states()
             known = {(lane[0], offset) for lane, offset, _, _ in states if not lane[1]}
-            lag = sum(self._pending(stream, known) for stream in self._ahead)
+            lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
             lag += sum(state is not State.ACKED for _, _, state, _ in states)
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
 
@@ -795,7 +648,7 @@ class Subscriber:
         with self._lock:
             return [
                 (
-                    self._by_number[lane[0]].name,
+                    self._supply.name(lane[0]),
                     offset,
                     state.value,
                     failure.attempts if failure else 0,
@@ -803,31 +656,6 @@ class Subscriber:
                 )
                 for lane, offset, state, failure in self._machine.states()
             ]
-
-    def _pending(self, stream: int, known: set[tuple[int, int]]) -> int:
-        """Matching messages that nothing is known of yet; each batch is looked at once."""
-        root = self._by_number[stream]
-        position = self._machine.position(stream)
-        upto, count = self._lag.get(stream, (position - 1, 0))
-        if upto < position - 1:
-            upto, count = position - 1, 0
-        cursor = Cursor(root, self.wanted, upto + 1, self._config)
-        now_us = self._clock.now_us()
-        while (found := cursor.next(now_us)) is not None:
-            if not isinstance(found, Hole):
-                first = found[0].first_offset
-                count += sum((stream, first + place) not in known for place in found[1]) if known else len(found[1])
-        self._lag[stream] = (cursor.position - 1, count)
-        return count
-
-    def _count_down(self, stream: int, handed: int, last: int) -> None:
-        known = self._lag.get(stream)
-        if known is not None:
-            upto, count = known
-            if last > upto or count < handed:
-                del self._lag[stream]
-            else:
-                self._lag[stream] = (upto, count - handed)
 
 
 def _runs(places: Sequence[tuple[LaneId, int]], step: int) -> Iterator[tuple[LaneId, list[int]]]:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headwater.actor import Actor
+from headwater.delivery.handed import Handed
 from headwater.delivery.lane import Lease, Remote
 from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
-from headwater.delivery.subscriber import Handed
 from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message

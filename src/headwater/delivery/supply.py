@@ -1,0 +1,198 @@
+"""The supply of a durable subscription: what there is to hand out, root by root, and how much of it.
+
+It reads the streams on behalf of the state machine, from where that stands, and passes over what does not match, was
+purged or has outlived its ttl. No locks: whoever serves the subscription holds its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headwater.clock import Clock
+from headwater.config import Config
+from headwater.delivery.cursor import Cursor, places_in
+from headwater.delivery.rows import CopyRow, SubscriptionRow
+from headwater.delivery.subscription import LaneId, Moment, Subscription
+from headwater.message import Message
+from headwater.store import state as rows
+from headwater.store.batch import Batch
+from headwater.store.log import Hole
+from headwater.store.state import State
+from headwater.topics.name import compile_filter, filter_covers_root
+from headwater.topics.root import Purge, Root
+from headwater.topics.roots import Roots
+
+
+class Ahead:
+    """A batch that was read and is being handed out piece by piece."""
+
+    __slots__ = ("batch", "cursor", "places", "purges")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.batch: Batch | None = None
+        self.places: Sequence[int] = ()
+        self.purges: tuple[Purge, ...] = ()
+        """Those that were known when the places were found."""
+
+
+class Supply:
+    """What one subscription reads."""
+
+    def __init__(
+        self, row: SubscriptionRow, machine: Subscription, roots: Roots, state: State, config: Config, clock: Clock
+    ) -> None:
+        self.wanted = compile_filter(row.options.filter)
+        self._filter = row.options.filter
+        self._number = row.number
+        self._machine = machine
+        self._roots = roots
+        self._state = state
+        self._config = config
+        self._clock = clock
+        self._known: dict[int, Root] = {}
+        self._ahead: dict[int, Ahead] = {}
+        self._lag: dict[int, tuple[int, int]] = {}
+        """Per stream: matching messages that were counted, up to which offset."""
+
+    def open(self) -> None:
+        """Roots that the filter may match; one that appeared after the subscription is read from its first message."""
+        if len(self._known) == self._roots.count:
+            return
+        for root in self._roots.all():
+            number = root.stream.number
+            if number in self._known:
+                continue
+            self._known[number] = root
+            if filter_covers_root(self._filter, root.name):
+                if (number, False) not in self._machine.lanes:
+                    self._machine.open_lane(number, 0)
+                self._ahead[number] = self._fresh(root)
+
+    def _fresh(self, root: Root) -> Ahead:
+        return Ahead(Cursor(root, self.wanted, self._machine.position(root.stream.number), self._config))
+
+    def __contains__(self, stream: int) -> bool:
+        return stream in self._ahead
+
+    @property
+    def streams(self) -> list[int]:
+        """Those that the filter may match."""
+        return list(self._ahead)
+
+    def name(self, stream: int) -> str:
+        """The root of a stream."""
+        return self._known[stream].name
+
+    # Reading
+
+    def look(self, stream: int, now: Moment) -> Ahead | Hole | None:
+        """A batch with something in it that was not handed out yet, or a hole before that; None at the end."""
+        ahead = self._ahead[stream]
+        while True:
+            if ahead.places and self._is_still_there(stream, ahead, now):
+                return ahead
+            found = ahead.cursor.next(now.wall_us)
+            if found is None or isinstance(found, Hole):
+                self._skip_to(stream, ahead.cursor.position)
+                return found
+            ahead.batch, ahead.places = found
+            ahead.purges = ahead.cursor.root.purges
+
+    def _is_still_there(self, stream: int, ahead: Ahead, now: Moment) -> bool:
+        """Drop what was purged, or outlived its ttl, since the batch was read."""
+        batch, purges = ahead.batch, ahead.cursor.root.purges
+        assert batch is not None
+        if purges is ahead.purges and batch.body.expiries is None:
+            return True
+        position = batch.first_offset + ahead.places[0]
+        ahead.places, ahead.purges = places_in(batch, self.wanted, position, purges, now.wall_us), purges
+        self._lag.pop(stream, None)
+        if not ahead.places:
+            self._machine.skip_to(stream, batch.last_offset + 1)
+        return bool(ahead.places)
+
+    def _skip_to(self, stream: int, position: int) -> bool:
+        if position <= self._machine.position(stream):
+            return False
+        self._machine.skip_to(stream, position)
+        self._lag.pop(stream, None)
+        return True
+
+    def renew(self, stream: int) -> None:
+        """Read on from where the state machine stands now."""
+        self._ahead[stream] = self._fresh(self._known[stream])
+        self._lag.pop(stream, None)
+
+    def skip_unwanted(self, stream: int) -> None:
+        """Let the floor rise past what does not match; not past a hole, of which a consumer has yet to hear."""
+        if self._ahead[stream].places:
+            return
+        probe = self._fresh(self._known[stream]).cursor
+        found = probe.next(self._clock.now_us())
+        if found is None:
+            position = probe.position
+        elif isinstance(found, Hole):
+            position = found.first
+        else:
+            position = found[0].first_offset + found[1][0]
+        if self._skip_to(stream, position):
+            self.renew(stream)
+
+    def fetch(self, lane: LaneId, offsets: list[int], now: Moment) -> tuple[dict[int, Message], list[Hole]]:
+        """Messages by their offsets, and holes that were met; those that are gone are missing in the answer."""
+        stream, copies = lane
+        if copies:
+            return self._fetch_copies(stream, offsets, now), []
+        root = self._known[stream]
+        found: dict[int, Message] = {}
+        holes: list[Hole] = []
+        for offset in offsets:
+            if offset in found:
+                continue
+            for batch in root.stream.read(offset, 1)[:1]:
+                if isinstance(batch, Hole):
+                    holes.append(batch)
+                    continue
+                there = set(places_in(batch, self.wanted, offset, root.purges, now.wall_us))
+                places = [o - batch.first_offset for o in offsets if o - batch.first_offset in there]
+                found.update((m.offset, m) for m in batch.body.messages(batch.first_offset, places))
+        return found, holes
+
+    def _fetch_copies(self, stream: int, offsets: list[int], now: Moment) -> dict[int, Message]:
+        found = {}
+        for offset in offsets:
+            value = self._state.get(rows.key_message(rows.COPY, self._number, stream, offset))
+            row = None if value is None else msgspec.msgpack.decode(value, type=CopyRow)
+            if row is not None and not 0 < row.expires_us <= now.wall_us:
+                found[offset] = row.message(offset)
+        return found
+
+    # Counting
+
+    def pending(self, stream: int, known: set[tuple[int, int]]) -> int:
+        """Matching messages that nothing is known of yet; each batch is looked at once."""
+        position = self._machine.position(stream)
+        upto, count = self._lag.get(stream, (position - 1, 0))
+        if upto < position - 1:
+            upto, count = position - 1, 0
+        cursor = Cursor(self._known[stream], self.wanted, upto + 1, self._config)
+        now_us = self._clock.now_us()
+        while (found := cursor.next(now_us)) is not None:
+            if not isinstance(found, Hole):
+                first = found[0].first_offset
+                count += sum((stream, first + place) not in known for place in found[1]) if known else len(found[1])
+        self._lag[stream] = (cursor.position - 1, count)
+        return count
+
+    def count_down(self, stream: int, handed: int, last: int) -> None:
+        """So many, up to an offset, are pending no more."""
+        known = self._lag.get(stream)
+        if known is not None:
+            upto, count = known
+            if last > upto or count < handed:
+                del self._lag[stream]
+            else:
+                self._lag[stream] = (upto, count - handed)
