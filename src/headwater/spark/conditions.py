@@ -136,10 +136,10 @@ def _bounds(condition: Condition) -> tuple[int, int]:
 def take(filters: Iterable[spark.Filter]) -> tuple[Conditions, Sequence[spark.Filter]]:
     """The filters that are taken over, and those that Spark has to look at itself."""
     taken, left = [], []
-    for filter in filters:
-        condition = _condition(filter)
+    for asked in filters:
+        condition = _condition(asked)
         if condition is None:
-            left.append(filter)
+            left.append(asked)
         else:
             taken.append(condition)
     return Conditions(tuple(taken)), left
@@ -148,10 +148,11 @@ def take(filters: Iterable[spark.Filter]) -> tuple[Conditions, Sequence[spark.Fi
 def _condition(filter: spark.Filter, negated: bool = False) -> Condition | None:
     if isinstance(filter, spark.Not):
         return None if negated else _condition(filter.child, negated=True)
-    test, path = NAMES.get(type(filter)), getattr(filter, "attribute", ())
+    test = NAMES.get(type(filter))
+    path: tuple[str, ...] = getattr(filter, "attribute", ())
     if test is None or len(path) != 1:
         return None
-    column = str(path[0]).lower()
+    column = path[0].lower()
     if test in {"null", "not null"}:
         return Condition(column, test, None, negated) if column in TEXTS + NUMBERS else None
     try:

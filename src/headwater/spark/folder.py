@@ -95,9 +95,7 @@ class Folder:
             if filter_covers_root(topics, stream.root):
                 row = self._rows.get(stream.number)
                 upto = row.purged_upto if row is not None else 0
-                found.append(
-                    Extent(stream.root, stream.first_offset, stream.durable + 1, upto, tuple(stream.holes))
-                )
+                found.append(Extent(stream.root, stream.first_offset, stream.durable + 1, upto, tuple(stream.holes)))
         return sorted(found, key=lambda extent: extent.root)
 
     def offset_at(self, root: str, time_us: int) -> int:

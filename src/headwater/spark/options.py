@@ -123,14 +123,15 @@ def check_streaming(options: ReadOptions) -> None:
         raise Malformed(f'table "{options.table}" is no stream: read it with spark.read')
     if options.end != Place(LATEST):
         raise Malformed(
-            'option "endingOffsets" is for batch reads: a stream ends when it is stopped, or by trigger(availableNow=True)'
+            'option "endingOffsets" is for batch reads: a stream ends when it is stopped, '
+            "or by itself with trigger(availableNow=True)"
         )
 
 
 def check_batch(options: ReadOptions) -> None:
     """That a batch read can be made of it."""
     if options.messages_per_trigger_max is not None:
-        raise Malformed('option "maxMessagesPerTrigger" is for streams; a batch read has startingOffsets, endingOffsets')
+        raise Malformed('option "maxMessagesPerTrigger" is for streams; limit a batch read with endingOffsets')
     if options.start == Place(LATEST):
         raise Malformed('option "startingOffsets": a batch read from "latest" on has no rows; use another start')
 
@@ -216,8 +217,8 @@ def _time(name: str, text: str) -> int:
 
 def _bad_place(name: str, text: str, why: str = "") -> Malformed:
     return Malformed(
-        f'option "{name}" is "{text}"{": " + why if why else ""}; use earliest, latest, {{"root": offset, …}} or a time '
-        "like 2026-01-31T08:00:00Z"
+        f'option "{name}" is "{text}"{": " + why if why else ""}; use earliest, latest, {{"root": offset, …}} '
+        "or a time like 2026-01-31T08:00:00Z"
     )
 
 

@@ -24,8 +24,8 @@ OPEN_FILES_MAX = 16
 LOOKS_MAX = 10
 """Tries to list segments while the owner deletes old ones."""
 
-Piece = tuple[int, bytes] | Hole
-"""First offset and body of a batch; or offsets that are gone."""
+Piece = tuple[int, int, bytes] | Hole
+"""First and last offset of a batch, and its body; or offsets that are gone."""
 
 
 class Pieces:
@@ -52,15 +52,15 @@ class Pieces:
         place: tuple[int, int] | None = (self._span.base, self._span.position)
         while offset <= last:
             before = offset
-            for first_offset, count, body in self._walk(place, offset) if place is not None else ():
-                yield first_offset, body
-                offset = first_offset + count
+            for batch in self._walk(place, offset) if place is not None else ():
+                yield batch
+                offset = batch[1] + 1
                 if offset > last:
                     return
             if offset == before:
                 for found in self._stream.read(offset, READ_BYTES):
                     if isinstance(found, Batch):
-                        yield found.first_offset, found.data
+                        yield found.first_offset, found.last_offset, found.data
                         offset = found.last_offset + 1
                     else:
                         yield found
@@ -81,7 +81,7 @@ class Pieces:
                 body = open_body(header, stored)
             except BadBatch:
                 return
-            yield header.first_offset, header.count, body
+            yield header.first_offset, header.last_offset, body
             offset = header.last_offset + 1
 
     def _find(self, offset: int) -> tuple[int, int] | None:

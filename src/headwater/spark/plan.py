@@ -24,7 +24,7 @@ def ranges_of_batch(log: Folder, options: ReadOptions, conditions: Conditions) -
     found: dict[str, Range] = {}
     low, high = conditions.offsets()
     extents = log.extents(options.topics)
-    _check_named(options, extents)
+    check_named(options, extents)
     for extent in extents:
         start, end = starting(log, options, extent), ending(log, options, extent)
         if end > extent.end:
@@ -56,7 +56,8 @@ def ending(log: Folder, options: ReadOptions, extent: Extent) -> int:
     )
 
 
-def _check_named(options: ReadOptions, extents: list[Extent]) -> None:
+def check_named(options: ReadOptions, extents: list[Extent]) -> None:
+    """That the roots whose offsets are stated are there."""
     known = {extent.root for extent in extents}
     for name, place in (("startingOffsets", options.start), ("endingOffsets", options.end)):
         for root in (place.roots or {}).keys() - known:

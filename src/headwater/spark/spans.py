@@ -79,7 +79,7 @@ def cuts_by_count(first: int, last: int, messages_max: int, room: int | None = N
 
 
 def share(backlog: dict[str, int], limit: int) -> dict[str, int]:
-    """How many messages each root may give: in proportion to what waits in it, `limit` in all, none left out for long."""
+    """How many messages each root may give: in proportion to what waits in it, `limit` in all."""
     total = sum(backlog.values())
     if total <= limit:
         return dict(backlog)

@@ -213,9 +213,7 @@ def batch_at(file: File, position: int, header: Header) -> Batch:
     return Batch(header, open_body(header, stored))
 
 
-def walk(
-    seed: Seed, file: File, position: int, bytes_at_once: int = SCAN_BYTES
-) -> Iterator[tuple[int, Header, bytes]]:
+def walk(seed: Seed, file: File, position: int, bytes_at_once: int = SCAN_BYTES) -> Iterator[tuple[int, Header, bytes]]:
     """Whole headers and their stored bodies one after another, unchecked bodies, until something is not one."""
     data = b""
     start = position

@@ -1,0 +1,121 @@
+"""Reading messages: the batch reader, and what tasks of every reader do with their spans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headwater.clock import SystemClock
+from headwater.spark import conditions as pushed
+from headwater.spark import plan
+from headwater.spark.columns import Columns, coalesced
+from headwater.spark.conditions import Conditions
+from headwater.spark.folder import Folder
+from headwater.spark.options import ReadOptions
+from headwater.spark.pieces import Pieces
+from headwater.spark.spans import Span
+from headwater.store.batch import BadBatch
+from headwater.store.log import Hole
+from headwater.topics.name import compile_filter
+
+
+@dataclass
+class SpansPartition(InputPartition):
+    """What one task reads: a small value that travels to it."""
+
+    spans: tuple[Span, ...]
+    now_us: int
+    """When it was planned: messages that had expired by then are left out."""
+
+
+class _PushFilters:
+    """`pushFilters` of a reader, for sessions that push filters and for those that do not.
+
+    Spark refuses a reader that overrides `pushFilters` in a session where push-down is off (the default), and a planner
+    cannot see whether it is. It tells an override by `__func__`; this says that there is none, and is called all the
+    same where push-down is on.
+    """
+
+    def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
+        self.__func__ = DataSourceReader.pushFilters
+        self._push = push
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._push(filters)
+
+
+class BatchReader(DataSourceReader):
+    """Reads what there is."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.conditions = Conditions()
+
+    @property
+    def pushFilters(self) -> Any:
+        """Take over the filters on root, topic, offset and timestamp."""
+        return _PushFilters(self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.conditions, left = pushed.take(filters)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.options
+        with open_log(options) as log:
+            ranges = plan.ranges_of_batch(log, options, self.conditions)
+            return partitions_of(log, ranges, options) or [SpansPartition((), 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, SpansPartition)
+        return read_spans(self.options, self.schema, self.conditions, partition)
+
+
+def open_log(options: ReadOptions) -> Folder:
+    """The log that the options name."""
+    assert options.data is not None
+    return Folder(options.data)
+
+
+def partitions_of(log: Folder, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
+    """Partitions that together have each offset of the ranges once."""
+    now_us = SystemClock().now_us()
+    return [SpansPartition(spans, now_us) for spans in plan.partitions(log, ranges, options)]
+
+
+def read_spans(
+    options: ReadOptions, schema: StructType, conditions: Conditions, partition: SpansPartition
+) -> Iterator[Any]:
+    """Record batches of a partition's messages."""
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    wanted = compile_filter(options.topics)
+    return coalesced(
+        batch
+        for span in partition.spans
+        for batch in _batches(
+            options, span, Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us)
+        )
+    )
+
+
+def _batches(options: ReadOptions, span: Span, columns: Columns) -> Iterator[Any]:
+    assert options.data is not None
+    for piece in Pieces(options.data, span):
+        if isinstance(piece, Hole):
+            plan.report(span.root, piece, span.purged_upto, options.fail_on_data_loss)
+            continue
+        first_offset, last_offset, body = piece
+        try:
+            columns.add(first_offset, body, span.first, span.last)
+        except BadBatch as error:
+            hole = Hole(first_offset, last_offset, f"damaged: {error}")
+            plan.report(span.root, hole, span.purged_upto, options.fail_on_data_loss)
+        if columns.is_full:
+            yield columns.make()
+    yield columns.make()
