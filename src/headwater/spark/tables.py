@@ -16,6 +16,7 @@ import headwater
 from headwater.errors import NotFound
 from headwater.spark.columns import ROWS
 from headwater.spark.options import ReadOptions
+from headwater.spark.served import connect
 
 TABLES: dict[str, dict[str, str]] = {
     "dead_letters": {
@@ -67,8 +68,9 @@ class TableReader(DataSourceReader):
             return [InputPartition(self.options.table)]
 
     def _open(self) -> Any:
-        assert self.options.data is not None
-        return headwater.open(self.options.data, read_only=True)
+        if self.options.data is not None:
+            return headwater.open(self.options.data, read_only=True)
+        return connect(self.options.url or "")
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         import pyarrow as pa
