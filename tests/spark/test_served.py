@@ -138,5 +138,5 @@ def test_tables_come_from_a_server_too(spark, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_a_typed_error(spark):
-    with pytest.raises(PySparkException, match="headwater://127.0.0.1:1"):
+    with pytest.raises(PySparkException, match=r"headwater://127\.0\.0\.1:1"):
         spark.read.format("headwater").option("url", "headwater://127.0.0.1:1").load().count()
