@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+READ_ON = 'read on to continue after them, or subscribe with on_gap="skip" to pass over such gaps'
+
 
 class HeadwaterError(Exception):
     """Base of everything that Headwater raises on purpose."""
@@ -86,18 +88,16 @@ class Gap(HeadwaterError):
 
     code = 410
 
-    def __init__(self, root: str, first: int, last: int, reason: str) -> None:
-        super().__init__(
-            f'messages {first} to {last} of "{root}" are gone ({reason}); read on to continue after them, '
-            'or subscribe with on_gap="skip" to pass over such gaps'
-        )
+    def __init__(self, root: str, first: int, last: int, reason: str, advice: str = READ_ON) -> None:
+        super().__init__(f'messages {first} to {last} of "{root}" are gone ({reason}); {advice}')
         self.root = root
         self.first = first
         self.last = last
         self.reason = reason
+        self.advice = advice
 
-    def __reduce__(self) -> tuple[type[Gap], tuple[str, int, int, str]]:
-        return Gap, (self.root, self.first, self.last, self.reason)
+    def __reduce__(self) -> tuple[type[Gap], tuple[str, int, int, str, str]]:
+        return Gap, (self.root, self.first, self.last, self.reason, self.advice)
 
 
 class TooLarge(HeadwaterError):

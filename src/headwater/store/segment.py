@@ -213,7 +213,7 @@ def batch_at(file: File, position: int, header: Header) -> Batch:
     return Batch(header, open_body(header, stored))
 
 
-def walk(seed: Seed, file: File, position: int) -> Iterator[tuple[int, Header, bytes]]:
+def walk(seed: Seed, file: File, position: int, bytes_at_once: int = SCAN_BYTES) -> Iterator[tuple[int, Header, bytes]]:
     """Whole headers and their stored bodies one after another, unchecked bodies, until something is not one."""
     data = b""
     start = position
@@ -224,7 +224,7 @@ def walk(seed: Seed, file: File, position: int) -> Iterator[tuple[int, Header, b
         except BadBatch:
             return
         if header is None or len(data) - at < header.header_bytes + header.body_bytes:
-            wanted = max(SCAN_BYTES, header.header_bytes + header.body_bytes if header else HEADER_BYTES_MAX)
+            wanted = max(bytes_at_once, header.header_bytes + header.body_bytes if header else HEADER_BYTES_MAX)
             more = file.pread(wanted, position)
             if len(more) <= len(data) - at:
                 return

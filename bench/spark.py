@@ -1,0 +1,112 @@
+"""How fast Spark reads the log: `python bench/spark.py [--rows 2000000] [--topics 1]`.
+
+Messages of 400 bytes in batches of 1,000, as a publisher sends them; an aggregate over every row, warm, the median of
+some runs; the start of the session is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import headwater
+from headwater.spark import session
+
+AGGREGATE = ("count(*)", "sum(length(payload))", "max(offset)", "max(timestamp)", "max(topic)")
+BATCH = 1000
+PAYLOAD_BYTES = 400
+
+
+def fill(folder: str, rows: int, topics: int) -> None:
+    payloads = [os.urandom(PAYLOAD_BYTES) for _ in range(BATCH)]
+    with headwater.open(folder) as bus:
+        soon = []
+        for start in range(0, rows, BATCH):
+            names = [f"home/device{(start + n) % topics}/temp" for n in range(BATCH)]
+            soon.append(bus.publish_many_soon(list(zip(names, payloads, strict=True))))
+            if len(soon) > 64:
+                soon.pop(0).result()
+        for future in soon:
+            future.result()
+
+
+def median_s(work: Callable[[], object], runs: int) -> tuple[float, list[float]]:
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:] or times), times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--topics", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--data", help="a folder that was filled before, or is to be kept")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as temporary:
+        folder = args.data or f"{temporary}/data"
+        if not Path(folder).exists():
+            fill(folder, args.rows, args.topics)
+        spark = session("bench", master="local[2]")
+
+        def aggregate(where: str, **options: str) -> Callable[[], object]:
+            """Planned anew in each run: a frame keeps its plan."""
+
+            def run() -> None:
+                frame = spark.read.format("headwater").options(**options).load()
+                (row,) = frame.where(where).selectExpr(*AGGREGATE).collect()
+                if where == "true":
+                    assert row[0] == args.rows, row
+
+            return run
+
+        tail = f"offset > {args.rows - 1000}"
+        report("folder, all columns", aggregate("true", data=folder), args)
+        report("folder, one topic", aggregate("topic = 'home/device0/temp'", data=folder), args)
+        report("folder, last 1,000, pushed", aggregate(tail, data=folder, pushFilters="true"), args)
+        with served(folder) as url:
+            report("server, all columns", aggregate("true", url=url), args)
+        spark.stop()
+
+
+@contextmanager
+def served(folder: str) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "headwater", "serve", "--data", folder, "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"headwater://127.0.0.1:{port}"
+        for _ in range(100):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def report(name: str, work: Callable[[], object], args: argparse.Namespace) -> None:
+    median, times = median_s(work, args.runs)
+    shown = " ".join(f"{value:.2f}" for value in times)
+    print(f"{name:30} {args.rows / median:12,.0f} rows/s   {median:.2f} s  ({shown})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""What the options of `format("headwater")` mean; a wrong one is refused here, before any row is read.
+
+| option                | meaning                                                        | default   |
+|-----------------------|----------------------------------------------------------------|-----------|
+| data                  | folder of the bus, read beside its owner; or else `url`        |           |
+| url                   | server to read from: headwater://name:secret@host:7411         |           |
+| topics                | filter: which topics                                           | #         |
+| startingOffsets       | earliest, latest, JSON of the first offset per root, or a time | earliest  |
+| endingOffsets         | the same; offsets are the first that is not read any more      | latest    |
+| maxMessagesPerTrigger | at most so many messages a micro-batch                         | all       |
+| messagesPerPartition  | at most so many messages a partition                           | by bytes  |
+| failOnDataLoss        | whether messages that are gone are an error                    | true      |
+| subscription          | with `url`: shows the query's progress on the broker           |           |
+| pushFilters           | let a query's filters prune what is read (batch reads)         | false     |
+| table                 | messages, dead_letters, subscriptions or message_states        | messages  |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+
+import msgspec
+
+from headwater.clock import from_datetime
+from headwater.config import Config
+from headwater.errors import Malformed
+from headwater.topics.name import check_filter, filter_covers_root
+
+EARLIEST = "earliest"
+LATEST = "latest"
+MESSAGES = "messages"
+TABLES = (MESSAGES, "dead_letters", "subscriptions", "message_states")
+NAMES = (
+    "data",
+    "url",
+    "topics",
+    "startingOffsets",
+    "endingOffsets",
+    "maxMessagesPerTrigger",
+    "messagesPerPartition",
+    "failOnDataLoss",
+    "lake",
+    "subscription",
+    "pushFilters",
+    "table",
+)
+OF_MESSAGES_ALONE = (
+    "topics",
+    "startingOffsets",
+    "endingOffsets",
+    "maxMessagesPerTrigger",
+    "messagesPerPartition",
+    "failOnDataLoss",
+    "subscription",
+    "pushFilters",
+)
+INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics", "maxoffsetspertrigger": "maxMessagesPerTrigger"}
+OFFSET_MAX = (1 << 48) - 1
+"""As far as watermarks count."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where to begin or to end: at a word, at a time, or at an offset or word of each root."""
+
+    word: str = EARLIEST
+    time_us: int | None = None
+    roots: dict[str, int | str] | None = None
+
+
+class ReadOptions(msgspec.Struct, frozen=True):
+    """Checked options of a read."""
+
+    data: str | None
+    url: str | None
+    topics: str
+    start: Place
+    end: Place
+    messages_per_trigger_max: int | None
+    messages_per_partition: int | None
+    fail_on_data_loss: bool
+    subscription: str | None
+    push_filters: bool
+    table: str
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Understand the options of a read; `Malformed` says what to write instead."""
+    options = {name.lower(): value for name, value in given.items()}
+    _check_names(options)
+    if "lake" in options:
+        raise Malformed('option "lake": reading archived history is not there yet; leave it out to read the log')
+    data, url = options.get("data"), options.get("url")
+    if (data is None) == (url is None):
+        raise Malformed(
+            'say where the messages are: option("data", FOLDER) of a bus on this machine, '
+            'or option("url", "headwater://host:7411") of a server' + (", not both" if data is not None else "")
+        )
+    if "subscription" in options and url is None:
+        raise Malformed('option "subscription" needs a server that keeps it: use option "url" rather than "data"')
+    table = _table(options)
+    topics = options.get("topics", "#")
+    try:
+        check_filter(topics, Config())
+    except Malformed as error:
+        raise Malformed(f'option "topics": {error.args[0]}') from error
+    return ReadOptions(
+        data=None if data is None else _folder(data),
+        url=url,
+        topics=topics,
+        start=_place("startingOffsets", options, EARLIEST, topics),
+        end=_place("endingOffsets", options, LATEST, topics),
+        messages_per_trigger_max=_count("maxMessagesPerTrigger", options),
+        messages_per_partition=_count("messagesPerPartition", options),
+        fail_on_data_loss=_flag("failOnDataLoss", options, default=True),
+        subscription=options.get("subscription"),
+        push_filters=_flag("pushFilters", options, default=False),
+        table=table,
+    )
+
+
+def check_streaming(options: ReadOptions) -> None:
+    """That a stream can be made of it."""
+    if options.table != MESSAGES:
+        raise Malformed(f'table "{options.table}" is no stream: read it with spark.read')
+    if options.push_filters:
+        raise Malformed('option "pushFilters" is for batch reads: Spark pushes no filters into streams')
+    if options.end != Place(LATEST):
+        raise Malformed(
+            'option "endingOffsets" is for batch reads: a stream ends when it is stopped, '
+            "or by itself with trigger(availableNow=True)"
+        )
+
+
+def check_batch(options: ReadOptions) -> None:
+    """That a batch read can be made of it."""
+    if options.messages_per_trigger_max is not None:
+        raise Malformed('option "maxMessagesPerTrigger" is for streams; limit a batch read with endingOffsets')
+    if options.start == Place(LATEST):
+        raise Malformed('option "startingOffsets": a batch read from "latest" on has no rows; use another start')
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in NAMES}
+    for name in options:
+        if name in known:
+            continue
+        near = get_close_matches(name, known, 1, 0.6)
+        meant = INSTEAD.get(name) or (known[near[0]] if near else None)
+        hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(NAMES)}"
+        raise Malformed(f'no option "{name}"; {hint}')
+
+
+def _table(options: Mapping[str, str]) -> str:
+    table = options.get("table", MESSAGES)
+    if table not in TABLES:
+        raise Malformed(f'option "table" is "{table}"; use one of {", ".join(TABLES)}')
+    if table != MESSAGES:
+        for name in OF_MESSAGES_ALONE:
+            if name.lower() in options:
+                raise Malformed(f'option "{name}" says nothing about table "{table}"; leave it out, and use a filter')
+    return table
+
+
+def _folder(data: str) -> str:
+    if not data:
+        raise Malformed('option "data" is empty; name the folder of the bus')
+    return str(Path(data).absolute())
+
+
+def _count(name: str, options: Mapping[str, str]) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise Malformed(f'option "{name}" is "{text}"; use a whole number from 1 on')
+    return int(text)
+
+
+def _flag(name: str, options: Mapping[str, str], *, default: bool) -> bool:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if text.lower() not in {"true", "false"}:
+        raise Malformed(f'option "{name}" is "{text}"; use true or false')
+    return text.lower() == "true"
+
+
+def _place(name: str, options: Mapping[str, str], default: str, topics: str) -> Place:
+    text = options.get(name.lower(), default).strip()
+    if text.lower() in {EARLIEST, LATEST}:
+        return Place(text.lower())
+    if text.startswith("{"):
+        return Place(default, roots=_roots(name, text, topics))
+    return Place(default, time_us=_time(name, text))
+
+
+def _roots(name: str, text: str, topics: str) -> dict[str, int | str]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise _bad_place(name, text, f"it is no JSON: {error}") from error
+    for root, offset in found.items():
+        if not filter_covers_root(topics, root):
+            raise _bad_place(name, text, f'no topic of root "{root}" matches "{topics}"')
+        is_word = offset in (EARLIEST, LATEST)
+        if not is_word and (type(offset) is not int or not 1 <= offset <= OFFSET_MAX):
+            raise _bad_place(name, text, f'the offset of "{root}" is {offset!r}; they count from 1')
+    return dict(found)
+
+
+def _time(name: str, text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _bad_place(name, text) from None
+    if moment.tzinfo is None:
+        raise _bad_place(name, text, "it has no time zone; add Z for UTC, or an offset like +02:00")
+    return from_datetime(moment)
+
+
+def _bad_place(name: str, text: str, why: str = "") -> Malformed:
+    return Malformed(
+        f'option "{name}" is "{text}"{": " + why if why else ""}; use earliest, latest, {{"root": offset, …}} '
+        "or a time like 2026-01-31T08:00:00Z"
+    )
+
+
+def resolve(place: Place, root: str, first: int, end: int, offset_at: Callable[[int], int]) -> int:
+    """The offset that a place means in a root: the first to read, or the first not to read any more.
+
+    `first` is the oldest that is kept, `end` one past the newest.
+    """
+    stated = place.roots.get(root, place.word) if place.roots is not None else place.word
+    if isinstance(stated, int):
+        return stated
+    if place.time_us is not None:
+        return offset_at(place.time_us)
+    return first if stated == EARLIEST else end

@@ -1,0 +1,115 @@
+"""Reading messages: the batch reader, and what tasks of every reader do with their spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headwater.clock import SystemClock
+from headwater.spark import conditions as pushed
+from headwater.spark import plan
+from headwater.spark.columns import Columns, coalesced
+from headwater.spark.conditions import Conditions
+from headwater.spark.folder import Folder
+from headwater.spark.options import ReadOptions
+from headwater.spark.pieces import Piece, Pieces
+from headwater.spark.served import Served, served_pieces
+from headwater.spark.spans import Log, Span
+from headwater.store.batch import BadBatch
+from headwater.store.log import Hole
+from headwater.topics.name import compile_filter
+
+
+@dataclass
+class SpansPartition(InputPartition):
+    """What one task reads: a small value that travels to it."""
+
+    spans: tuple[Span, ...]
+    now_us: int
+    """When it was planned: messages that had expired by then are left out."""
+
+
+class BatchReader(DataSourceReader):
+    """Reads what there is."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.conditions = Conditions()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.options
+        with closing(open_log(options)) as log:
+            ranges = plan.ranges_of_batch(log, options, self.conditions)
+            return partitions_of(log, ranges, options) or [SpansPartition((), 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, SpansPartition)
+        return read_spans(self.options, self.schema, self.conditions, partition)
+
+
+class PushingReader(BatchReader):
+    """Reads what there is and the query's filters leave.
+
+    A class of its own, and only for frames that ask for it: Spark 4.3 refuses a reader with `pushFilters` in a session
+    where push-down is off, and where it is on, it reads every use of a frame with the filters that were pushed last.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take over the filters on root, topic, offset and timestamp."""
+        self.conditions, left = pushed.take(filters)
+        return left
+
+
+def open_log(options: ReadOptions) -> Log:
+    """The log that the options name."""
+    return Folder(options.data) if options.data is not None else Served(options.url or "", options.topics)
+
+
+def partitions_of(log: Log, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
+    """Partitions that together have each offset of the ranges once."""
+    now_us = SystemClock().now_us()
+    return [SpansPartition(spans, now_us) for spans in plan.partitions(log, ranges, options)]
+
+
+def read_spans(
+    options: ReadOptions, schema: StructType, conditions: Conditions, partition: SpansPartition
+) -> Iterator[Any]:
+    """Record batches of a partition's messages."""
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    wanted = compile_filter(options.topics)
+    return coalesced(
+        batch
+        for span in partition.spans
+        for batch in _batches(
+            options, span, Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us)
+        )
+    )
+
+
+def _pieces(options: ReadOptions, span: Span) -> Iterable[Piece]:
+    if options.data is not None:
+        return Pieces(options.data, span)
+    return served_pieces(options.url or "", options.topics, span)
+
+
+def _batches(options: ReadOptions, span: Span, columns: Columns) -> Iterator[Any]:
+    for piece in _pieces(options, span):
+        if isinstance(piece, Hole):
+            plan.report(span.root, piece, span.purged_upto, options.fail_on_data_loss)
+            continue
+        first_offset, last_offset, body, deltas = piece
+        try:
+            columns.add(first_offset, body, span.first, span.last, deltas)
+        except BadBatch as error:
+            hole = Hole(first_offset, last_offset, f"damaged: {error}")
+            plan.report(span.root, hole, span.purged_upto, options.fail_on_data_loss)
+        if columns.is_full:
+            yield columns.make()
+    yield columns.make()

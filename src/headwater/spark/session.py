@@ -1,0 +1,64 @@
+"""A Spark session that suits Headwater: quiet, with filters pushed down, its workers in this Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING
+
+from headwater.errors import Failed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUIET = Path(__file__).with_name("quiet.properties")
+SETTINGS = {
+    # A filter on root, topic, offset or timestamp then prunes what is read.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # What Iceberg's tables hold.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def session(
+    name: str = "headwater", *, master: str | None = None, logs: bool = False, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session with this master (this machine's cores if none is named); `conf` goes before what is set here.
+
+    With `logs`, Spark says all that it has to say; without, errors alone.
+    """
+    _check_java()
+    from pyspark.sql import SparkSession
+
+    # Workers would take the system's Python otherwise.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = dict(SETTINGS)
+    if master is None:
+        settings["spark.master"] = os.environ.get("SPARK_MASTER", "local[*]")
+        settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+    else:
+        settings["spark.master"] = master
+    if not logs:
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={QUIET.as_uri()}"
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**settings, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if not logs:
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if which("java") is None and not (home and which("java", path=f"{home}/bin")):
+        raise Failed(
+            "Spark needs Java 17 or newer, and there is none; on Debian and Ubuntu: apt install openjdk-17-jre-headless"
+        )

@@ -1,0 +1,102 @@
+"""`format("headwater")`: what Spark talks to.
+
+Readers are plain values: options, schema, conditions. Spark makes them in a planner process of its own, pickles them
+to its workers, and may make them again at any time; so nothing is opened before it is needed, and a task opens what it
+reads itself.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from headwater.errors import Malformed
+from headwater.spark.options import MESSAGES, check_batch, check_streaming, read_options
+
+COLUMNS: dict[str, dict[str, str]] = {
+    MESSAGES: {
+        "root": "string",
+        "topic": "string",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "key": "binary",
+        "headers": "map<string,string>",
+        "payload": "binary",
+    },
+    "dead_letters": {
+        "subscription": "string",
+        "root": "string",
+        "topic": "string",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "key": "binary",
+        "headers": "map<string,string>",
+        "payload": "binary",
+        "attempts": "int",
+        "errors": "array<string>",
+        "dead_at": "timestamp",
+    },
+    "subscriptions": {
+        "id": "string",
+        "filter": "string",
+        "order": "string",
+        "lag": "bigint",
+        "in_flight": "bigint",
+        "retrying": "bigint",
+        "dead": "bigint",
+        "consumers": "int",
+        "paused": "boolean",
+        "floors": "map<string,bigint>",
+    },
+    "message_states": {
+        "subscription": "string",
+        "root": "string",
+        "offset": "bigint",
+        "state": "string",
+        "attempts": "int",
+        "errors": "array<string>",
+    },
+}
+"""Of each table: names and types."""
+
+
+class HeadwaterSource(DataSource):
+    """Topics of a bus as a table."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headwater"
+
+    def schema(self) -> str:
+        columns = COLUMNS[read_options(self.options).table]
+        return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        check_batch(options)
+        check_schema(schema, COLUMNS[options.table])
+        # Imported here: Spark starts a process for each step of planning, and most have no need of it.
+        from headwater.spark.reading import BatchReader, PushingReader
+        from headwater.spark.tables import TableReader
+
+        if options.table != MESSAGES:
+            return TableReader(options, schema)
+        return PushingReader(options, schema) if options.push_filters else BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = read_options(self.options)
+        check_streaming(options)
+        check_schema(schema, COLUMNS[options.table])
+        from headwater.spark.streaming import StreamReader
+
+        return StreamReader(options, schema)
+
+
+def check_schema(schema: StructType, columns: dict[str, str]) -> None:
+    """That a schema which a user stated has our columns, or some of them: the others are then not even read."""
+    for field in schema.fields:
+        if columns.get(field.name) != field.dataType.simpleString():
+            raise Malformed(
+                f'no column "{field.name} {field.dataType.simpleString()}"; there are '
+                f"{', '.join(f'{name} {kind}' for name, kind in columns.items())}: state some of them, or no schema"
+            )

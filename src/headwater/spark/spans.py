@@ -1,0 +1,131 @@
+"""Spans: stretches of the log that tasks read, and how a read is cut into partitions of them.
+
+A partition is a small value that travels to a task: a few spans, each with the place of its first batch, so that the
+task need not search. Cutting is arithmetic on what the planner found; no file is opened here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from headwater.store.log import Hole
+
+MIB = 1 << 20
+PARTITION_BYTES_MAX = 64 * MIB
+PARTITION_BYTES_MIN = 4 * MIB
+"""Less is not worth a task of its own."""
+
+
+class Purge(msgspec.Struct, frozen=True):
+    """Messages that are not to be seen any more: those that a filter matches, up to an offset."""
+
+    filter: str
+    upto: int
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """What a root has at this moment."""
+
+    root: str
+    first: int
+    """The oldest offset that is kept."""
+    end: int
+    """One past the newest that is durable."""
+    purged_upto: int = 0
+    holes: tuple[Hole, ...] = ()
+
+
+class Log(Protocol):
+    """What a planner asks of a log, be it a folder's or a server's."""
+
+    def refresh(self) -> None:
+        """See what happened meanwhile."""
+
+    def extents(self, topics: str) -> list[Extent]:
+        """The roots that a filter may match, by name."""
+
+    def offset_at(self, root: str, time_us: int) -> int:
+        """The first offset appended at or after a time."""
+
+    def bytes_between(self, root: str, first: int, last: int) -> int:
+        """About how many bytes a stretch takes."""
+
+    def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
+        """A stretch of a root, cut into pieces of about so many bytes, or exactly by count."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Consecutive offsets of one root, and where the batch with the first of them stands."""
+
+    root: str
+    first: int
+    last: int
+    stream: str = ""
+    """Name of the stream's folder."""
+    base: int = 0
+    position: int = 0
+    bytes: int = 0
+    """About how much is to be read."""
+    durable: int = 0
+    """How far the stream was durable when the read was planned."""
+    purged_upto: int = 0
+    """Everything up to here was purged as a whole: nobody is to miss it."""
+    purges: tuple[Purge, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+
+def partition_bytes(total: int, cores: int) -> int:
+    """How much each partition reads if nobody says: every core has work, and no task is tiny or huge."""
+    return min(PARTITION_BYTES_MAX, max(PARTITION_BYTES_MIN, -(-total // max(1, cores))))
+
+
+def pack(spans: Iterable[Span], bytes_max: int, messages_max: int | None) -> list[tuple[Span, ...]]:
+    """Spans in partitions, in order; neighbours that follow each other become one."""
+    packed: list[tuple[Span, ...]] = []
+    held: list[Span] = []
+    size = count = 0
+    for span in spans:
+        if held and (count + span.count > messages_max if messages_max else size + span.bytes > bytes_max):
+            packed.append(tuple(held))
+            held, size, count = [], 0, 0
+        if held and held[-1].root == span.root and held[-1].last + 1 == span.first:
+            held[-1] = msgspec.structs.replace(held[-1], last=span.last, bytes=held[-1].bytes + span.bytes)
+        else:
+            held.append(span)
+        size, count = size + span.bytes, count + span.count
+    if held:
+        packed.append(tuple(held))
+    return packed
+
+
+def cuts_by_count(first: int, last: int, messages_max: int, room: int | None = None) -> Iterator[tuple[int, int]]:
+    """First and last offsets of runs of so many messages; the first run takes what room a partition has left."""
+    while first <= last:
+        end = min(last, first + (room or messages_max) - 1)
+        yield first, end
+        first, room = end + 1, None
+
+
+def share(backlog: dict[str, int], limit: int) -> dict[str, int]:
+    """How many messages each root may give: in proportion to what waits in it, `limit` in all."""
+    total = sum(backlog.values())
+    if total <= limit:
+        return dict(backlog)
+    shares = {root: waiting * limit // total for root, waiting in backlog.items()}
+    left = limit - sum(shares.values())
+    # What rounding left over goes to those who got least of what waits in them.
+    by_need: Sequence[str] = sorted(backlog, key=lambda root: (shares[root] / max(1, backlog[root]), root))
+    for root in by_need:
+        more = min(1, left, backlog[root] - shares[root])
+        shares[root] += more
+        left -= more
+    return shares

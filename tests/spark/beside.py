@@ -1,0 +1,46 @@
+"""An owner in a process of its own, for tests that read beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+SCRIPT = Path(__file__).with_name("publisher.py")
+
+
+class Owner:
+    """A process that publishes into a folder."""
+
+    def __init__(self, folder: object) -> None:
+        self.acked: dict[str, int] = {}
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+        assert self._is_ready.wait(30), "the owner did not start"
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.acked = {root: int(number) for root, _, number in (part.partition("=") for part in line.split())}
+            if all(self.acked.values()):
+                self._is_ready.set()
+
+    def __enter__(self) -> Owner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._thread.join(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def kill(self) -> None:
+        """As a machine would that loses its patience."""
+        self._process.kill()
