@@ -7,12 +7,19 @@ reads itself.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from headwater.errors import Malformed
 from headwater.spark.options import MESSAGES, ReadOptions, check_batch, check_streaming, read_options
 from headwater.spark.reading import BatchReader
+from headwater.spark.sink import batch_writer, stream_writer
 from headwater.spark.streaming import StreamReader
 from headwater.spark.tables import TABLES, TableReader
 
@@ -49,6 +56,12 @@ class HeadwaterSource(DataSource):
         check_streaming(options)
         check_schema(schema, columns_of(options))
         return StreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return stream_writer(self.options, schema)
 
 
 def columns_of(options: ReadOptions) -> dict[str, str]:
