@@ -208,8 +208,13 @@ class Session(Actor):
     def _on_publish(self, connection: Connection, frame: Frame) -> None:
         entry, broker = self.sessions.entry, self.sessions.broker
         publish = batches.read_publish(frame)
-        item, names = entry.check(connection, frame.id, publish, bool(frame.flags & batches.QUIET))
-        broker.check_publish(self.row.user, self.row.id, publish.root, names)
+        try:
+            item, names = entry.check(connection, frame.id, publish, bool(frame.flags & batches.QUIET))
+            broker.check_publish(self.row.user, self.row.id, publish.root, names)
+        except HeadwaterError:
+            if publish.producer is not None:
+                broker.bus.inside.roots.note_refusal(publish.root, publish.producer, publish.sequence)
+            raise
         connection.on_publish(item.weight)
         entry.commit(item)
 

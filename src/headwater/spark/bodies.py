@@ -21,7 +21,7 @@ from headwater.topics.name import check_topic
 
 ROWS = 10_000
 """Rows at which a body is made."""
-BYTES = 4 << 20
+BYTES = 8 << 20
 """Bytes at which one is made even if it has fewer rows."""
 HELD_BYTES_MAX = 64 << 20
 """Bytes of record batches that piles may keep alive; at this every pile becomes a body."""

@@ -11,6 +11,7 @@
 | messagesPerPartition  | at most so many messages a partition                           | by bytes  |
 | failOnDataLoss        | whether messages that are gone are an error                    | true      |
 | subscription          | with `url`: shows the query's progress on the broker           |           |
+| pushFilters           | let a query's filters prune what is read (batch reads)         | false     |
 | table                 | messages, dead_letters, subscriptions or message_states        | messages  |
 """
 
@@ -44,6 +45,7 @@ NAMES = (
     "failOnDataLoss",
     "lake",
     "subscription",
+    "pushFilters",
     "table",
 )
 OF_MESSAGES_ALONE = (
@@ -54,6 +56,7 @@ OF_MESSAGES_ALONE = (
     "messagesPerPartition",
     "failOnDataLoss",
     "subscription",
+    "pushFilters",
 )
 INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics", "maxoffsetspertrigger": "maxMessagesPerTrigger"}
 OFFSET_MAX = (1 << 48) - 1
@@ -80,6 +83,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     messages_per_partition: int | None
     fail_on_data_loss: bool
     subscription: str | None
+    push_filters: bool
     table: str
 
 
@@ -113,6 +117,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         messages_per_partition=_count("messagesPerPartition", options),
         fail_on_data_loss=_flag("failOnDataLoss", options, default=True),
         subscription=options.get("subscription"),
+        push_filters=_flag("pushFilters", options, default=False),
         table=table,
     )
 
@@ -121,6 +126,8 @@ def check_streaming(options: ReadOptions) -> None:
     """That a stream can be made of it."""
     if options.table != MESSAGES:
         raise Malformed(f'table "{options.table}" is no stream: read it with spark.read')
+    if options.push_filters:
+        raise Malformed('option "pushFilters" is for batch reads: Spark pushes no filters into streams')
     if options.end != Place(LATEST):
         raise Malformed(
             'option "endingOffsets" is for batch reads: a stream ends when it is stopped, '

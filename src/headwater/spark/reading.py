@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,22 +33,6 @@ class SpansPartition(InputPartition):
     """When it was planned: messages that had expired by then are left out."""
 
 
-class _PushFilters:
-    """`pushFilters` of a reader, for sessions that push filters and for those that do not.
-
-    Spark refuses a reader that overrides `pushFilters` in a session where push-down is off (the default), and a planner
-    cannot see whether it is. It tells an override by `__func__`; this says that there is none, and is called all the
-    same where push-down is on.
-    """
-
-    def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
-        self.__func__ = DataSourceReader.pushFilters
-        self._push = push
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._push(filters)
-
-
 class BatchReader(DataSourceReader):
     """Reads what there is."""
 
@@ -56,15 +40,6 @@ class BatchReader(DataSourceReader):
         self.options = options
         self.schema = schema
         self.conditions = Conditions()
-
-    @property
-    def pushFilters(self) -> Any:
-        """Take over the filters on root, topic, offset and timestamp."""
-        return _PushFilters(self._push)
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        self.conditions, left = pushed.take(filters)
-        return left
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
@@ -75,6 +50,19 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, SpansPartition)
         return read_spans(self.options, self.schema, self.conditions, partition)
+
+
+class PushingReader(BatchReader):
+    """Reads what there is and the query's filters leave.
+
+    A class of its own, and only for frames that ask for it: Spark 4.3 refuses a reader with `pushFilters` in a session
+    where push-down is off, and where it is on, it reads every use of a frame with the filters that were pushed last.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take over the filters on root, topic, offset and timestamp."""
+        self.conditions, left = pushed.take(filters)
+        return left
 
 
 def open_log(options: ReadOptions) -> Folder:

@@ -21,8 +21,9 @@ the user says (`writeId`).
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -66,6 +67,8 @@ OF_SPARK = ("checkpointlocation", "queryname", "path")
 RECONNECT_S = 60.0
 RECONNECT_S_MAX = 86_400.0
 RETRY_S = 0.25
+IN_FLIGHT_MAX = 2
+"""Bodies of a task that are on their way to the server's disk while the next is made."""
 WRITE_ID_BYTES_MAX = 128
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -172,11 +175,17 @@ def stage(options: WriteOptions, producer: str, epoch: int, batches: Iterable[An
     """Stage the rows of a task, under names of this attempt alone."""
     attempt = uuid4().hex
     bodies: Counter[str] = Counter()
-    with connected(options, options.reconnect_s) as bus:
+    with connected(options, options.reconnect_s) as bus, ThreadPoolExecutor(IN_FLIGHT_MAX) as pool:
+        under_way: deque[Future[None]] = deque()
         for one in _encoded(bus, batches):
+            if len(under_way) == IN_FLIGHT_MAX:
+                under_way.popleft().result()
             # A name serves all roots: there are no more of them than the largest root has bodies.
-            _stage_one(bus, producer, epoch, f"{attempt}-{bodies[one.root]}", one)
+            part = f"{attempt}-{bodies[one.root]}"
+            under_way.append(pool.submit(_stage_one, bus, producer, epoch, part, one))
             bodies[one.root] += 1
+        for future in under_way:
+            future.result()
     parts = tuple(f"{attempt}-{number}" for number in range(max(bodies.values(), default=0)))
     return Staged(producer, epoch, _task().partitionId(), parts, dict(bodies))
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import Malformed
 from headwater.spark.options import MESSAGES, ReadOptions, check_batch, check_streaming, read_options
-from headwater.spark.reading import BatchReader
+from headwater.spark.reading import BatchReader, PushingReader
 from headwater.spark.sink import batch_writer, stream_writer
 from headwater.spark.streaming import StreamReader
 from headwater.spark.tables import TABLES, TableReader
@@ -49,7 +49,9 @@ class HeadwaterSource(DataSource):
         options = read_options(self.options)
         check_batch(options)
         check_schema(schema, columns_of(options))
-        return BatchReader(options, schema) if options.table == MESSAGES else TableReader(options, schema)
+        if options.table != MESSAGES:
+            return TableReader(options, schema)
+        return PushingReader(options, schema) if options.push_filters else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self.options)

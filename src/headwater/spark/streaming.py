@@ -69,6 +69,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {root: extent.end for root, extent in extents.items()}
         if self._target is not None:
             ends = {root: min(end, ends.get(root, end)) for root, end in self._target.items()}
+        for root, place in start.items():
+            plan.check_end(extents.get(root, Extent(root, 1, 1)), place, self.options.fail_on_data_loss)
         begin = {root: start.get(root, extents[root].first) for root in ends}
         backlog = {root: max(0, end - begin[root]) for root, end in ends.items()}
         if isinstance(limit, ReadMaxRows):
