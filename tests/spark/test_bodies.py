@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -24,9 +26,11 @@ MESSAGE = st.tuples(
 
 
 def batch_of(messages, **types):
-    columns = list(zip(*messages, strict=True)) if messages else [()] * len(TYPES)
+    columns: list[Any] = list(zip(*messages, strict=True)) if messages else [()] * len(TYPES)
     columns[3] = [None if one is None else list(one.items()) for one in columns[3]]
-    arrays = [pa.array(values, types.get(name, type_)) for (name, type_), values in zip(TYPES.items(), columns, strict=True)]
+    arrays = [
+        pa.array(values, types.get(name, type_)) for (name, type_), values in zip(TYPES.items(), columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, list(TYPES))
 
 
@@ -49,7 +53,9 @@ def test_arrow_columns_make_the_same_bytes_as_messages_do(messages, before, afte
     assert encode(batch, NOW_US) == expected(messages)
 
 
-@given(st.lists(st.lists(MESSAGE, max_size=30), max_size=5), st.integers(1, 12), st.integers(1, 400), st.integers(1, 2000))
+@given(
+    st.lists(st.lists(MESSAGE, max_size=30), max_size=5), st.integers(1, 12), st.integers(1, 400), st.integers(1, 2000)
+)
 def test_every_root_gets_its_rows_in_order_whatever_the_limits(batches, rows, size, held):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "ROWS", rows)

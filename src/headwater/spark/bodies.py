@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
     """Messages of one root, as they are sent."""
 
     root: str
-    count: int
+    rows: int
     body: bytes
 
 

@@ -200,12 +200,12 @@ def _encoded(bus: Bus, batches: Iterable[Any]) -> Iterator[Encoded]:
 def _stage_one(bus: Bus, producer: str, epoch: int, part: str, one: Encoded) -> None:
     crc = checksum(one.body)
     try:
-        bus.stage_body(producer, epoch, part, one.root, one.count, crc, one.body)
+        bus.stage_body(producer, epoch, part, one.root, one.rows, crc, one.body)
     except Conflict:
         # A driver that was killed while it committed this epoch has left it decided, and under way. To commit a part
         # that was never staged finishes what is decided, and changes nothing (404) where nothing is.
         bus.commit_stage(producer, epoch, [f"{part}-finish"])
-        bus.stage_body(producer, epoch, part, one.root, one.count, crc, one.body)
+        bus.stage_body(producer, epoch, part, one.root, one.rows, crc, one.body)
 
 
 def _task() -> TaskContext:
@@ -310,12 +310,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return stage(self._options, *_key_of_query(), iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         staged = all_of(messages)
         if staged:
             commit(self._options, staged[0].producer, self._epoch(staged, batchId), staged)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         for one in messages:
             if isinstance(one, Staged):
                 drop(self._options, one.producer, one.epoch)
