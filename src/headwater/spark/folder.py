@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import msgspec
 
 from headwater.config import Config
-from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX, Pieces
-from headwater.spark.spans import Purge, Span, cuts_by_count
+from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX
+from headwater.spark.spans import Extent, Purge, Span, cuts_by_count
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
@@ -25,18 +25,6 @@ from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams
 from headwater.topics.name import filter_covers_root
 from headwater.topics.root import RootRow
-
-
-class Extent(msgspec.Struct, frozen=True):
-    """What a root has at this moment."""
-
-    root: str
-    first: int
-    """The oldest offset that is kept."""
-    end: int
-    """One past the newest that is durable."""
-    purged_upto: int = 0
-    holes: tuple[Hole, ...] = ()
 
 
 class Folder:
@@ -187,9 +175,3 @@ class Folder:
             size = min(size, segment.index.positions[-1] + 1)  # what comes after is allocated ahead
         whole = self._last_of(stream, at) - segment.base + 1
         return size * (last - first + 1) // whole if whole > 0 else 0
-
-    # Reading
-
-    def pieces(self, span: Span) -> Pieces:
-        """The batches of a span."""
-        return Pieces(self.path, span)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,9 @@ from headwater.spark.columns import Columns, coalesced
 from headwater.spark.conditions import Conditions
 from headwater.spark.folder import Folder
 from headwater.spark.options import ReadOptions
-from headwater.spark.pieces import Pieces
-from headwater.spark.spans import Span
+from headwater.spark.pieces import Piece, Pieces
+from headwater.spark.served import Served, served_pieces
+from headwater.spark.spans import Log, Span
 from headwater.store.batch import BadBatch
 from headwater.store.log import Hole
 from headwater.topics.name import compile_filter
@@ -43,7 +45,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
-        with open_log(options) as log:
+        with closing(open_log(options)) as log:
             ranges = plan.ranges_of_batch(log, options, self.conditions)
             return partitions_of(log, ranges, options) or [SpansPartition((), 0)]
 
@@ -65,13 +67,12 @@ class PushingReader(BatchReader):
         return left
 
 
-def open_log(options: ReadOptions) -> Folder:
+def open_log(options: ReadOptions) -> Log:
     """The log that the options name."""
-    assert options.data is not None
-    return Folder(options.data)
+    return Folder(options.data) if options.data is not None else Served(options.url or "", options.topics)
 
 
-def partitions_of(log: Folder, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
+def partitions_of(log: Log, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
     """Partitions that together have each offset of the ranges once."""
     now_us = SystemClock().now_us()
     return [SpansPartition(spans, now_us) for spans in plan.partitions(log, ranges, options)]
@@ -92,15 +93,20 @@ def read_spans(
     )
 
 
+def _pieces(options: ReadOptions, span: Span) -> Iterable[Piece]:
+    if options.data is not None:
+        return Pieces(options.data, span)
+    return served_pieces(options.url or "", options.topics, span)
+
+
 def _batches(options: ReadOptions, span: Span, columns: Columns) -> Iterator[Any]:
-    assert options.data is not None
-    for piece in Pieces(options.data, span):
+    for piece in _pieces(options, span):
         if isinstance(piece, Hole):
             plan.report(span.root, piece, span.purged_upto, options.fail_on_data_loss)
             continue
-        first_offset, last_offset, body = piece
+        first_offset, last_offset, body, deltas = piece
         try:
-            columns.add(first_offset, body, span.first, span.last)
+            columns.add(first_offset, body, span.first, span.last, deltas)
         except BadBatch as error:
             hole = Hole(first_offset, last_offset, f"damaged: {error}")
             plan.report(span.root, hole, span.purged_upto, options.fail_on_data_loss)
