@@ -27,7 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import msgspec
@@ -47,10 +47,12 @@ from headwater.client.url import parse_url
 from headwater.clock import SECOND_US, SystemClock, from_datetime
 from headwater.config import Connecting
 from headwater.errors import Conflict, Disconnected, Failed, HeadwaterError, Malformed, TooLarge
-from headwater.spark.bodies import Encoded, Piles
 from headwater.staging import BATCHES_PER_EPOCH_MAX, EPOCH_MAX
 from headwater.store.batch import checksum
 from headwater.topics.name import is_utf8
+
+if TYPE_CHECKING:
+    from headwater.spark.bodies import Encoded
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "topic": ("string",),
@@ -67,6 +69,8 @@ OF_SPARK = ("checkpointlocation", "queryname", "path")
 RECONNECT_S = 60.0
 RECONNECT_S_MAX = 86_400.0
 RETRY_S = 0.25
+ANSWER_S = 10.0
+"""How long a server that is there may take to let a client in, or to answer where it is not waited for."""
 IN_FLIGHT_MAX = 2
 """Bodies of a task that are on their way to the server's disk while the next is made."""
 WRITE_ID_BYTES_MAX = 128
@@ -173,7 +177,7 @@ class Staged(WriterCommitMessage):
 
 def stage(options: WriteOptions, producer: str, epoch: int, batches: Iterable[Any]) -> Staged:
     """Stage the rows of a task, under names of this attempt alone."""
-    attempt = uuid4().hex
+    attempt = uuid4().hex[:16]
     bodies: Counter[str] = Counter()
     with connected(options, options.reconnect_s) as bus, ThreadPoolExecutor(IN_FLIGHT_MAX) as pool:
         under_way: deque[Future[None]] = deque()
@@ -191,6 +195,8 @@ def stage(options: WriteOptions, producer: str, epoch: int, batches: Iterable[An
 
 
 def _encoded(bus: Bus, batches: Iterable[Any]) -> Iterator[Encoded]:
+    from headwater.spark.bodies import Piles  # here, as planning and committing have no need of Arrow
+
     piles = Piles(bus.config)
     for batch in batches:
         yield from piles.add(batch, from_datetime(bus.now))
@@ -263,8 +269,13 @@ def all_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 @contextmanager
 def connected(options: WriteOptions, patience_s: float) -> Iterator[Bus]:
     """A connection that outlasts a server's restart, and waits for one at the beginning too."""
-    waits_s = max(patience_s, 1.0)
-    settings = Connecting(reconnect_s_max=patience_s, request_timeout_s=waits_s, connect_timeout_s=min(waits_s, 10.0))
+    waits_s = max(patience_s, ANSWER_S)
+    settings = Connecting(
+        reconnect_s_max=patience_s,
+        request_timeout_s=waits_s,
+        connect_timeout_s=ANSWER_S,
+        session_expire_after_s=waits_s,
+    )
     clock = SystemClock()
     until_us = clock.monotonic_us() + round(patience_s * SECOND_US)
     condition = threading.Condition()
