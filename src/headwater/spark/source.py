@@ -7,7 +7,13 @@ reads itself.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from headwater.errors import Malformed
@@ -90,6 +96,16 @@ class HeadwaterSource(DataSource):
         from headwater.spark.streaming import StreamReader
 
         return StreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from headwater.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from headwater.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema)
 
 
 def check_schema(schema: StructType, columns: dict[str, str]) -> None:

@@ -1,0 +1,357 @@
+"""Writing rows to topics, exactly once: tasks stage, the driver commits.
+
+    task     rows ── Piles ── bodies of one root ── Stage(producer, epoch, part) ──┐
+    task     …                                                                     ├── names of parts ── driver
+    driver   CommitStage(producer, epoch, parts of the tasks that count): each root's rows are seen at once, once
+
+Promises: nobody sees rows before the commit; an epoch that was committed is committed once, however often Spark runs it
+and in whatever order its rows then come; what other attempts staged is dropped by the commit. They hold because
+a part's name is drawn anew by each attempt, so nothing that an earlier one left behind can be taken for it, and
+because the key of an epoch is what Spark itself keeps for a query (its id, and the number of the micro-batch), or what
+the user says (`writeId`).
+
+| option     | meaning                                                                   | default |
+|------------|---------------------------------------------------------------------------|---------|
+| url        | server to write to: headwater://name:secret@host:7411                     |         |
+| writeId    | of a batch write: a name under which it is done once, however often it runs |       |
+| writeEpoch | of a batch write with a writeId: a number that grows with each write      | 0       |
+| reconnectS | seconds for which a server that is away is waited for                     | 60      |
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+import headwater
+from headwater.client.bus import Bus
+from headwater.client.url import parse_url
+from headwater.clock import SECOND_US, SystemClock, from_datetime
+from headwater.config import Connecting
+from headwater.errors import Conflict, Disconnected, Failed, HeadwaterError, Malformed, TooLarge
+from headwater.staging import BATCHES_PER_EPOCH_MAX, EPOCH_MAX
+from headwater.store.batch import checksum
+from headwater.topics.name import is_utf8
+
+if TYPE_CHECKING:
+    from headwater.spark.bodies import Encoded
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "payload": ("binary", "string"),
+    "key": ("binary", "string"),
+    "headers": ("map<string,string>",),
+    "retain": ("boolean",),
+}
+REQUIRED = ("topic", "payload")
+NAMES = ("url", "writeId", "writeEpoch", "reconnectS")
+OF_BATCHES_ALONE = ("writeId", "writeEpoch")
+OF_SPARK = ("checkpointlocation", "queryname", "path")
+"""What Spark itself puts among the options."""
+RECONNECT_S = 60.0
+RECONNECT_S_MAX = 86_400.0
+RETRY_S = 0.25
+ANSWER_S = 10.0
+"""How long a server that is there may take to let a client in, or to answer where it is not waited for."""
+IN_FLIGHT_MAX = 2
+"""Bodies of a task that are on their way to the server's disk while the next is made."""
+WRITE_ID_BYTES_MAX = 128
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+
+class WriteOptions(msgspec.Struct, frozen=True):
+    """Checked options of a write."""
+
+    url: str
+    write_id: str | None
+    write_epoch: int
+    reconnect_s: float
+
+    def __repr__(self) -> str:
+        # The address may have a secret in it.
+        return f"WriteOptions({parse_url(self.url)}, write_id={self.write_id!r}, write_epoch={self.write_epoch})"
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Understand the options of a write; `Malformed` says what to write instead."""
+    options = {name.lower(): value for name, value in given.items() if name.lower() not in OF_SPARK}
+    _check_names(options)
+    url = options.get("url")
+    if url is None:
+        raise Malformed('say where to write: option("url", "headwater://host:7411"), the address of a server')
+    parse_url(url)
+    write_id = options.get("writeid")
+    if write_id is not None and not (write_id and is_utf8(write_id) and "\0" not in write_id):
+        raise Malformed(f'option "writeId" is {write_id!r}; use a name that this write alone has')
+    if write_id is not None and len(write_id.encode()) > WRITE_ID_BYTES_MAX:
+        raise Malformed(f'option "writeId" has {len(write_id.encode())} bytes; use at most {WRITE_ID_BYTES_MAX}')
+    if write_id is None and "writeepoch" in options:
+        raise Malformed('option "writeEpoch" counts the writes of one "writeId"; state that too')
+    return WriteOptions(url, write_id, _epoch(options.get("writeepoch", "0")), _seconds(options.get("reconnects")))
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in NAMES}
+    if "data" in options:
+        raise Malformed(
+            'option "data": a folder has one owner, and Spark is not it; start `headwater serve` on it, '
+            'and write with option("url", "headwater://127.0.0.1:7411")'
+        )
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, 1, 0.6)
+            hint = f'did you mean "{known[near[0]]}"?' if near else f"a write has {', '.join(NAMES)}"
+            raise Malformed(f'no option "{name}" of a write; {hint}')
+
+
+def _epoch(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) < EPOCH_MAX):
+        raise Malformed(f'option "writeEpoch" is "{text}"; use a whole number from 0 on, such as the batch id')
+    return int(text)
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return RECONNECT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= RECONNECT_S_MAX:
+        raise Malformed(f'option "reconnectS" is "{text}"; use seconds from 0 to {RECONNECT_S_MAX:.0f}')
+    return seconds
+
+
+def check_columns(schema: StructType) -> None:
+    """That rows of this schema are messages."""
+    seen = Counter(schema.fieldNames())
+    shape = "topic string, payload binary or string[, key binary or string, headers map<string,string>, retain boolean]"
+    for column in schema.fields:
+        kind, wanted = column.dataType.simpleString(), COLUMNS.get(column.name)
+        if wanted is None:
+            near = get_close_matches(column.name.lower(), COLUMNS, 1, 0.6)
+            hint = f'rename it to "{near[0]}"' if near and near[0] not in seen else "drop it, or make it a header"
+            raise Malformed(f'the sink has no column "{column.name}"; {hint}: a message is {shape}')
+        if kind not in wanted:
+            raise Malformed(f'column "{column.name}" is {kind}; cast it to {" or ".join(wanted)}: a message is {shape}')
+        if seen[column.name] > 1:
+            raise Malformed(f'there are {seen[column.name]} columns "{column.name}"; drop all but one')
+    for name in REQUIRED:
+        if name not in seen:
+            raise Malformed(f'there is no column "{name}"; add it: a message is {shape}')
+
+
+# In a task
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task staged; sent to the driver."""
+
+    producer: str
+    epoch: int
+    partition: int
+    parts: tuple[str, ...]
+    bodies: dict[str, int] = field(default_factory=dict)
+    """How many for each root."""
+
+
+def stage(options: WriteOptions, producer: str, epoch: int, batches: Iterable[Any]) -> Staged:
+    """Stage the rows of a task, under names of this attempt alone."""
+    attempt = uuid4().hex[:16]
+    bodies: Counter[str] = Counter()
+    with connected(options, options.reconnect_s) as bus, ThreadPoolExecutor(IN_FLIGHT_MAX) as pool:
+        under_way: deque[Future[None]] = deque()
+        for one in _encoded(bus, batches):
+            if len(under_way) == IN_FLIGHT_MAX:
+                under_way.popleft().result()
+            # A name serves all roots: there are no more of them than the largest root has bodies.
+            part = f"{attempt}-{bodies[one.root]}"
+            under_way.append(pool.submit(_stage_one, bus, producer, epoch, part, one))
+            bodies[one.root] += 1
+        for future in under_way:
+            future.result()
+    parts = tuple(f"{attempt}-{number}" for number in range(max(bodies.values(), default=0)))
+    return Staged(producer, epoch, _task().partitionId(), parts, dict(bodies))
+
+
+def _encoded(bus: Bus, batches: Iterable[Any]) -> Iterator[Encoded]:
+    from headwater.spark.bodies import Piles  # here, as planning and committing have no need of Arrow
+
+    piles = Piles(bus.config)
+    for batch in batches:
+        yield from piles.add(batch, from_datetime(bus.now))
+    yield from piles.rest(from_datetime(bus.now))
+
+
+def _stage_one(bus: Bus, producer: str, epoch: int, part: str, one: Encoded) -> None:
+    crc = checksum(one.body)
+    try:
+        bus.stage_body(producer, epoch, part, one.root, one.rows, crc, one.body)
+    except Conflict:
+        # A driver that was killed while it committed this epoch has left it decided, and under way. To commit a part
+        # that was never staged finishes what is decided, and changes nothing (404) where nothing is.
+        bus.commit_stage(producer, epoch, [f"{part}-finish"])
+        bus.stage_body(producer, epoch, part, one.root, one.rows, crc, one.body)
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise Failed("rows are written in a task of Spark, and this is none")
+    return task
+
+
+def _key_of_query() -> tuple[str, int]:
+    """The query that a task works for, and its micro-batch."""
+    task = _task()
+    query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+    if not query or batch is None:
+        raise Failed("Spark does not say which query this task is of; the sink needs micro-batches (PySpark 4.3)")
+    return query, int(batch)
+
+
+# On the driver
+
+
+def commit(options: WriteOptions, producer: str, epoch: int, staged: Sequence[Staged]) -> None:
+    """Make what the tasks staged visible, in the order of their partitions."""
+    bodies: Counter[str] = Counter()
+    for one in staged:
+        bodies.update(one.bodies)
+    for root, count in bodies.items():
+        if count > BATCHES_PER_EPOCH_MAX:
+            raise TooLarge(
+                f'the tasks staged {count} batches for root "{root}", and {BATCHES_PER_EPOCH_MAX} can be committed at '
+                "once; use fewer, larger partitions (df.coalesce), or write less at a time (maxMessagesPerTrigger)"
+            )
+    parts = [part for one in sorted(staged, key=lambda one: one.partition) for part in one.parts]
+    with connected(options, options.reconnect_s) as bus:
+        bus.commit_stage(producer, epoch, parts)
+
+
+def drop(options: WriteOptions, producer: str, epoch: int) -> None:
+    """Forget what was staged; where that fails, `stage_age_s` does it."""
+    try:
+        with connected(options, 0) as bus:
+            bus.drop_stage(producer, epoch)
+    except HeadwaterError:
+        return
+
+
+def all_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """What the tasks say; each has said something."""
+    staged = [one for one in messages if isinstance(one, Staged)]
+    if len(staged) != len(messages):
+        raise Failed(f"{len(messages) - len(staged)} tasks did not say what they staged; write again")
+    return staged
+
+
+@contextmanager
+def connected(options: WriteOptions, patience_s: float) -> Iterator[Bus]:
+    """A connection that outlasts a server's restart, and waits for one at the beginning too."""
+    waits_s = max(patience_s, ANSWER_S)
+    settings = Connecting(
+        reconnect_s_max=patience_s,
+        request_timeout_s=waits_s,
+        connect_timeout_s=ANSWER_S,
+        session_expire_after_s=waits_s,
+    )
+    clock = SystemClock()
+    until_us = clock.monotonic_us() + round(patience_s * SECOND_US)
+    condition = threading.Condition()
+    while True:
+        try:
+            bus = headwater.connect(options.url, settings)
+            break
+        except Disconnected:
+            if clock.monotonic_us() >= until_us:
+                raise
+        with condition:
+            clock.wait(condition, round(RETRY_S * SECOND_US))
+    with bus:
+        yield bus
+
+
+# What Spark talks to
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One batch write: made once, and pickled to its tasks and to the driver's commit."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._producer = f"write:{options.write_id or uuid4().hex}"
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return stage(self._options, self._producer, self._options.write_epoch, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit(self._options, self._producer, self._options.write_epoch, all_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        drop(self._options, self._producer, self._options.write_epoch)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The writes of a query: made anew for each commit, so what a query is called comes from its tasks."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return stage(self._options, *_key_of_query(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        staged = all_of(messages)
+        if staged:
+            commit(self._options, staged[0].producer, self._epoch(staged, batchId), staged)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        for one in messages:
+            if isinstance(one, Staged):
+                drop(self._options, one.producer, one.epoch)
+                return
+
+    def _epoch(self, staged: Sequence[Staged], batch: int) -> int:
+        if any(one.epoch != batch for one in staged):
+            raise Failed(f"tasks of micro-batch {batch} took it for another; nothing of it is committed")
+        return batch
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+    """A writer of a batch; what is wrong is said before any row is written."""
+    options = write_options(given)
+    if overwrite:
+        raise Malformed('topics are logs, which are not overwritten; use mode("append")')
+    check_columns(schema)
+    return BatchWriter(options)
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType) -> DataSourceStreamWriter:
+    """A writer of a stream; what is wrong is said before any row is written."""
+    options = write_options(given)
+    for name in OF_BATCHES_ALONE:
+        if name.lower() in {stated.lower() for stated in given}:
+            raise Malformed(f'option "{name}" is for batch writes: a stream is exactly once by its checkpoint')
+    check_columns(schema)
+    return StreamWriter(options)
