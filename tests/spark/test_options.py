@@ -98,3 +98,7 @@ def test_a_place_is_resolved_against_what_a_root_has():
     assert at(Place("earliest", roots={"home": 3})) == 3
     assert at(Place("latest", roots={"home": "earliest"})) == 10
     assert at(Place("latest", roots={"other": 3})) == 21
+
+
+def test_the_secret_of_a_url_does_not_show() -> None:
+    assert "pencil" not in repr(read_options({"url": "headwater://ann:pencil@127.0.0.1:7411", "topics": "home/#"}))

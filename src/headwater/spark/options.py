@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from headwater.client.url import parse_url
 from headwater.clock import from_datetime
 from headwater.config import Config
 from headwater.errors import Malformed
@@ -84,6 +85,12 @@ class ReadOptions(msgspec.Struct, frozen=True):
     fail_on_data_loss: bool
     subscription: str | None
     push_filters: bool
+
+    def __repr__(self) -> str:
+        # The address may have a secret in it.
+        place = self.data if self.url is None else str(parse_url(self.url))
+        return f"ReadOptions({place}, topics={self.topics!r})"
+
     table: str
 
 
