@@ -300,3 +300,16 @@ def test_staging_into_an_epoch_that_is_being_committed_is_refused(bus: Bus, monk
     bus.stage("p", 2, [("a", b"2")])
     assert bus.commit_stage("p", 2) == {"a": (2, 2)}
     assert seen(bus) == [("a", b"1"), ("a", b"2")]
+
+
+def test_an_epoch_has_no_more_bytes_than_its_commit_may_hold() -> None:
+    with headwater.open(":memory:", Config(stage_bytes_max=3000)) as bus:
+        bus.stage("p", 1, [("home/x", bytes(1000))], part="a")
+        bus.stage("p", 1, [("home/x", bytes(1000))], part="b")
+        for _ in range(5):  # a part that is staged again takes the place of the first
+            bus.stage("p", 1, [("home/x", bytes(1000))], part="b")
+        with pytest.raises(headwater.TooLarge, match="stage_bytes_max"):
+            bus.stage("p", 1, [("home/x", bytes(1000))], part="c")
+        bus.stage("p", 2, [("home/x", bytes(1000))], part="c")
+        assert bus.commit_stage("p", 1, ("a", "b")) == {"home": (1, 2)}
+        assert bus.commit_stage("p", 2, ("c",)) == {"home": (3, 3)}

@@ -161,6 +161,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Staged messages
     stage_age_s: float = 86_400.0
     """What was staged and not committed by then is dropped."""
+    stage_bytes_max: int = 1 * GIB
+    """Bytes staged for one epoch, which its commit holds in memory; a body beyond it: TooLarge (413)."""
 
     # Subscriptions
     subscriptions_max: int = 100_000

@@ -35,6 +35,8 @@ BATCHES_PER_EPOCH_MAX = 4096
 """Batches of one root in an epoch; a producer's sequence is its epoch times this, and the batch."""
 EPOCH_MAX = (1 << 62) // BATCHES_PER_EPOCH_MAX
 PART_BYTES_MAX = 256
+SIZES_MAX = 10_000
+"""Epochs whose bytes are remembered; those of others are counted again."""
 _EPOCH = struct.Struct(">Q")
 
 Span = tuple[int, int]
@@ -48,6 +50,7 @@ class StagedRow(msgspec.Struct, frozen=True, array_like=True):
     count: int
     crc: int
     time_us: int
+    bytes: int = 0
 
 
 class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +85,8 @@ class Staging:
         self._on_trouble = on_trouble
         self._deciding = threading.Lock()
         """Held by whoever commits, drops or expires."""
+        self._sizes: dict[tuple[str, int], int] = {}
+        """By producer and epoch: bytes that were staged, at most."""
         self._coming: dict[object, int] = {}
         """Of bodies that have no row yet: offsets that they are not before."""
 
@@ -111,14 +116,34 @@ class Staging:
             return  # it is committed, and staging it once more changes nothing
         if known.under_way is not None and known.under_way[0] == epoch:
             raise Conflict(f'epoch {epoch} of producer "{producer}" is being committed; stage a later one')
+        self._admit(producer, epoch, part, root, len(body))
         coming = object()
         self._coming[coming] = self._end() + 1
         try:
             offset = self._store(body)
-            row = StagedRow(offset, count, crc, self._clock.now_us())
+            row = StagedRow(offset, count, crc, self._clock.now_us(), len(body))
             self._commit.write({self._key(producer, epoch, part, root): rows.pack(row)})
         finally:
             del self._coming[coming]
+
+    def _admit(self, producer: str, epoch: int, part: str, root: str, size: int) -> None:
+        """TooLarge (413) if an epoch would have more bytes than its commit may hold."""
+        key, limit = (producer, epoch), self._config.stage_bytes_max
+        known = self._sizes.get(key)
+        if known is None or known + size > limit:  # of what was replaced since, the last counts
+            known = sum(
+                staged.bytes
+                for _, other, name, staged in self._staged(producer, epoch)
+                if (other, name) != (part, root)
+            )
+        if known + size > limit:
+            raise TooLarge(
+                f'epoch {epoch} of producer "{producer}" has {known} bytes, and stage_bytes_max is {limit}; '
+                "commit smaller epochs, or raise the setting"
+            )
+        if len(self._sizes) >= SIZES_MAX:
+            self._sizes.clear()
+        self._sizes[key] = known + size
 
     def stage_messages(
         self, producer: str, epoch: int, part: str, messages: Iterable[tuple[str, bytes] | Outgoing]
