@@ -2817,3 +2817,15 @@ def test_a_clock_set_a_day_ahead_or_back_expires_deletes_and_releases_nothing(fo
         assert any(event.kind == "clock" for event in bus.events())
         clock.advance(60)
         assert some(sub, 1)[0].attempt == 2
+
+
+def test_a_reader_opens_a_folder_after_a_backup_and_a_purge(tmp_path: Path) -> None:
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish("home/a", b"1", retain=True)
+        bus.publish("home/b", b"2")
+        with bus.subscribe("#", id="s", start="earliest") as consumer:
+            consumer.ack(consumer.batch(2, 1))
+        bus.backup(tmp_path / "copy")
+        bus.purge("home/a")
+    with headwater.open(tmp_path / "data", read_only=True) as reader:
+        assert [info.topic for info in reader.topics()] == ["home/b"]

@@ -9,15 +9,16 @@ Everything a user needs is named here; everything else may change.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater import seal
 from headwater.bus import Bus, restore
 from headwater.clock import ManualClock
-from headwater.config import Config, Retention
+from headwater.config import Config, Connecting, Retention
 from headwater.errors import (
     Closed,
     Conflict,
+    Disconnected,
     DiskFull,
     Failed,
     Gap,
@@ -36,6 +37,9 @@ from headwater.errors import (
 )
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
 
+if TYPE_CHECKING:
+    from headwater.client.bus import Bus as ServedBus
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -43,7 +47,9 @@ __all__ = [
     "Closed",
     "Config",
     "Conflict",
+    "Connecting",
     "DeadLetter",
+    "Disconnected",
     "DiskFull",
     "Failed",
     "Gap",
@@ -66,6 +72,7 @@ __all__ = [
     "TooLarge",
     "TopicInfo",
     "Unauthenticated",
+    "connect",
     "open",
     "restore",
     "seal",
@@ -78,3 +85,14 @@ def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: 
     With read_only=True it may be opened beside its owner, to look at topics, history and subscriptions.
     """
     return Bus(folder, config, **doors)
+
+
+def connect(url: str, settings: Connecting | None = None) -> ServedBus:
+    """The bus that a server has, with the names and errors of `open`: "headwater://name:secret@127.0.0.1:7411".
+
+    headwaters:// speaks TLS, headwater+unix:///path a Unix socket. A lost connection comes back by itself. Connect in
+    the process that uses it: a connection does not survive a fork.
+    """
+    from headwater.client.bus import Bus as ServedBus
+
+    return ServedBus(url, settings)

@@ -8,6 +8,7 @@ mailbox. A mailbox has a limit, a call has a deadline, and an actor that fails i
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Protocol, TypeVar
@@ -34,7 +35,7 @@ class Actor:
     def __init__(self, supervisor: Supervisor, mail_max: int) -> None:
         self._supervisor = supervisor
         self._mail_max = mail_max
-        self._mail: list[object] = []
+        self._mail: deque[object] = deque()
         self._is_running = False
 
     def receive(self, message: Any) -> None:
@@ -49,14 +50,19 @@ class Actor:
             self._mail.append(message)
             return
         self._is_running = True
+        refused: Exception | None = None
         try:
             self._handle(message)
-            while self._mail:
-                mail, self._mail = self._mail, []
-                for waiting in mail:
-                    self._handle(waiting)
-        finally:
-            self._is_running = False
+        except Exception as error:  # a supervisor that hands it back: to who told, once the mail is read
+            refused = error
+        while self._mail:
+            try:
+                self._handle(self._mail.popleft())
+            except Exception as error:
+                refused = refused or error
+        self._is_running = False
+        if refused is not None:
+            raise refused
 
     def _handle(self, message: object) -> None:
         try:
@@ -95,20 +101,18 @@ class Answer:
 class Desk:
     """Blocking work of one actor: done in threads, one piece after the other, in the order in which it was given."""
 
-    __slots__ = ("_executor", "_is_busy", "_loop", "_waiting", "waiting_max")
+    __slots__ = ("_executor", "_is_busy", "_loop", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, waiting_max: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
         self._loop = loop
         self._executor = executor
-        self.waiting_max = waiting_max
-        self._waiting: list[tuple[Callable[[], Any], Then]] = []
+        self._waiting: deque[tuple[Callable[[], Any], Then]] = deque()
+        """Whoever gives work bounds it: clients are not read from while too much of theirs waits."""
         self._is_busy = False
 
     def do(self, work: Callable[[], Any], then: Then) -> None:
-        """Have something done in a thread, then hear of it on the loop; QuotaExceeded (429) if too much waits."""
+        """Have something done in a thread, then hear of it on the loop."""
         if self._is_busy:
-            if len(self._waiting) >= self.waiting_max:
-                raise QuotaExceeded(f"{len(self._waiting)} requests of this session wait already; wait for an answer")
             self._waiting.append((work, then))
             return
         self._is_busy = True
@@ -129,7 +133,7 @@ class Desk:
             then(done.result() if error is None else None, error)
         finally:
             if self._waiting:
-                self._start(*self._waiting.pop(0))
+                self._start(*self._waiting.popleft())
             else:
                 self._is_busy = False
 

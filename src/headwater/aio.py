@@ -16,10 +16,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headwater.bus import Bus as ThreadBus
-from headwater.config import Config
+from headwater.config import Config, Connecting
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as ThreadLive
@@ -30,6 +30,9 @@ from headwater.errors import Closed, TimedOut
 from headwater.events import Event
 from headwater.message import DeadLetter, Envelope, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.message import Message as ThreadMessage
+
+if TYPE_CHECKING:
+    from headwater.client.aio import Bus as ServedBus
 
 R = TypeVar("R")
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -67,24 +70,40 @@ class Opening(Generic[C]):
 class Message(Envelope, frozen=True, gc=False, eq=False):
     """A message whose verbs are coroutines."""
 
-    async def ack(self) -> None:
-        """Done with it: never handed out again; on disk when this returns."""
-        await _ack((self,))
+    async def ack(self, wait: bool = True) -> None:
+        """Done with it: never handed out again; on disk when this returns, unless wait=False."""
+        await _ack((self,), wait)
 
     async def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
         """It failed this time: hand it out again, after `delay_s` or a growing delay."""
-        await asyncio.to_thread(_plain(self).nack, error, delay_s)
+        served = _served(self)
+        if served is not None:
+            await served.nack(self, error, delay_s)
+        else:
+            await asyncio.to_thread(_plain(self).nack, error, delay_s)
 
     async def reject(self, error: str | BaseException = "") -> None:
         """It will never succeed: move it to the dead letters now."""
-        await asyncio.to_thread(_plain(self).reject, error)
+        served = _served(self)
+        if served is not None:
+            await served.reject(self, error)
+        else:
+            await asyncio.to_thread(_plain(self).reject, error)
 
     async def extend(self, seconds: float) -> None:
         """Give this consumer so many more seconds, from now, before the ack times out."""
-        _plain(self).extend(seconds)
+        served = _served(self)
+        if served is not None:
+            await served.extend(self, seconds)
+        else:
+            _plain(self).extend(seconds)
 
     async def reply(self, payload: bytes) -> Receipt:
         """Answer a request."""
+        if _served(self) is not None:
+            replying: Any = _plain(self).reply(payload)  # a coroutine, of such an origin
+            receipt: Receipt = await replying
+            return receipt
         return await asyncio.to_thread(_plain(self).reply, payload)
 
 
@@ -96,15 +115,25 @@ def _asynchronous(message: Envelope) -> Message:
     return Message(*(getattr(message, name) for name in message.__struct_fields__))
 
 
-async def _ack(messages: Sequence[Message]) -> None:
+def _served(message: Envelope) -> Any:
+    """The origin of a message that came over a connection: its words are coroutines."""
+    origin = message.origin
+    return origin if getattr(getattr(origin, "verbs", None), "is_asynchronous", False) else None
+
+
+async def _ack(messages: Sequence[Message], wait: bool = True) -> None:
     if messages:
+        served = _served(messages[0])
+        if served is not None:
+            await served.ack(messages, wait)
+            return
         plain = [_plain(message) for message in messages]
         origin = plain[0]._origin("ack")
         subscriber = getattr(origin, "subscriber", None)
-        if subscriber is not None:
+        if subscriber is not None and wait:
             await asyncio.wrap_future(subscriber.ack_soon(plain))
         else:
-            origin.ack(plain, True)
+            origin.ack(plain, wait)
 
 
 class _Reader:
@@ -176,9 +205,9 @@ class Consumer(_Reader):
             for message in found:
                 yield message
 
-    async def ack(self, messages: Sequence[Message]) -> None:
+    async def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for all of them."""
-        await _ack(messages)
+        await _ack(messages, wait)
 
     async def seek(self, to: Start) -> None:
         """Go on from "earliest", "latest", an offset or a moment; what is in flight is taken back."""
@@ -388,3 +417,10 @@ def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: 
         return Bus(await asyncio.to_thread(ThreadBus, folder, config, **doors))
 
     return Opening(make)
+
+
+def connect(url: str, settings: Connecting | None = None) -> Opening[ServedBus]:
+    """The bus that a server has, in this event loop: `await` it, or use it in `async with`."""
+    from headwater.client.aio import connect as connect_served
+
+    return connect_served(url, settings)

@@ -117,7 +117,9 @@ class Bus:
                 read_only,
             )
             self._desk = Desk(self.config, self._clock)
-            self._staging = Staging(self._desk, self._roots, self._state, self._rows, self.config, self._clock)
+            self._staging = Staging(
+                self._desk, self._roots, self._state, self._rows, self.config, self._clock, self._events.trouble
+            )
             self._dead_letters = DeadLetters(self._dispatcher, self._state)
             self._replies = Replies("embedded", self.config.requests_max)
             self._upkeep = Upkeep(
@@ -129,6 +131,7 @@ class Bus:
                 self.config,
                 self._clock,
                 self._events,
+                self._staging.expire,
             )
             if not read_only:
                 self._staging.recover()

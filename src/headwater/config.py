@@ -25,6 +25,11 @@ AT_LEAST_ONE = frozenset(
         "checkpoint_bytes",
         "checkpoint_batches",
         "retention_interval_s",
+        "prefetch_messages",
+        "prefetch_bytes",
+        "publish_gather_messages_max",
+        "publish_gather_bytes_max",
+        "publish_bytes_in_flight_max",
     )
 )
 
@@ -252,10 +257,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A longer frame before the handshake is through: TooLarge (413)."""
     keepalive_s: float = 30.0
     """With nothing heard for so long PING is sent; with nothing for twice as long the connection is closed."""
+    frame_s: float = 30.0
+    """A frame that has begun and not ended by then, with a second more for each 64 KiB of it: Malformed (422)."""
     write_bytes_max: int = 8 * MIB
     """Bytes that wait for a slow reader; beyond it nothing more is taken for it from its subscriptions."""
     write_stalled_s: float = 60.0
     """A reader that takes nothing at all for so long, while bytes wait for it, is closed (504)."""
+    linger_s: float = 5.0
+    """How long a connection that is closed may take to receive what was written before; then it is cut."""
     publishes_in_flight_max: int = 64
     """Publishes of a connection that are not on disk yet; beyond it nothing more is read from it."""
     publish_bytes_in_flight_max: int = 32 * MIB
@@ -297,3 +306,41 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise Malformed(f"setting scram_iterations is {self.scram_iterations}; use 4096 to 1000000")
         if not 0 <= self.port < 65_536:
             raise Malformed(f"setting port is {self.port}; use 1 to 65535, or 0 for one that is free")
+
+
+class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of a client."""
+
+    connect_timeout_s: float = 10.0
+    """How long a connection may take until it is registered: Disconnected (503)."""
+    request_timeout_s: float = 30.0
+    """How long an answer may take: TimedOut (504). Publishes wait for as long as the client tries to reconnect."""
+    reconnect_delay_s: float = 0.05
+    """Delay before the second try to reconnect; it doubles with each one after, and half of it is drawn at random."""
+    reconnect_delay_s_max: float = 5.0
+    """The longest delay between tries."""
+    reconnect_s_max: float | None = None
+    """After so long without a connection the client gives up: Disconnected (503). None: never."""
+    session_expire_after_s: float | None = None
+    """How long the server keeps the session of a client that is gone. None: the server's default."""
+    prefetch_messages: int = 10_000
+    """Messages of a subscription that are sent ahead of their being taken; beyond it the server waits."""
+    prefetch_bytes: int = 8 * MIB
+    """The same, in bytes."""
+    publish_gather_messages_max: int = 10_000
+    """Messages that wait for their turn and go as one batch; more of them make another."""
+    publish_gather_bytes_max: int = 1 * MIB
+    """The same, in bytes."""
+    publish_bytes_in_flight_max: int = 32 * MIB
+    """Bytes of messages that are not on disk yet; beyond it a publisher waits."""
+    requests_max: int = 10_000
+    """Requests to others that wait for their answer; one more: QuotaExceeded (429)."""
+    answer_timeout_s: float = 5.0
+    """How long `request` waits for its answer unless told: TimedOut (504)."""
+    frame_bytes_max: int = 1 * GIB
+    """A longer frame from the server ends the connection (413)."""
+    write_bytes_max: int = 1 * MIB
+    """Bytes that wait for a slow server before publishes are held back."""
+
+    def __post_init__(self) -> None:
+        _check(self)

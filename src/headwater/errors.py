@@ -14,6 +14,7 @@ HeadwaterError
 ├── QuotaExceeded  429  one more than a limit allows
 ├── Failed         500  storage failed; what was asked did not happen
 ├── Closed         503  the bus or subscription is closed
+├── Disconnected   503  no server answers, or the connection to it was lost
 ├── DiskFull       503  too little room left to accept messages
 ├── ReadOnly       503  opened to read, or turned read-only by a failed sync
 └── TimedOut       504  no answer within the time given
@@ -122,6 +123,13 @@ class Closed(HeadwaterError):
     """The bus or the subscription is closed."""
 
     code = 503
+
+
+class Disconnected(HeadwaterError):
+    """No server answers, or the connection to it was lost."""
+
+    code = 503
+    retryable = True
 
 
 class DiskFull(HeadwaterError):

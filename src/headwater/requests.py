@@ -55,10 +55,14 @@ class Replies:
     def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
         """Answers have arrived; from the thread that commits."""
         for message in batch.body.messages(batch.first_offset, places):
-            with self._lock:
-                answer = self._waiting.pop(dict(message.headers).get(CORRELATION, ""), None)
-            if answer is not None and answer.set_running_or_notify_cancel():
-                answer.set_result(message)
+            self.answer(message)
+
+    def answer(self, message: Message) -> None:
+        """An answer has arrived; one that nobody waits for is passed over."""
+        with self._lock:
+            answer = self._waiting.pop(dict(message.headers).get(CORRELATION, ""), None)
+        if answer is not None and answer.set_running_or_notify_cancel():
+            answer.set_result(message)
 
 
 def answer_headers(message: Message) -> tuple[str, Headers]:

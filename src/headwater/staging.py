@@ -4,7 +4,8 @@ Tasks stage parts, each a body of one root, into `$staged`; one commit makes the
 root's at once, and drops the others. Promises: what was staged is on disk when `stage` returns; an epoch that was
 committed is committed once, however often it is asked for, and in whatever order its parts were staged; a commit that
 a crash interrupts is finished when the folder is opened again, since the decision to commit is on disk before the
-first message of it is; what is never committed is dropped after `stage_age_s`.
+first message of it is; one that the limits would refuse is refused before it is decided; what is never committed is
+dropped after `stage_age_s`.
 
     state: "H" producer 0 epoch part 0 root → place of the body in $staged, count, crc, when
            "K" producer → the last committed epoch, what it gave, and a commit that is under way
@@ -13,14 +14,15 @@ first message of it is; what is never committed is dropped after `stage_age_s`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.rows import RowCommit
-from headwater.errors import Conflict, Malformed, NotFound, TooLarge
+from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, TooLarge
 from headwater.message import Outgoing
 from headwater.outgoing import Desk
 from headwater.store import state as rows
@@ -61,21 +63,42 @@ class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
 class Staging:
     """All staged publishes of a bus."""
 
-    def __init__(self, desk: Desk, roots: Roots, state: State, commit: RowCommit, config: Config, clock: Clock) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        roots: Roots,
+        state: State,
+        commit: RowCommit,
+        config: Config,
+        clock: Clock,
+        on_trouble: Callable[[str], None],
+    ) -> None:
         self._desk = desk
         self._roots = roots
         self._state = state
         self._commit = commit
         self._config = config
         self._clock = clock
+        self._on_trouble = on_trouble
+        self._deciding = threading.Lock()
+        """Held by whoever commits, drops or expires."""
+        self._coming: dict[object, int] = {}
+        """Of bodies that have no row yet: offsets that they are not before."""
 
     def recover(self) -> None:
         """Finish commits that were interrupted, and drop what was staged too long ago."""
         for key, value in list(self._state.scan(rows.COMMITTED)):
             row = msgspec.msgpack.decode(value, type=CommittedRow)
-            if row.under_way is not None:
-                self._finish(key[1:].decode(), row, *row.under_way)
+            if row.under_way is None:
+                continue
+            producer, (epoch, _) = key[1:].decode(), row.under_way
+            try:
+                self._finish(producer, epoch, self._items(producer, *row.under_way))
+            except HeadwaterError as error:
+                # The folder opens all the same: whoever commits this epoch, or another, tries again.
+                self._on_trouble(f'epoch {epoch} of producer "{producer}" could not be committed: {error}')
         self.expire()
+        self._trim()
 
     # Staging
 
@@ -83,11 +106,19 @@ class Staging:
         """Keep a body until its epoch is committed; staging a part of a root again replaces it."""
         self._check(producer, epoch, part)
         self._desk.body(root, count, crc, body, None, 0, Publish)
-        if epoch <= self._row(producer).last:
+        known = self._row(producer)
+        if epoch <= known.last:
             return  # it is committed, and staging it once more changes nothing
-        offset = self._store(body)
-        row = StagedRow(offset, count, crc, self._clock.now_us())
-        self._commit.write({self._key(producer, epoch, part, root): rows.pack(row)})
+        if known.under_way is not None and known.under_way[0] == epoch:
+            raise Conflict(f'epoch {epoch} of producer "{producer}" is being committed; stage a later one')
+        coming = object()
+        self._coming[coming] = self._end() + 1
+        try:
+            offset = self._store(body)
+            row = StagedRow(offset, count, crc, self._clock.now_us())
+            self._commit.write({self._key(producer, epoch, part, root): rows.pack(row)})
+        finally:
+            del self._coming[coming]
 
     def stage_messages(
         self, producer: str, epoch: int, part: str, messages: Iterable[tuple[str, bytes] | Outgoing]
@@ -120,27 +151,40 @@ class Staging:
 
     def commit(self, producer: str, epoch: int, parts: Sequence[str]) -> dict[str, Span]:
         """Make these parts of an epoch visible, once; answers the first and last offset in each root."""
+        if isinstance(parts, str):
+            raise Malformed(f"parts is {parts!r}; use a list of names")
         self._check(producer, epoch, *parts)
-        row = self._row(producer)
-        if row.under_way is not None and row.under_way[0] != epoch:
-            raise Conflict(f'epoch {row.under_way[0]} of producer "{producer}" is being committed; wait for it')
-        if epoch == row.last:
-            return row.gave
-        if epoch < row.last:
-            return {}
+        with self._deciding:
+            row = self._row(producer)
+            if row.under_way is not None and row.under_way[0] != epoch:  # it was decided, and failed at the disk
+                self._finish(producer, row.under_way[0], self._items(producer, *row.under_way))
+                row = self._row(producer)
+            if epoch == row.last:
+                return row.gave
+            if epoch < row.last:
+                return {}
+            chosen = tuple(dict.fromkeys(parts))
+            if row.under_way is not None:
+                chosen = row.under_way[1]
+            else:
+                self._check_staged(producer, epoch, chosen)
+            items = self._items(producer, epoch, chosen)
+            if row.under_way is None:
+                self._roots.commit.run(lambda: self._roots.check_all([item for _, item in items]))
+                under_way = msgspec.structs.replace(row, under_way=(epoch, chosen))
+                self._commit.write({self._committed_key(producer): rows.pack(under_way)})
+            return self._finish(producer, epoch, items)
+
+    def _check_staged(self, producer: str, epoch: int, parts: Sequence[str]) -> None:
         there = {part for _, part, _, _ in self._staged(producer, epoch)}
         missing = [part for part in parts if part not in there and part]
         if missing:
             raise NotFound(
                 f'part "{missing[0]}" of epoch {epoch} of producer "{producer}" was not staged; stage it again'
             )
-        chosen = tuple(dict.fromkeys(parts))
-        under_way = msgspec.structs.replace(row, under_way=(epoch, chosen))
-        self._commit.write({self._committed_key(producer): rows.pack(under_way)})
-        return self._finish(producer, under_way, epoch, chosen)
 
-    def _finish(self, producer: str, row: CommittedRow, epoch: int, parts: tuple[str, ...]) -> dict[str, Span]:
-        """Bring an epoch that is decided into its roots, however far that got before."""
+    def _items(self, producer: str, epoch: int, parts: Sequence[str]) -> list[tuple[str, Publish]]:
+        """What an epoch brings to each root, in the order of its parts."""
         order = {part: place for place, part in enumerate(parts)}
         by_root: dict[str, list[tuple[int, StagedRow]]] = {}
         for _, part, root, staged in self._staged(producer, epoch):
@@ -152,18 +196,37 @@ class Staging:
                 raise TooLarge(f'epoch {epoch} has {len(found)} parts for "{root}"; stage larger ones')
             for number, (_, staged) in enumerate(sorted(found, key=lambda one: one[0])):
                 items.append((root, self._item(producer, epoch, number, root, staged)))
-        self._roots.commit.submit_all([item for _, item in items])
+        return items
+
+    def _finish(self, producer: str, epoch: int, items: Sequence[tuple[str, Publish]]) -> dict[str, Span]:
+        """Bring an epoch that is decided into its roots, however far that got before."""
+        before = self._roots.commit.run(lambda: self._known_before(items))
+        fresh = [(root, item) for root, item in items if id(item) not in before]
+        self._roots.commit.submit_all([item for _, item in fresh])
         gave: dict[str, Span] = {}
-        for root, item in items:
+        for root, item in fresh:
             item.wait()
             _, first, _, _ = item.runs[0]
             last = first + len(item.topics) - 1
             gave[root] = (min(first, gave.get(root, (first, 0))[0]), max(last, gave.get(root, (0, last))[1]))
+        for root, item in items:
+            if id(item) in before and root in gave:
+                gave[root] = (gave[root][0] - len(item.topics), gave[root][1])
         done: Rows = {self._committed_key(producer): rows.pack(CommittedRow(last=epoch, gave=gave))}
         done.update(dict.fromkeys(self._keys_upto(producer, epoch)))
         self._commit.write(done)
         self._trim()
         return gave
+
+    def _known_before(self, items: Sequence[tuple[str, Publish]]) -> set[int]:
+        """Those that were stored before a crash, so long ago that their root cannot answer for them any more."""
+        stored: dict[str, list[int]] = {}
+        for name, item in items:
+            root = self._roots.get(name)
+            if root is not None and root.is_stored(item.producer or "", item.sequence):
+                stored.setdefault(name, []).append(id(item))
+        window = self._config.producer_window
+        return {one for found in stored.values() for one in found[: max(0, len(found) - window)]}
 
     def _item(self, producer: str, epoch: int, number: int, root: str, staged: StagedRow) -> Publish:
         stream = self._roots.get(STAGED)
@@ -182,48 +245,56 @@ class Staging:
     def drop(self, producer: str, epoch: int) -> None:
         """Forget what was staged of an epoch, unless it is committed or being committed."""
         self._check(producer, epoch)
-        row = self._row(producer)
-        if row.under_way is not None and row.under_way[0] == epoch:
-            raise Conflict(f'epoch {epoch} of producer "{producer}" is being committed')
-        self._commit.write(
-            {self._key(producer, epoch, part, root): None for _, part, root, _ in self._staged(producer, epoch)}
-        )
+        with self._deciding:
+            row = self._row(producer)
+            if row.under_way is not None and row.under_way[0] == epoch:
+                raise Conflict(f'epoch {epoch} of producer "{producer}" is being committed')
+            self._commit.write(
+                {self._key(producer, epoch, part, root): None for _, part, root, _ in self._staged(producer, epoch)}
+            )
         self._trim()
 
     def expire(self) -> None:
-        """Drop what was staged too long ago and never committed."""
+        """Drop what was staged too long ago and never committed; at another time, if somebody commits just now."""
+        if not self._deciding.acquire(blocking=False):  # who has it may wait for the thread that calls this
+            return
+        try:
+            gone: Rows = dict.fromkeys(self._expired())
+            if gone:
+                self._commit.write(gone)
+        finally:
+            self._deciding.release()
+        if gone:
+            self._trim()
+
+    def _expired(self) -> Iterator[bytes]:
         before_us = self._clock.now_us() - round(self._config.stage_age_s * SECOND_US)
         busy = {
             (key[1:].decode(), row.under_way[0])
             for key, value in self._state.scan(rows.COMMITTED)
             if (row := msgspec.msgpack.decode(value, type=CommittedRow)).under_way is not None
         }
-        gone: Rows = {}
         for key, value in self._state.scan(rows.STAGED):
             if msgspec.msgpack.decode(value, type=StagedRow).time_us < before_us and _place(key)[:2] not in busy:
-                gone[key] = None
-        if gone:
-            self._commit.write(gone)
-        self._trim()
+                yield key
 
     def _trim(self) -> None:
         """Delete the bodies that nothing refers to any more."""
+        self._roots.commit.run(self._trim_in_role)
+
+    def _trim_in_role(self) -> None:
         root = self._roots.get(STAGED)
         if root is None:
             return
-        needed = min(
-            (msgspec.msgpack.decode(value, type=StagedRow).offset for _, value in self._state.scan(rows.STAGED)),
-            default=None,
-        )
-        stream = root.stream
-        if needed is None and stream.durable >= stream.first_offset:
-            self._roots.commit.run(lambda: stream.trim(stream.durable) if not self._any() else 0)
-        elif needed is not None and needed > stream.first_offset:
-            upto = needed - 1
-            self._roots.commit.run(lambda: stream.trim(upto))
+        # In this order: a body gets its row before it is no longer among those that come.
+        needed = [*tuple(self._coming.values()), root.stream.durable + 1]
+        needed += (msgspec.msgpack.decode(value, type=StagedRow).offset for _, value in self._state.scan(rows.STAGED))
+        if min(needed) > root.stream.first_offset:
+            root.stream.trim(min(needed) - 1)
 
-    def _any(self) -> bool:
-        return next(iter(self._state.scan(rows.STAGED)), None) is not None
+    def _end(self) -> int:
+        root = self._roots.get(STAGED)
+        return 0 if root is None else root.stream.durable
 
     # Rows
 

@@ -6,7 +6,7 @@ All of it runs in the committing role, called by the one timer queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
@@ -23,7 +23,7 @@ from headwater.store.log import Hole, Log
 from headwater.store.state import Rows, State
 from headwater.topics.name import filter_covers_root, is_everything_of
 from headwater.topics.root import Root
-from headwater.topics.roots import Publish, Roots
+from headwater.topics.roots import STAGED, Publish, Roots
 
 RELEASE_AGAIN_S = 5.0
 """How long a delayed message that could not be published waits before the next try."""
@@ -42,6 +42,7 @@ class Upkeep:
         config: Config,
         clock: Clock,
         events: Events,
+        expire_staged: Callable[[], None],
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
@@ -51,6 +52,7 @@ class Upkeep:
         self._config = config
         self._clock = clock
         self._events = events
+        self._expire_staged = expire_staged
         self._rolls: dict[str, int] = {}
 
     def start(self) -> None:
@@ -151,6 +153,7 @@ class Upkeep:
     def _go_round(self) -> None:
         now_us = self._clock.now_us()
         self._dispatcher.expire()
+        self._expire_staged()
         for root in self._roots.all():
             try:
                 if root.retained.expire(now_us):
@@ -161,6 +164,8 @@ class Upkeep:
 
     def retain(self, root: Root) -> None:
         """Delete the segments of a root that its rule allows to delete."""
+        if root.name == STAGED:
+            return  # what was staged is needed until it is committed, dropped or expired
         rule = self._config.retention_of(root.name)
         stream = root.stream
         soft = max(self._older_than(root, rule.age_s), _beyond(root, rule.bytes))
@@ -204,7 +209,7 @@ class Upkeep:
         changed: Rows = {}
         emptied = []
         for root in self._roots.all():
-            if filter_covers_root(filter, root.name) and root.name != delays.ROOT:
+            if filter_covers_root(filter, root.name) and root.name not in (delays.ROOT, STAGED):
                 before = root.topic_count
                 changed.update(root.purge(filter, root.stream.durable))
                 count += before - root.topic_count

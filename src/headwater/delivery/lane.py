@@ -124,7 +124,7 @@ class Remote:
 class Lease:
     """One hand-out of messages to one consumer."""
 
-    __slots__ = ("consumer", "deadline_us", "lane", "number", "offsets", "taken")
+    __slots__ = ("begun", "consumer", "deadline_us", "lane", "number", "offsets", "taken")
 
     def __init__(self, consumer: Hashable, lane: LaneId, deadline_us: int, offsets: list[int], number: int) -> None:
         self.consumer = consumer
@@ -134,6 +134,8 @@ class Lease:
         self.offsets = offsets
         self.number = number
         """Increases over the subscription; what `extend` makes of a lease is the same hand-out and keeps its number."""
+        self.begun: set[int] | None = None
+        """Messages of it that a remote application has taken, for no others has the time begun; None: for all."""
         self.taken: dict[int, str] | None = None
         """Why messages of it were taken back, for those that were."""
 

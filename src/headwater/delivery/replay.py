@@ -30,7 +30,7 @@ After = int | Mapping[str, int] | None
 
 def check_after(filter: str, after: object, since: object) -> None:
     """Malformed unless it says where to begin."""
-    if after is not None and since is not None:
+    if after is not None and since is not None and not isinstance(after, Mapping):
         raise Malformed("state where to begin as after=offset or as since=datetime, not both")
     if since is not None and not isinstance(since, datetime):
         raise Malformed(f"since is {since!r}; use a datetime")

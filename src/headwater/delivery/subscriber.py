@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import attrgetter
@@ -39,6 +39,10 @@ from headwater.topics.roots import Roots
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
 Messages = dict[tuple[LaneId, int], Message]
+
+NO_LIMIT = 1 << 62
+AGAIN_AT_ONCE = 16
+"""Messages that are read again, one by one, before it is looked how many bytes they have."""
 
 
 class Held:
@@ -84,6 +88,14 @@ class Handed:
         self.batch = batch
         self.places = places
         self.messages = messages
+
+    @property
+    def bytes(self) -> int:
+        """Of a batch, its share."""
+        batch = self.batch
+        if batch is None:
+            return sum(len(message.payload) for message in self.messages)
+        return len(batch.data) * len(self) // batch.header.count
 
     def __len__(self) -> int:
         return len(self.places) or len(self.messages)
@@ -263,17 +275,18 @@ class Subscriber:
                 found += [msgspec.structs.replace(message, origin=held) for message in handed.messages]
         return found
 
-    def hand(self, consumer: object, limit: int) -> list[Handed]:
-        """The same in the form in which they are read: a batch is not taken apart."""
+    def hand(self, consumer: object, limit: int, bytes_max: int = NO_LIMIT) -> list[Handed]:
+        """The same in the form in which they are read: a batch is not taken apart. With `bytes_max`, no more is begun
+        once so much was handed out."""
         with self._lock:
             self._check_open()
             self._open_lanes()
             now = self._moment()
             found: list[Handed] = []
             try:
-                left = limit - self._take_again(consumer, limit, now, found)
-                if left > 0 and self._gap is None:
-                    self._take_fresh(consumer, left, now, found)
+                left, size = self._take_again(consumer, limit, now, found, bytes_max)
+                if left > 0 and size < bytes_max and self._gap is None:
+                    self._take_fresh(consumer, left, now, found, bytes_max - size)
             except OSError as error:
                 # What was taken before it is in this consumer's hands already; it fails again at the next take.
                 if not found:
@@ -285,12 +298,16 @@ class Subscriber:
                 raise gap
             return found
 
-    def _take_again(self, consumer: object, limit: int, now: Moment, found: list[Handed]) -> int:
-        """What was handed out before, or is a copy; answers how many."""
+    def _take_again(
+        self, consumer: object, limit: int, now: Moment, found: list[Handed], bytes_max: int
+    ) -> tuple[int, int]:
+        """What was handed out before, or is a copy; answers how many more may be taken, and the bytes of these."""
         again = self._machine.redeliverable(consumer, limit, now)
-        count = 0
-        for lane, run in groupby(again, key=lambda place: place[0]):
-            offsets = [offset for _, offset in run]
+        step = len(again) if bytes_max == NO_LIMIT else AGAIN_AT_ONCE
+        size = 0
+        for lane, offsets in _runs(again, step):
+            if size >= bytes_max:
+                break
             there = self._fetch(lane, offsets, now)
             lease = self._machine.hand_out_again(consumer, lane, offsets, now)
             self._hold(lease)
@@ -301,20 +318,21 @@ class Subscriber:
             ]
             if messages:
                 found.append(Handed(lease, self._by_number[lane[0]].name, messages=messages))
-                count += len(messages)
+                limit -= len(messages)
+                size += sum(len(message.payload) for message in messages)
             if gone := [offset for offset in offsets if offset not in there]:
                 self._store(self._machine.ack(lease, gone))
                 self._commit.kick()
-        return count
+        return limit, size
 
-    def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Handed]) -> None:
+    def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Handed], bytes_max: int) -> None:
         """Go round the roots, so that a busy one does not starve the others."""
         streams = list(self._ahead)
         for step in range(len(streams)):
             stream = streams[(self._turn + step) % len(streams)]
             while self._gap is None:
                 room = min(limit, self._machine.room(consumer))
-                if room <= 0:
+                if room <= 0 or bytes_max <= 0:
                     self._turn = (self._turn + step + 1) % len(streams)
                     return
                 if not self._read_ahead(stream, now):
@@ -323,6 +341,7 @@ class Subscriber:
                 if handed is not None:
                     found.append(handed)
                     limit -= len(handed)
+                    bytes_max -= handed.bytes
         self._turn += 1
 
     def _read_ahead(self, stream: int, now: Moment) -> bool:
@@ -389,10 +408,12 @@ class Subscriber:
             self._machine.skip_to(stream, batch.last_offset + 1)
         return bool(ahead.places)
 
-    def begin(self, lease: Lease) -> None:
-        """A remote application took messages of a hand-out: the time for its ack counts from now."""
+    def begin(self, lease: Lease, offsets: Sequence[int]) -> None:
+        """A remote application took these of a hand-out: the time for all that it took of it counts from now."""
         with self._lock:
             if self.options.ack_timeout_s and self._machine.is_open(lease):
+                if lease.begun is not None:
+                    lease.begun.update(offsets)
                 lease.deadline_us = self._clock.monotonic_us() + round(self.options.ack_timeout_s * SECOND_US)
                 self._time(lease)
                 self._arm()
@@ -400,6 +421,7 @@ class Subscriber:
     def _hold(self, lease: Lease) -> None:
         if isinstance(lease.consumer, Remote):
             lease.deadline_us = 0  # until `begin`
+            lease.begun = set()
         self._time(lease)
 
     def _time(self, lease: Lease) -> None:
@@ -803,6 +825,14 @@ class Subscriber:
                 del self._lag[stream]
             else:
                 self._lag[stream] = (upto, count - handed)
+
+
+def _runs(places: Sequence[tuple[LaneId, int]], step: int) -> Iterator[tuple[LaneId, list[int]]]:
+    """Offsets of one lane that follow each other, at most so many at once."""
+    for lane, run in groupby(places, key=lambda place: place[0]):
+        offsets = [offset for _, offset in run]
+        for at in range(0, len(offsets), step):
+            yield lane, offsets[at : at + step]
 
 
 def _is_number(value: object) -> bool:

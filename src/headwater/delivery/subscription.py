@@ -318,7 +318,7 @@ class Subscription:
         """No ack came in time: what is in flight under exactly this lease failed, or is recalled behind what did."""
         lane, changes = self._ledger.lane_of(lease), Changes()
         error = f"no ack within {self.options.ack_timeout_s:g} s"
-        for offset in lease.offsets:
+        for offset in lease.offsets if lease.begun is None else sorted(lease.begun):
             # The first of each chain fails, which recalls the others of it before the loop gets to them.
             if lane.in_flight.get(offset) is lease:
                 self._fail(lane, offset, Event.TIMEOUT, error, None, now, changes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.clock import to_datetime
 from headwater.delivery.start import Start
-from headwater.errors import Malformed, NotFound
+from headwater.errors import Malformed, NotAllowed, NotFound
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.topics.name import check_filter
@@ -112,7 +112,11 @@ class Answers:
                     for one in bus.retained(request.filter)
                 ]
             case requests.Subscriptions():
-                return lambda: [one for one in bus.subscriptions() if self._sees(session, one.filter)]
+                return lambda: [
+                    one
+                    for one in bus.subscriptions()
+                    if self._sees(session, one.filter) and not self._is_of_another(session, one.id)
+                ]
             case requests.Ends():
                 return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
             case requests.Events():
@@ -181,6 +185,13 @@ class Answers:
         if row is None:
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
         self._broker.check_subscribe(session.row.user, session.row.id, row.options.filter)
+        if self._is_of_another(session, name):
+            raise NotAllowed(f'"{name}" is another session\'s own subscription')
+
+    def _is_of_another(self, session: Session, name: str) -> bool:
+        """Whether a subscription is of another session, whose id is nobody else's business."""
+        owner = self._broker.sessions.owner_of(name)
+        return owner is not None and owner != session.row.id and not self._broker.is_admin(session.row.user)
 
     def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
         bus = self._broker.bus

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from headwater.server.sessions import Sessions
 
 
+GUESS_DELAY_S = 0.25
+"""How long the answer to a first wrong secret is held back; it doubles with each one after."""
+
+
 class Broker:
     """Decides for the whole server."""
 
@@ -38,7 +42,8 @@ class Broker:
         self.clients.clients_max = serving.clients_max
         self.acl: Acl = bus.acl
         self.acl.rules_max = serving.rules_max
-        self.guesses = Guesses(self.clock, delay_s_max=serving.guess_delay_s_max)
+        longest_s = serving.guess_delay_s_max
+        self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
         self._is_open = serving.auth == "none"
 
@@ -52,7 +57,10 @@ class Broker:
 
     def check_publish(self, user: str, session: str, root: str, names: tuple[str, ...]) -> None:
         """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
-        if self._is_open or root == REPLY_ROOT:  # whoever was asked may answer: the topic's name is the secret
+        if self._is_open:
+            return
+        if root == REPLY_ROOT:
+            self._check_reply(user, names)
             return
         self.acl.check_publish_all(user, names)
         known = self.bus.inside.roots.get(root)
@@ -61,6 +69,18 @@ class Broker:
         fresh = [name for name in names if known is None or not known.has(name)]
         for name in fresh:
             self.acl.check_create(user, name)
+        if fresh:
+            self._topics.take(user, len(fresh))
+
+    def _check_reply(self, user: str, names: tuple[str, ...]) -> None:
+        """Whoever was asked may answer: the topic's name is the secret. Others count as topics that it makes."""
+        known = self.bus.inside.roots.get(REPLY_ROOT)
+        asked = f"{REPLY_ROOT}/"
+        fresh = [
+            name
+            for name in names
+            if not (known is not None and known.has(name)) and not self.sessions.has(name.removeprefix(asked))
+        ]
         if fresh:
             self._topics.take(user, len(fresh))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, Malformed
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
+FRAME_BYTES_PER_S = 64 * 1024
+"""A frame that comes at this speed may take as long as it likes."""
+EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -32,10 +35,14 @@ class Connection(asyncio.BufferedProtocol):
         "_publish_bytes",
         "_publishes",
         "_reader",
+        "_requests",
         "_transport",
+        "_unsent_bytes",
         "address",
         "begun_s",
         "client_id",
+        "closed_s",
+        "frame_s",
         "greeting",
         "has_secret",
         "heard_s",
@@ -61,14 +68,20 @@ class Connection(asyncio.BufferedProtocol):
         """What the listener keeps until the handshake is through."""
         self.begun_s = 0.0
         self.heard_s = 0.0
+        self.frame_s = 0.0
+        """When a frame last ended, or one began."""
+        self.closed_s = 0.0
+        """When it was closed, though bytes may wait to be sent."""
         self.written_s = 0.0
-        """When the transport last had room."""
+        """When the client last took something, or the transport last had room."""
         self.is_writable = True
         self.is_closed = False
         self._holds = 0
         self._publishes = 0
         self._publish_bytes = 0
+        self._requests = 0
         self._is_full = False
+        self._unsent_bytes = 0
         self._reader = FrameReader(listener.serving.hello_bytes_max)
         self._transport: asyncio.Transport | None = None
 
@@ -76,10 +89,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        limit = self.listener.serving.write_bytes_max
-        self._transport.set_write_buffer_limits(high=limit, low=limit // 4)
+        self._limit_writes(self.listener.serving.hello_bytes_max)
         self.begun_s = self.heard_s = self.listener.loop.time()
         self.listener.on_connection(self)
+
+    def _limit_writes(self, bytes_max: int) -> None:
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=bytes_max, low=bytes_max // 4)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.listener.buffer
@@ -87,7 +103,11 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_s = self.listener.loop.time()
         try:
-            self._take(self._reader.feed(self.listener.buffer[:nbytes]))
+            had_begun = self._reader.waiting_bytes
+            frames = self._reader.feed(self.listener.buffer[:nbytes])
+            if frames or not had_begun:
+                self.frame_s = self.heard_s
+            self._take(frames)
             if self._reader.error is not None and not self.is_closed:
                 raise self._reader.error
         except HeadwaterError as error:
@@ -95,17 +115,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frames: list[Frame]) -> None:
         if frames and self.session is not None:
+            if self.state is not handshake.State.REGISTERED:
+                raise Malformed(EARLY)
             self._check(frames)
             self.session.tell(frames)
             return
         for place, frame in enumerate(frames):
             if self.is_closed:
                 return
+            if self._holds:
+                # A login or a registration is not through: what comes behind it must not be taken for what comes after.
+                raise Malformed(EARLY)
             self.state = handshake.step(self.state, frame)
             self.listener.on_frame(self, frame)
             if self.session is not None:
-                self._check(frames[place + 1 :])
-                self.session.tell(frames[place + 1 :])
+                if frames[place + 1 :]:
+                    raise Malformed(EARLY)
                 return
 
     def _check(self, frames: list[Frame]) -> None:
@@ -122,6 +147,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self.is_writable = False
         self.written_s = self.listener.loop.time()
+        self._unsent_bytes = self.waiting_bytes
         self.hold()
 
     def resume_writing(self) -> None:
@@ -142,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read on, unless somebody else holds."""
         self._holds -= 1
         if self._holds == 0 and self._transport is not None and not self.is_closed:
-            self.heard_s = self.listener.loop.time()
+            self.heard_s = self.frame_s = self.listener.loop.time()
             self._transport.resume_reading()
 
     @property
@@ -176,11 +202,24 @@ class Connection(asyncio.BufferedProtocol):
             self._is_full = False
             self.release()
 
+    def on_request(self) -> None:
+        """One more request is worked on."""
+        self._requests += 1
+        if self._requests == self.listener.serving.requests_in_flight_max:
+            self.hold()
+
+    def on_answered(self) -> None:
+        """A request is answered."""
+        if self._requests == self.listener.serving.requests_in_flight_max:
+            self.release()
+        self._requests -= 1
+
     # Others send.
 
     def open(self, frame_bytes_max: int) -> None:
-        """The handshake is through: frames may be long from here on."""
+        """The handshake is through: frames may be long from here on, and more may wait to be sent."""
         self._reader.bytes_max = frame_bytes_max
+        self._limit_writes(self.listener.serving.write_bytes_max)
 
     def write(self, data: bytes) -> None:
         """Send bytes, in the order of these calls."""
@@ -195,6 +234,21 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
+
+    def is_stalled(self, now_s: float) -> bool:
+        """Whether bytes wait for a client that has taken none of them for too long."""
+        if self.is_writable:
+            return False
+        waiting = self.waiting_bytes
+        if waiting < self._unsent_bytes:
+            self.written_s = now_s
+        self._unsent_bytes = waiting
+        return now_s - self.written_s > self.listener.serving.write_stalled_s
+
+    def is_dripping(self, now_s: float) -> bool:
+        """Whether a frame has begun that does not get on."""
+        waiting = self._reader.waiting_bytes
+        return bool(waiting) and now_s - self.frame_s > self.listener.serving.frame_s + waiting / FRAME_BYTES_PER_S
 
     @property
     def waiting_bytes(self) -> int:
@@ -217,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send what waits, then end."""
         if not self.is_closed and self._transport is not None:
             self.is_closed = True
+            self.closed_s = self.listener.loop.time()
             self._transport.close()
 
     def abort(self) -> None:

@@ -19,6 +19,7 @@ from headwater.access.scram import ServerLogin
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut, Unauthenticated
 from headwater.server.connection import Connection
+from headwater.server.log import Log
 from headwater.server.tls import peer_name
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, Kind, pack
@@ -33,7 +34,7 @@ READ_BYTES = 256 * 1024
 FRAME_SLACK_BYTES = 4096
 """What a frame may have besides its batch."""
 
-log = logging.getLogger("headwater.server")
+log = Log("headwater.server")
 
 
 class Listener:
@@ -90,7 +91,7 @@ class Listener:
 
     def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
-        log.info("refused address=%s user=%s error=%s", connection.address, connection.user or "-", error)
+        log.at_will(logging.INFO, "refused", address=connection.address, user=connection.user or "-", error=str(error))
 
     # The handshake
 
@@ -159,11 +160,32 @@ class Listener:
         if not isinstance(login, ServerLogin):
             self._welcome(connection, b"")
             return
+        # Who has guessed wrong at this name waits before it is looked at the next guess: one who hangs up early to
+        # guess again has learned nothing.
+        delay_s = self._broker.guesses.delay_s(self._guesser(connection, login))
+        if delay_s:
+            connection.hold()
+            self.loop.call_later(delay_s, self._prove_later, connection, login, response.final)
+        else:
+            self._prove(connection, login, response.final)
+
+    def _guesser(self, connection: Connection, login: ServerLogin) -> str:
+        return f"{login.claimed_user}@{connection.address}"
+
+    def _prove_later(self, connection: Connection, login: ServerLogin, final: bytes) -> None:
+        if not connection.is_closed:
+            connection.release()
+            try:
+                self._prove(connection, login, final)
+            except HeadwaterError as error:
+                connection.refuse(error)
+
+    def _prove(self, connection: Connection, login: ServerLogin, proof: bytes) -> None:
         # One who guesses at many names from one place waits as long as one who guesses at one name.
-        keys = (f"{login.claimed_user}@{connection.address}", connection.address)
+        keys = (self._guesser(connection, login), connection.address)
         guesses = self._broker.guesses
         try:
-            final = login.final(response.final)
+            final = login.final(proof)
         except Unauthenticated as error:
             for key in keys:
                 guesses.failed(key)
@@ -190,6 +212,8 @@ class Listener:
         request = read_request(frame)
         if not isinstance(request, Register):
             raise Malformed("the first request of a connection is a registration")
+        if not connection.user:
+            raise Unauthenticated("nobody has logged in here")
         connection.hold()
 
         def registered(answer: Registered | None, error: BaseException | None) -> None:
@@ -211,21 +235,29 @@ class Listener:
 
     @property
     def _sweep_s(self) -> float:
-        return max(0.05, min(1.0, self.serving.keepalive_s / 4, self.serving.handshake_s / 4))
+        serving = self.serving
+        shortest_s = min(serving.keepalive_s, serving.handshake_s, serving.frame_s, serving.linger_s)
+        return max(0.05, min(1.0, shortest_s / 4))
 
     def _sweep(self) -> None:
         """Look after all connections at once: a timer for each would cost more than the connection."""
         self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
         now_s, serving = self.loop.time(), self.serving
         for connection in tuple(self._greeting):
-            if now_s - connection.begun_s > serving.handshake_s and not connection.is_held:
+            is_waited_for = connection.is_held and connection.is_writable
+            if now_s - connection.begun_s > serving.handshake_s and not is_waited_for:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
         ping = pack(Kind.PING)
-        for connection in self._connections:
-            if not connection.is_writable and now_s - connection.written_s > serving.write_stalled_s:
+        for connection in tuple(self._connections):
+            if connection.is_closed:
+                if now_s - connection.closed_s > serving.linger_s:
+                    connection.abort()
+            elif connection.is_stalled(now_s):
                 connection.abort()
             elif connection.is_held:
                 continue
+            elif connection.is_dripping(now_s):
+                connection.refuse(Malformed("a frame has begun and does not end (frame_s)"))
             elif now_s - connection.heard_s > 2 * serving.keepalive_s:
                 connection.say_goodbye(TimedOut("nothing was heard of you, not even an answer to PING"))
             elif now_s - connection.heard_s > serving.keepalive_s and connection.session is not None:

@@ -95,11 +95,11 @@ class Signals:
 
     def _reload(self) -> None:
         try:
-            self._server.reload()
+            is_whole = self._server.reload()
         except Exception:  # whatever a file or a row holds, those who are connected stay so
             log.error("reload-failed")
         else:
-            log.info("reloaded")
+            log.info("reloaded", certificates="new" if is_whole else "kept")
 
 
 def _unable_to_listen(error: OSError, serving: Serving, is_socket: bool) -> HeadwaterError:

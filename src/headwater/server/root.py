@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from headwater.server.connection import Connection
 
 
+AGAIN_S = 0.002
+"""How long a publish waits for a group that others have filled."""
+
+
 class Served(Publish):
     """A publish of a client, and how to answer it."""
 
@@ -49,6 +53,7 @@ class Entry:
     """Where publishes enter, for all sessions."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, desk: Desk, roots: Roots) -> None:
+        self._loop = loop
         self._bell = Bell(loop, self._answer)
         self._desk = desk
         self._roots = roots
@@ -71,10 +76,17 @@ class Entry:
     def commit(self, item: Served) -> None:
         """Have it committed; its client hears of it."""
         self._in_flight += 1
-        if self._waiting or self._roots.commit.is_full:
-            self._waiting.append(item)
-            return
-        self._roots.commit.submit(item)
+        self._waiting.append(item)
+        if len(self._waiting) == 1:
+            self._submit()
+
+    def _submit(self) -> None:
+        """Have committed what there is room for."""
+        while self._waiting and not self._roots.commit.is_full:
+            self._roots.commit.submit(self._waiting.popleft())
+        if self._waiting and len(self._waiting) == self._in_flight:
+            # Others have filled the group, so that none of ours will tell when there is room.
+            self._loop.call_later(AGAIN_S, self._submit)
 
     def on_done(self, item: Served) -> None:
         """An item is finished; from the thread that commits."""
@@ -90,8 +102,7 @@ class Entry:
             self._in_flight -= 1
         for connection, items in by_connection.items():
             connection.on_published(sum(item.weight for item in items), len(items), answers(items))
-        while self._waiting and not self._roots.commit.is_full:
-            self._roots.commit.submit(self._waiting.popleft())
+        self._submit()
         if not self._in_flight:
             waiting, self._on_empty = self._on_empty, []
             for call in waiting:

@@ -7,7 +7,6 @@ what blocks run in threads beside it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from headwater.bus import Bus
@@ -19,6 +18,7 @@ from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.exposure import check_exposure
 from headwater.server.listener import Listener
+from headwater.server.log import Log
 from headwater.server.root import Entry
 from headwater.server.sessions import Sessions
 from headwater.server.tls import Tls, open_tls
@@ -29,7 +29,7 @@ WORKERS = 8
 BACKLOG = 4096
 """Connections that the system holds until they are accepted."""
 
-log = logging.getLogger("headwater.server")
+log = Log("headwater.server")
 
 
 class Server:
@@ -55,6 +55,7 @@ class Server:
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions
         self.listener = Listener(loop, self.broker, self.bus.config, self.serving)
+        self.broker.acl.on_change = self._on_rules
         try:
             await self._listen(loop)
         except OSError as error:
@@ -67,7 +68,13 @@ class Server:
         serving = self.serving
         context = self._tls.context if self._tls is not None else None
         server = await loop.create_server(
-            self._greet, serving.host, serving.port, ssl=context, backlog=BACKLOG, reuse_address=True
+            self._greet,
+            serving.host,
+            serving.port,
+            ssl=context,
+            ssl_handshake_timeout=serving.handshake_s if context is not None else None,
+            backlog=BACKLOG,
+            reuse_address=True,
         )
         self._servers.append(server)
         self._port = server.sockets[0].getsockname()[1]
@@ -91,26 +98,32 @@ class Server:
         host = f"[{self.serving.host}]" if ":" in self.serving.host else self.serving.host
         return f"{scheme}://{host}:{self._port}"
 
-    def reload(self) -> None:
-        """Read certificates, clients and rules again."""
-        if self._tls is not None:
-            self._tls.reload()
+    def reload(self) -> bool:
+        """Read certificates, clients and rules again; False if the certificates are bad, and the old ones stay."""
         self.broker.clients.reload()
         self.broker.acl.reload()
         self.sessions.recheck()
+        return self._tls is None or self._tls.reload()
+
+    def _on_rules(self) -> None:
+        """Rules have changed, by whatever thread: whoever has lost a right loses it now."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.sessions.recheck)
 
     async def drain(self) -> None:
         """Take nobody in any more, finish what is under way, and tell the clients."""
         self._is_stopping = True
         for server in self._servers:
             server.close()
+        for connection in self.listener.connections:
+            connection.hold()
         finished = asyncio.Event()
         self.entry.when_empty(finished.set)
         try:
             async with asyncio.timeout(self.serving.drain_s):
                 await finished.wait()
         except TimeoutError:
-            log.warning("drain-timeout seconds=%s", self.serving.drain_s)
+            log.warning("drain-timeout", seconds=self.serving.drain_s)
         self.listener.drain(lambda connection: connection.say_goodbye(Closed("the server is stopping"), reconnect=True))
         await self._emptied()
 
@@ -126,6 +139,7 @@ class Server:
         """End; what is stored stays, sessions included."""
         if not self._is_stopping:
             await self.drain()
+        self.broker.acl.on_change = None
         await self.sessions.close()
         self.listener.close()
         await self._loop.run_in_executor(None, self._executor.shutdown)
@@ -133,6 +147,4 @@ class Server:
 
     def _remove_socket(self) -> None:
         if self.serving.unix_path:
-            files = DiskFiles()
-            if files.exists(self.serving.unix_path):
-                files.remove(self.serving.unix_path)
+            DiskFiles().remove_socket(self.serving.unix_path)

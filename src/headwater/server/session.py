@@ -8,9 +8,9 @@ back; an answer of one connection never reaches another.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -27,6 +27,7 @@ from headwater.errors import Failed as StorageFailed
 from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
+from headwater.server.log import Log
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
@@ -34,9 +35,9 @@ from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
 
 if TYPE_CHECKING:
-    from headwater.server.sessions import SessionRow, Sessions
+    from headwater.server.sessions import SessionRow, Sessions, SubscriptionOf
 
-log = logging.getLogger("headwater.server")
+log = Log("headwater.server")
 
 RESTARTS_MAX = 3
 """Times that a subscriber is started again by itself; then its client is told to subscribe again."""
@@ -48,7 +49,7 @@ S = TypeVar("S", Live, Reading)
 class Session(Actor):
     """One client's session."""
 
-    __slots__ = ("_desk", "_numbers", "_restarts", "connection", "is_ended", "row", "sessions", "subscribers")
+    __slots__ = ("_desk", "_names", "_numbers", "_restarts", "connection", "is_ended", "row", "sessions", "subscribers")
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(self, sessions.serving.mailbox_max)
@@ -59,6 +60,8 @@ class Session(Actor):
         self.is_ended = False
         self._numbers: set[int] = set()
         """Subscriptions that are being made."""
+        self._names: set[str] = set()
+        """Ids of the durable ones among them."""
         self._restarts: dict[int, int] = {}
         self._desk: Desk | None = None
 
@@ -81,7 +84,22 @@ class Session(Actor):
             return
         for one in self.row.subscriptions:
             if one.number not in self.subscribers:
-                self._attach_durable(one.number, one.kind, one.id, one.filter, (one.credit_messages, one.credit_bytes))
+                self._numbers.add(one.number)
+                self._attach_durable(
+                    one.number,
+                    one.kind,
+                    one.id,
+                    one.filter,
+                    (one.credit_messages, one.credit_bytes),
+                    partial(self._resumed, one),
+                )
+
+    def _resumed(self, one: SubscriptionOf, subscriber: DurableSubscriber | None, error: BaseException | None) -> None:
+        self._numbers.discard(one.number)
+        if subscriber is None and error is not None:
+            self._tell_ended(one.number, error)
+            if isinstance(error, NotAllowed):
+                self._drop(one)
 
     def on_lost(self, connection: Connection) -> None:
         """The connection is gone; the session stays, for a while."""
@@ -126,18 +144,32 @@ class Session(Actor):
         if connection is not None:
             connection.session = None
             connection.say_goodbye(Closed("the session has ended; register anew"))
-        own = [one.id for one in self.row.subscriptions if one.kind == "session"]
         self._detach_all()
-        for name in own:
-            self._delete(name)
+        self._later(self._delete_own, lambda _, error: self._ended(error))
 
-    def _delete(self, name: str) -> None:
-        bus = self.sessions.broker.bus
-        self._later(lambda: bus.unsubscribe(name), lambda _, error: self._note(error))
+    def _delete_own(self) -> None:
+        """Whatever of it is stored, also what a crash kept from being noted in the session."""
+        for name in self.sessions.subscriptions_of(self.row.id):
+            try:
+                self.sessions.broker.bus.unsubscribe(name)
+            except NotFound:
+                pass
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._note(error)
+        if error is None:
+            self.sessions.forget(self.row)
+
+    def _drop(self, one: SubscriptionOf) -> None:
+        """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""
+        self._drop_row(one.id)
+        if one.kind == "session":
+            bus = self.sessions.broker.bus
+            self._later(lambda: bus.unsubscribe(one.id), lambda _, error: self._note(error))
 
     def _note(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, NotFound | Closed):
-            log.error("session-trouble session=%s error=%r", self.row.id, error)
+            log.error("session-trouble", session=self.row.id, error=repr(error))
 
     # Frames
 
@@ -208,7 +240,7 @@ class Session(Actor):
             connection.write(pack(Kind.REPLY, id, encode(value)))
             return
         if not isinstance(error, HeadwaterError):
-            log.error("request-failed session=%s error=%r", self.row.id, error, exc_info=error)
+            log.error("request-failed", session=self.row.id, error=repr(error))
         connection.write(pack_error(id, error))
 
     def answer_when(self, id: int, future: Future[object]) -> None:
@@ -225,13 +257,24 @@ class Session(Actor):
     def _later(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
         """Blocking work: in a thread, after what this session gave before."""
         if self._desk is None:
-            sessions = self.sessions
-            self._desk = Desk(sessions.loop, sessions.executor, sessions.serving.requests_in_flight_max)
+            self._desk = Desk(self.sessions.loop, self.sessions.executor)
         self._desk.do(work, then)
+
+    def _for_client(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
+        """The same for a request; while too many of them wait, nothing more is read."""
+        connection = self.connection
+        assert connection is not None
+        connection.on_request()
+
+        def done(value: Any, error: BaseException | None) -> None:
+            connection.on_answered()
+            then(value, error)
+
+        self._later(work, done)
 
     def _ask(self, id: int, work: Callable[[], Any]) -> None:
         connection = self.connection
-        self._later(work, lambda value, error: self.reply(connection, id, value, error))
+        self._for_client(work, lambda value, error: self.reply(connection, id, value, error))
 
     # Requests
 
@@ -277,6 +320,9 @@ class Session(Actor):
             raise Malformed(f"subscription number {request.number} is out of range; use 1 to {(1 << 32) - 1}")
         if min(request.credit_messages, request.credit_bytes) < 0:
             raise Malformed("credit is never less than 0")
+        if request.kind in ("named", "session") and self._name_of(request) in self._names:
+            self._for_client(lambda: None, lambda _, error: self._subscribe_again(id, request, error))
+            return
         existing = self._existing(request)
         if existing is not None:
             self.reply(self.connection, id, existing, None)
@@ -295,6 +341,18 @@ class Session(Actor):
             self._subscribe_live(id, request, credit)
         else:
             self._read(id, request, credit)
+
+    def _subscribe_again(self, id: int, request: Subscribe, error: BaseException | None) -> None:
+        """What was being made when it was asked for is there by now, or is not."""
+        connection = self.connection
+        if connection is None:
+            return
+        try:
+            if error is not None:
+                raise error
+            self._on_subscribe(id, request)
+        except HeadwaterError as refusal:
+            self.reply(connection, id, None, refusal)
 
     def _existing(self, request: Subscribe) -> Subscribed | None:
         """The durable subscription that is asked for, if this session has it already."""
@@ -361,7 +419,7 @@ class Session(Actor):
         name: str,
         filter: str,
         credit: tuple[int, int],
-        made: Callable[[DurableSubscriber | None, BaseException | None], None] | None = None,
+        made: Callable[[DurableSubscriber | None, BaseException | None], None],
         fresh: tuple[Options, dict[str, Any], Any] | None = None,
     ) -> None:
         """Have a durable subscription served to this session's connection."""
@@ -369,32 +427,43 @@ class Session(Actor):
         ticket = Remote()
         options, given, start = fresh or (Options(id=name, filter=filter), {}, "latest")
         connection = self.connection
+        self._names.add(name)
 
         def attach() -> Any:
             return inside.roots.commit.run(lambda: inside.dispatcher.attach(options, given, start, ticket))
 
         def attached(durable: Any, error: BaseException | None) -> None:
-            if error is None and (self.connection is not connection or self.is_ended):
-                # The client has left meanwhile.
-                detach = inside.dispatcher.detach
-                self._later(
-                    lambda: inside.roots.commit.run(lambda: detach(durable, ticket)),
-                    lambda _, error: self._note(error),
-                )
-                error = Closed("the connection was lost")
+            self._names.discard(name)
+            if error is None:
+                error = self._objection(connection, filter)
+                if error is not None:
+                    detach = inside.dispatcher.detach
+                    self._later(
+                        lambda: inside.roots.commit.run(lambda: detach(durable, ticket)),
+                        lambda _, error: self._note(error),
+                    )
             if error is not None:
-                if made is None:
-                    self._tell_ended(number, error)
-                else:
-                    made(None, error)
+                made(None, error)
                 return
             subscriber = DurableSubscriber(self, number, kind, durable, ticket, credit)
             self.subscribers[number] = subscriber
-            if made is not None:
-                made(subscriber, None)
+            made(subscriber, None)
             subscriber.ring()
 
-        self._later(attach, attached)
+        if fresh is None:
+            self._later(attach, attached)
+        else:
+            self._for_client(attach, attached)
+
+    def _objection(self, connection: Connection | None, filter: str) -> HeadwaterError | None:
+        """Why something that was made for a connection is not wanted any more: its client left, or lost the right."""
+        if self.connection is not connection or self.is_ended:
+            return Closed("the connection was lost")
+        try:
+            self.sessions.broker.check_subscribe(self.row.user, self.row.id, filter)
+        except NotAllowed as error:
+            return error
+        return None
 
     def _subscribe_live(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
         bus = self.sessions.broker.bus
@@ -425,16 +494,17 @@ class Session(Actor):
 
         def made(source: S, error: BaseException | None) -> None:
             self._numbers.discard(request.number)
-            if error is None and connection is not self.connection:
-                self._later(source.close, lambda _, error: self._note(error))
-                return
+            if error is None:
+                error = self._objection(connection, request.filter)
+                if error is not None:
+                    self._later(source.close, lambda _, error: self._note(error))
             answer = Subscribed(number=request.number, id=None, filter=request.filter, kind=request.kind)
             self.reply(connection, id, answer, error)
             if error is None:
                 subscriber = self.subscribers[request.number] = serve(source)
                 subscriber.ring()
 
-        self._later(make, made)
+        self._for_client(make, made)
 
     # Leaving
 
@@ -446,7 +516,7 @@ class Session(Actor):
         self._let_go(subscriber)
         if subscriber.id is not None and subscriber.kind == "named":
             self._drop_row(subscriber.id)
-        self._later(lambda: None, lambda value, error: self.reply(connection, id, value, error))
+        self._for_client(lambda: None, lambda value, error: self.reply(connection, id, value, error))
 
     def _on_unsubscribe(self, id: int, name: str) -> None:
         sessions = self.sessions
@@ -494,7 +564,7 @@ class Session(Actor):
         """A subscriber of this session has failed, or the session itself at one message."""
         if isinstance(actor, Subscriber) and isinstance(error, HeadwaterError):
             raise error  # an answer to what the client asked of it
-        log.error("actor-failed actor=%s session=%s error=%r", type(actor).__name__, self.row.id, error, exc_info=error)
+        log.error("actor-failed", actor=type(actor).__name__, session=self.row.id, error=repr(error))
         if isinstance(actor, Subscriber):
             self._restart(actor)
         elif self.connection is not None:
@@ -512,15 +582,13 @@ class Session(Actor):
         if not isinstance(failed, DurableSubscriber) or times > RESTARTS_MAX:
             self._tell_ended(failed.number, again)
             return
-        credit = next(
-            ((one.credit_messages, one.credit_bytes) for one in self.row.subscriptions if one.id == failed.id), (0, 0)
-        )
+        failed.recall_all()
 
         def made(subscriber: DurableSubscriber | None, _: BaseException | None) -> None:
             if subscriber is None:
                 self._tell_ended(failed.number, again)
 
-        self._attach_durable(failed.number, failed.kind, failed.id or "", failed.filter, credit, made)
+        self._attach_durable(failed.number, failed.kind, failed.id or "", failed.filter, failed.credit, made)
 
     # Rights
 
@@ -538,10 +606,6 @@ class Session(Actor):
                     broker.check_subscribe(self.row.user, self.row.id, subscriber.filter)
                 except NotAllowed as error:
                     self.on_ended(subscriber, error)
-                    if subscriber.id is not None:
-                        self._drop_row(subscriber.id)
-                        if subscriber.kind == "session":
-                            self._delete(subscriber.id)
         for one in self.row.subscriptions:
-            if one.number not in self.subscribers and not broker.may_subscribe(self.row.user, self.row.id, one.filter):
-                self._drop_row(one.id)
+            if not broker.may_subscribe(self.row.user, self.row.id, one.filter):
+                self._drop(one)

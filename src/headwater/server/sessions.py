@@ -91,10 +91,18 @@ class Sessions:
         """Every session, connected or not."""
         return tuple(self._sessions.values())
 
+    def has(self, id: str) -> bool:
+        """Whether there is a session of this id."""
+        return id in self._sessions
+
     def owns(self, subscription: str) -> bool:
         """Whether a subscription's id is one of a session's own."""
+        return self.owner_of(subscription) is not None
+
+    def owner_of(self, subscription: str) -> str | None:
+        """The session that a subscription belongs to, going by its id."""
         session, colon, _ = subscription.partition(":")
-        return bool(colon) and session in self._sessions
+        return session if colon and session in self._sessions else None
 
     # Registration
 
@@ -133,10 +141,10 @@ class Sessions:
             raise NotFound("there is no such session, or no more; register without one, and subscribe again")
         if session.row.user != connection.user:
             raise NotAllowed(f'this session is not one of client "{connection.user}"; register without one')
-        self._stop_timer(session)
         if request.expire_after_s is not None:
             session.row = msgspec.structs.replace(session.row, expire_after_s=self._expire_after_s(request))
             self.keep(session.row)
+        self._stop_timer(session)
         session.attach(connection)
         there = tuple(
             Subscribed(number=one.number, id=one.id, filter=one.filter, kind=one.kind, existed=True)
@@ -192,8 +200,16 @@ class Sessions:
     def end(self, session: Session) -> None:
         """A session and its own subscriptions are gone; named ones stay."""
         self._forget(session)
-        self._write({rows.SESSION + session.row.id.encode(): None}, None)
         session.end()
+
+    def forget(self, row: SessionRow) -> None:
+        """Nothing is left of a session: now it is gone for good. A crash before this lets it end once more."""
+        self._write({rows.SESSION + row.id.encode(): None}, None)
+
+    def subscriptions_of(self, id: str) -> list[str]:
+        """A session's own subscriptions, as they are stored."""
+        prefix = rows.SUBSCRIPTION + f"{id}:".encode()
+        return [key[len(rows.SUBSCRIPTION) :].decode() for key, _ in self._state.scan(prefix)]
 
     def _forget(self, session: Session) -> None:
         self._stop_timer(session)

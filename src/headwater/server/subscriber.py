@@ -75,7 +75,18 @@ WAKE = Wake()
 class Subscriber(Actor):
     """One subscription of a session."""
 
-    __slots__ = ("_credit_bytes", "_credit_messages", "filter", "id", "is_left", "is_rung", "kind", "number", "session")
+    __slots__ = (
+        "_credit_bytes",
+        "_credit_messages",
+        "_rest",
+        "filter",
+        "id",
+        "is_left",
+        "is_rung",
+        "kind",
+        "number",
+        "session",
+    )
 
     def __init__(
         self, session: Session, number: int, kind: str, id: str | None, filter: str, credit: tuple[int, int]
@@ -91,6 +102,8 @@ class Subscriber(Actor):
         """Whether its session has let go of it."""
         self._credit_messages = 0
         self._credit_bytes = 0
+        self._rest: tuple[Batch, Sequence[int] | None] | None = None
+        """What is left of a batch for which there was not credit enough."""
         self._grant(*credit)
 
     def receive(self, message: Any) -> None:
@@ -117,6 +130,11 @@ class Subscriber(Actor):
         """It was rung."""
         self.tell(WAKE)
 
+    @property
+    def credit(self) -> tuple[int, int]:
+        """Messages and bytes that may still be sent."""
+        return max(0, self._credit_messages), max(0, self._credit_bytes)
+
     def _grant(self, messages: int, size: int) -> None:
         serving = self.session.sessions.serving
         self._credit_messages = min(self._credit_messages + messages, serving.credit_messages_max)
@@ -135,6 +153,13 @@ class Subscriber(Actor):
             and self._credit_messages > 0
             and self._credit_bytes > 0
         )
+
+    @property
+    def _room_bytes(self) -> int:
+        """What may be sent before it is to be looked again whether the client takes it."""
+        connection = self.session.connection
+        waiting = connection.waiting_bytes if connection is not None else 0
+        return max(1, min(self._credit_bytes, self.session.sessions.serving.write_bytes_max - waiting))
 
     def _serve(self) -> None:
         try:
@@ -179,6 +204,18 @@ class Subscriber(Actor):
         is_dense = places[-1] - first + 1 == len(places)
         deltas = None if is_dense else [place - first for place in places]
         self._send(root, header.first_offset + first, len(places), crc, body, deltas, lease)
+
+    def _send_some(self, batch: Batch, places: Sequence[int] | None) -> None:
+        """As much of a batch as there is credit for; the rest waits for more."""
+        there = range(batch.header.count) if places is None else places
+        room = self._credit_messages
+        if len(there) > room:
+            places, self._rest = there[:room], (batch, there[room:])
+        self._send_batch(batch, places)
+
+    def _take_rest(self) -> tuple[Batch, Sequence[int] | None] | None:
+        rest, self._rest = self._rest, None
+        return rest
 
     def _send_messages(self, root: str, messages: Sequence[Message], lease: int = 0) -> None:
         name = root.encode()
@@ -230,12 +267,12 @@ class LiveSubscriber(Subscriber):
         while self._may_send and (message := live.take_retained()) is not None:
             self._send_messages(message.root, [message])
         while self._may_send:
-            found = live.take_batch()
+            found = self._take_rest() or live.take_batch()
             if found is None:
                 break
             batch, places = live.still_valid(*found)
             if places is None or places:
-                self._send_batch(batch, places)
+                self._send_some(batch, places)
         if live.dropped != self._dropped:
             self._dropped = live.dropped
             self.notice("dropped", count=self._dropped)
@@ -259,7 +296,7 @@ class ReadingSubscriber(Subscriber):
     def _pump(self) -> None:
         while self._may_send:
             try:
-                found = self.reading.take_batch()
+                found = self._take_rest() or self.reading.take_batch()
             except Gap as gap:
                 self.notice("gap", gap)
                 continue
@@ -268,7 +305,7 @@ class ReadingSubscriber(Subscriber):
                     self.notice("over")
                     self.session.on_over(self)
                 return
-            self._send_batch(*found)
+            self._send_some(*found)
 
     def leave(self) -> Callable[[], object] | None:
         return self.reading.close
@@ -299,7 +336,7 @@ class DurableSubscriber(Subscriber):
         self._recall()
         while self._may_send:
             try:
-                found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX))
+                found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX), self._room_bytes)
             except Gap as gap:
                 self.notice("gap", gap)
                 continue
@@ -319,6 +356,14 @@ class DurableSubscriber(Subscriber):
             self._send_batch(handed.batch, handed.places, lease.number)
         else:
             self._send_messages(handed.root, handed.messages, lease.number)
+
+    def recall_all(self) -> None:
+        """Take back what the client has: it comes again from another subscriber."""
+        ranges = [(number, offset, offset) for number, (_, left, _) in self._leases.items() for offset in left]
+        self._leases = {}
+        connection = self.session.connection
+        if ranges and connection is not None:
+            connection.write(batches.pack_ranges(Kind.RECALL, self.number, 0, _merged(ranges)))
 
     def _recall(self) -> None:
         """Tell the client what was taken back from it."""
@@ -344,7 +389,7 @@ class DurableSubscriber(Subscriber):
 
     def _held(self, ranges: Sequence[Range]) -> Iterator[tuple[Lease, list[int]]]:
         """What the client means, of what it was given; Recalled (409) if it has nothing of it any more."""
-        for number, first, last in ranges:
+        for number, first, last in _merged(ranges):
             entry = self._leases.get(number)
             if entry is None:
                 raise Recalled(
@@ -369,10 +414,13 @@ class DurableSubscriber(Subscriber):
             self._forget(lease.number, offsets)
 
     def _taken(self, ranges: list[Range]) -> None:
-        for number, _, _ in ranges:
+        for number, first, last in _merged(ranges):
             entry = self._leases.get(number)
             if entry is not None:
-                self.durable.begin(entry[0])
+                offsets = entry[2]
+                taken = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
+                if taken:
+                    self.durable.begin(entry[0], taken)
 
     def _fail(self, id: int, request: requests.Nack | requests.Reject | requests.Extend) -> None:
         ((lease, _),) = self._held(((request.lease, request.offset, request.offset),))
@@ -396,7 +444,7 @@ class DurableSubscriber(Subscriber):
         return lambda: bus.inside.roots.commit.run(lambda: bus.inside.dispatcher.detach(durable, ticket))
 
 
-def _merged(ranges: list[Range]) -> list[Range]:
+def _merged(ranges: Sequence[Range]) -> list[Range]:
     """The same ranges, neighbours joined."""
     joined: list[Range] = []
     for number, first, last in sorted(ranges):

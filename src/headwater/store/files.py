@@ -17,12 +17,13 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import sys
 import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from headwater.errors import Owned
+from headwater.errors import Malformed, Owned
 
 IOV_MAX = 1024
 """Buffers that the kernel takes in one call."""
@@ -388,6 +389,16 @@ class DiskFiles:
             os.unlink(path)
         except FileNotFoundError:
             pass
+
+    def remove_socket(self, path: str) -> None:
+        """Remove a Unix socket that an earlier process left; whatever else has that name is refused."""
+        try:
+            mode = os.stat(path, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise Malformed(f'"{path}" is a file and no socket; choose another path for the Unix socket')
+        self.remove(path)
 
     def remove_tree(self, path: str) -> None:
         try:

@@ -148,7 +148,7 @@ class RocksState:
         options.create_if_missing(not read_only)
         options.set_max_log_file_size(1 << 20)
         options.set_keep_log_file_num(2)
-        options.set_recycle_log_file_num(2)
+        # Log files are not recycled: a secondary that meets one which was recycled after a checkpoint never opens.
         self._private: str | None = None
         try:
             if read_only:

@@ -190,6 +190,10 @@ class Root:
             )
         return stored
 
+    def is_stored(self, producer: str, sequence: int) -> bool:
+        """Whether a sequence, of a producer that stores them in order, is among those that were stored."""
+        return sequence <= self._producer(producer).last
+
     def _producer(self, name: str) -> Producer:
         known = self._producers.get(name)
         if known is None:

@@ -440,6 +440,21 @@ class Roots:
             if item.sequence == broken:
                 del self._broken[part.root, item.producer or ""]
 
+    def check_all(self, items: Sequence[Publish]) -> None:
+        """Refuse what would be refused of these, if they came together; in the committing role."""
+        joined: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+        for item in items:
+            for part in item.parts:
+                topics, retained = joined.setdefault(part.root, ({}, {}))
+                topics.update(dict.fromkeys(part.topics))
+                retained.update(dict.fromkeys(part.retained_topics))
+        parts = []
+        for name, (topics, retained) in joined.items():
+            part = Part(name, tuple(topics), (), ())
+            part.retain = [topic in retained for topic in topics]
+            parts.append(part)
+        self._check_quotas(Publish((), parts, 0, None, 0, is_one=False), parts)
+
     def _check_quotas(self, item: Publish, parts: list[Part]) -> None:
         config = self._config
         for part in parts:

@@ -95,6 +95,11 @@ class FrameReader:
         """Whether a frame has begun and not ended."""
         return self._partial is not None
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How much of a frame has come that has not ended."""
+        return 0 if self._partial is None else len(self._partial)
+
     def feed(self, received: bytes | memoryview) -> list[Frame]:
         """The frames that these bytes complete.
 

@@ -13,6 +13,7 @@ from rich.text import Text
 import headwater
 from headwater import Bus, Closed
 from headwater.cli.demo.house import ROOMS, House, Watcher
+from headwater.cli.demo.served import serve
 from headwater.cli.demo.stage import Stage, meter
 from headwater.cli.demo.thermostat import (
     FILTER,
@@ -45,6 +46,8 @@ def tell(folder: str, fast: bool) -> bool:
     with headwater.open(folder) as bus:
         _place(stage, bus)
         _follow(stage, bus, 2000 if fast else 20_000)
+    serve(stage, folder, 60 if fast else 400)
+    with headwater.open(folder) as bus:
         _look_round(stage, bus)
     stage.figure("the whole demo", f"{time.perf_counter() - start:.1f} s")
     return stage.end()

@@ -1,0 +1,60 @@
+"""Clients and rules of a server, as its administrators change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from headwater.wire import requests as wire
+
+Ask = Callable[[wire.Request], Any]
+"""Answers with what a request is answered with: for asyncio, an awaitable of it."""
+
+
+class Clients:
+    """`bus.clients`: who may come in."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def add(self, name: str, secret: str | None = None) -> Any:
+        """Let a client in; its id and its secret, which is drawn unless given, and told this once."""
+        return self._ask(wire.AddClient(name=name, secret=secret))
+
+    def rotate(self, name: str, secret: str | None = None) -> Any:
+        """Give a client another secret."""
+        return self._ask(wire.RotateClient(name=name, secret=secret))
+
+    def remove(self, name: str) -> Any:
+        """Let a client in no more."""
+        return self._ask(wire.RemoveClient(name=name))
+
+    def list(self) -> Any:
+        """Every client: `.id .name .created_us .rotated_us`."""
+        return self._ask(wire.ListClients())
+
+
+class Acl:
+    """`bus.acl`: who may do what."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def allow(self, user: str, action: str, filter: str) -> Any:
+        """Grant an action (publish, subscribe, create, admin) on what a filter matches."""
+        return self._change("allow", user, action, filter)
+
+    def deny(self, user: str, action: str, filter: str) -> Any:
+        """Forbid it, whatever else grants it."""
+        return self._change("deny", user, action, filter)
+
+    def remove(self, user: str, action: str, filter: str) -> Any:
+        """Take a rule back."""
+        return self._change("remove", user, action, filter)
+
+    def list(self) -> Any:
+        """Every rule: `.user .action .filter .allow`."""
+        return self._ask(wire.ListRules())
+
+    def _change(self, change: Literal["allow", "deny", "remove"], user: str, action: str, filter: str) -> Any:
+        return self._ask(wire.ChangeRule(change=change, user=user, action=action, filter=filter))

@@ -1,0 +1,75 @@
+"""A budget of bytes: whoever would go over it waits until others are done, in the order in which they came."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from headwater.errors import HeadwaterError
+
+
+class Budget:
+    """Bytes that may be under way at once; from any thread."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._used = 0
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._ended: HeadwaterError | None = None
+
+    @property
+    def used(self) -> int:
+        """Bytes that are under way."""
+        return self._used
+
+    def try_take(self, weight: int) -> bool:
+        """Take a share if it is there."""
+        with self._lock:
+            if self._ended is None and (self._waiting or not self._fits(weight)):
+                return False
+            self._used += weight
+            return True
+
+    def take(self, weight: int, go: Callable[[], None]) -> bool:
+        """Take a share; False if it is not there yet, and `go` is called, from any thread, once it was taken.
+
+        What is larger than the whole budget goes alone. Once the budget has ended all go, and look for themselves.
+        """
+        with self._lock:
+            if self._ended is None and (self._waiting or not self._fits(weight)):
+                self._waiting.append((weight, go))
+                return False
+            self._used += weight
+            return True
+
+    def _fits(self, weight: int) -> bool:
+        return self._used == 0 or self._used + weight <= self._bytes_max
+
+    def give_back(self, weight: int) -> None:
+        """A share is free again."""
+        going: list[Callable[[], None]] = []
+        with self._lock:
+            self._used -= weight
+            while self._waiting and self._fits(self._waiting[0][0]):
+                taken, go = self._waiting.popleft()
+                self._used += taken
+                going.append(go)
+        for go in going:
+            go()
+
+    def end(self, error: HeadwaterError) -> None:
+        """Nobody needs to wait any more."""
+        with self._lock:
+            self._ended = error
+            going = [go for _, go in self._waiting]
+            self._used += sum(weight for weight, _ in self._waiting)
+            self._waiting.clear()
+        for go in going:
+            go()
+
+    @property
+    def ended(self) -> HeadwaterError | None:
+        """Why nobody waits any more."""
+        return self._ended

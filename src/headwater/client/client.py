@@ -1,0 +1,542 @@
+"""The client: everything that is asked of a server, over a link that mends itself. In one event loop.
+
+The shells for threads (`client.bus`) and for asyncio (`client.aio`) stand on this. What a connection brings is handed
+on here: answers to publishes to the publisher, batches to their feeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from headwater.client.clock import ServedClock
+from headwater.client.feed import Feed, Verbs
+from headwater.client.link import Link, State
+from headwater.client.publisher import Call, Publisher
+from headwater.client.url import Address
+from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
+from headwater.config import Config, Connecting
+from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER
+from headwater.delivery.replay import After, check_after
+from headwater.delivery.start import Start, check_start
+from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
+from headwater.message import Message, Outgoing, Receipt
+from headwater.outgoing import Desk
+from headwater.requests import REPLY_ROOT, Replies, answer_headers
+from headwater.store.batch import checksum
+from headwater.topics.name import check_filter
+from headwater.topics.roots import Publish
+from headwater.wire import requests as wire
+from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_published, read_ranges
+from headwater.wire.frame import Frame, Kind
+from headwater.wire.handshake import Limits
+from headwater.wire.requests import Notice, Problem, Registered, decode, error_of
+
+RESUBSCRIBE_S = 0.5
+"""Delay before a subscription that the server ended, and asks for again, is made again; half of it drawn."""
+GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
+OPTIONS = (
+    "order",
+    "max_in_flight",
+    "ack_timeout_s",
+    "max_attempts",
+    "expire_after_s",
+    "on_gap",
+    "retry_delay_s",
+    "retry_delay_s_max",
+)
+REPLY_WINDOW = (1000, 8 * 1024 * 1024)
+
+
+class Client:
+    """A client of a server."""
+
+    def __init__(self, address: Address, settings: Connecting, clock: Clock | None = None) -> None:
+        self.address = address
+        self.settings = settings
+        self.clock = ServedClock(SteadyClock(clock or SystemClock()))
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self.config = Config()
+        self.desk = Desk(self.config, self.clock)
+        self.link = Link(address, settings, self.clock, self)
+        self.publisher = Publisher(self.link, settings, self.clock)
+        self.replies = Replies("", settings.requests_max)
+        self._feeds: dict[int, Feed] = {}
+        self._subscribes: dict[int, wire.Subscribe] = {}
+        self._next_number = 1
+        self._again: set[int] = set()
+        """Feeds that were made again since they last brought something."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: asyncio.Task[None] | None = None
+        self._reply_feed: Feed | None = None
+
+    async def open(self) -> None:
+        """Connect."""
+        await self.link.open()
+
+    async def close(self) -> None:
+        """Finish what is under way, as long as an answer may take, and leave."""
+        if self.link.state is State.CLOSED:
+            return
+        try:
+            async with asyncio.timeout(self.settings.request_timeout_s):
+                await self.publisher.drain()
+        except TimeoutError:
+            pass  # whoever waits is told that it is not known
+        connection = self.link.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if connection is not None:
+            await connection.gone()
+
+    # The link tells.
+
+    def on_up(self, registered: Registered) -> None:
+        """There is a connection: go on where the last one ended."""
+        self._learn(self.link.limits)
+        there = {found.number for found in registered.subscriptions}
+        for number, feed in tuple(self._feeds.items()):
+            if feed.is_open and not (registered.resumed and number in there and feed.is_durable):
+                self._spawn(self._subscribe_again(feed))
+        for number in there - self._feeds.keys():
+            self._spawn(self._leave(number))
+        if self._reply_feed is not None and self.replies.topic != self._reply_topic:
+            self._forget(self._reply_feed)
+            self._reply_feed = self._listening = None
+            self.replies.end()
+        self.publisher.on_up()
+
+    def _learn(self, limits: Limits) -> None:
+        """Check by the server's limits, before anything is sent."""
+        learned = Config(
+            batch_bytes_max=limits.batch_bytes_max,
+            message_bytes_max=limits.message_bytes_max,
+            key_bytes_max=limits.key_bytes_max,
+            headers_max=limits.headers_max,
+            header_bytes_max=limits.header_bytes_max,
+            topic_bytes_max=limits.topic_bytes_max,
+            topic_levels_max=limits.topic_levels_max,
+            root_bytes_max=limits.root_bytes_max,
+            producer_bytes_max=limits.producer_bytes_max,
+            producer_window=limits.producer_window,
+            max_in_flight_max=limits.max_in_flight_max,
+            request_timeout_s=self.settings.answer_timeout_s,
+            requests_max=self.settings.requests_max,
+        )
+        if learned != self.config:
+            self.config = learned
+            self.desk = Desk(learned, self.clock)
+
+    def on_down(self) -> None:
+        """The connection is lost: what was handed out on it is void."""
+        for feed in self._feeds.values():
+            feed.renew()
+
+    def on_end(self, error: HeadwaterError) -> None:
+        """There will be no connection any more."""
+        self.publisher.end(error)
+        self.replies.end()
+        said = Closed(BUS_CLOSED) if isinstance(error, Closed) else error
+        for feed in self._feeds.values():
+            feed.fail(said)
+
+    def on_writable(self) -> None:
+        """There is room for more."""
+        self.publisher.pump()
+
+    def on_batch_frame(self, frame: Frame) -> None:
+        """A frame about messages has arrived."""
+        match frame.kind:
+            case Kind.PUBLISHED:
+                self.publisher.on_published(read_published(frame))
+            case Kind.DELIVER:
+                self._on_deliver(frame)
+            case Kind.ERROR:
+                self.publisher.on_refused(frame.id, error_of(decode(frame.payload, Problem)))
+            case Kind.RECALL:
+                feed = self._feeds.get(frame.id)
+                if feed is not None:
+                    feed.recall(read_ranges(frame)[1])
+            case Kind.NOTICE:
+                self._on_notice(frame.id, decode(frame.payload, Notice))
+            case _:
+                raise Malformed(f"the server sent {Kind(frame.kind).name}, which is not for clients")
+
+    def _on_deliver(self, frame: Frame) -> None:
+        feed = self._feeds.get(frame.id)
+        if feed is None:
+            return  # we have left it
+        deliver = read_deliver(frame)
+        if checksum(deliver.body) != deliver.crc:
+            raise Malformed(f'a batch of "{deliver.root}" arrived damaged; the connection is made anew')
+        self._again.discard(frame.id)
+        feed.put(deliver)
+
+    def _on_notice(self, number: int, notice: Notice) -> None:
+        feed = self._feeds.get(number)
+        if feed is None:
+            return
+        error = error_of(notice.problem) if notice.problem is not None else None
+        match notice.what:
+            case "gap":
+                if isinstance(error, Gap):
+                    feed.put_gap(error)
+            case "dropped":
+                feed.drop(notice.count)
+            case "over":
+                feed.finish()
+                self._forget(feed)
+            case "ended":
+                self._on_ended(feed, error or Closed("the server ended the subscription; subscribe again"))
+
+    def _on_ended(self, feed: Feed, error: HeadwaterError) -> None:
+        """The server gave a subscription up: make it again if it says so, once; else its reader is told."""
+        if _asks_again(error) and feed.number not in self._again and feed.is_open:
+            self._again.add(feed.number)
+            feed.renew()
+            self._spawn(self._subscribe_again(feed, RESUBSCRIBE_S * random.uniform(0.5, 1.0)))
+            return
+        self._forget(feed)
+        feed.fail(error)
+
+    def _spawn(self, work: Any) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Publishing
+
+    def prepare(
+        self,
+        topic: str,
+        payload: bytes,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Publish | wire.Delay:
+        """A checked message; from any thread."""
+        item = self.desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        if deliver_at is None:
+            return item
+        part = item.parts[0]
+        given = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(map(tuple, headers))
+        return wire.Delay(
+            topic=topic,
+            payload=part.payloads[0],
+            deliver_at_us=from_datetime(deliver_at),
+            retain=retain,
+            key=part.keys[0] if part.keys is not None else None,
+            headers=given,  # type: ignore[arg-type]  # the desk has seen that they are pairs
+            ttl_s=ttl_s,
+        )
+
+    def prepare_many(
+        self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
+    ) -> Publish:
+        """Checked and encoded messages; from any thread."""
+        return self.desk.many(messages, producer, sequence)
+
+    async def delay(self, request: wire.Delay) -> Receipt:
+        """Have a message delivered later."""
+        answer: wire.Delayed = await self.link.request(request)
+        return Receipt(request.topic, 0, answer.time_us)
+
+    async def publish(self, item: Publish) -> Any:
+        """A receipt, or receipts, once it is on disk."""
+        budget, go = self.publisher.budget, self.loop.create_future()
+
+        def granted() -> None:
+            if go.cancelled():
+                budget.give_back(item.weight)
+            else:
+                go.set_result(None)
+
+        if not budget.take(item.weight, lambda: _call_soon(self.loop, granted)):
+            try:
+                await go
+            except asyncio.CancelledError:
+                if not go.cancelled():
+                    budget.give_back(item.weight)
+                raise
+        future = self.loop.create_future()
+        self.publisher.submit_here(Call(item, future))
+        return await future
+
+    # Subscribing
+
+    async def subscribe(self, asked: wire.Subscribe, verbs: Verbs, window: tuple[int, int] | None = None) -> Feed:
+        """A feed of what a subscription is sent; `number` and credit of the request are set here."""
+        window = window or (self.settings.prefetch_messages, self.settings.prefetch_bytes)
+        number, self._next_number = self._next_number, self._next_number + 1
+        feed = Feed(number, asked.kind, asked.filter, asked.id, window, self.clock, verbs, self._flush_soon)
+        request = _with(asked, number=number, credit_messages=window[0], credit_bytes=window[1])
+        self._feeds[number] = feed
+        self._subscribes[number] = request
+        try:
+            there: wire.Subscribed = await self.link.request(request)
+        except BaseException:
+            self._forget(feed)
+            raise
+        shared = self._feeds.get(there.number)
+        if shared is not None and shared is not feed:  # this session takes from it already: another reader of it
+            self._forget(feed)
+            shared.readers += 1
+            return shared
+        if number in self._feeds:
+            feed.is_open = True
+        return feed
+
+    async def unsubscribe(self, id: str) -> None:
+        """Delete a durable subscription; who reads it here is told."""
+        await self.link.request(wire.Unsubscribe(id=id))
+        for feed in [feed for feed in self._feeds.values() if feed.id == id]:
+            self._forget(feed)
+            feed.fail(Closed(f'subscription "{id}" is closed; subscribe again to go on'))
+
+    def durable(self, filter: str, id: str, start: Start, options: Mapping[str, Any]) -> wire.Subscribe:
+        """A request for a durable subscription; from any thread."""
+        check_filter(filter, self.config)
+        check_start(filter, start)
+        given = {name: options[name] for name in OPTIONS if options.get(name) is not None}
+        moment = from_datetime(start) if isinstance(start, datetime) else None
+        if not isinstance(id, str):
+            raise Malformed(f"a subscription's id is a str, not {type(id).__name__}")
+        return wire.Subscribe(
+            number=0,
+            filter=filter,
+            kind="named",
+            id=id,
+            start="latest" if isinstance(start, datetime) else start,  # type: ignore[arg-type]  # it was checked
+            start_us=moment,
+            options=given,
+        )
+
+    def live(self, filter: str, when_full: str, start: Start, options: Mapping[str, Any]) -> wire.Subscribe:
+        """A request for a live subscription; from any thread."""
+        check_filter(filter, self.config)
+        check_start(filter, start)
+        given = [name for name in OPTIONS if options.get(name) is not None]
+        if given or start != "latest":
+            asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
+            raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")
+        if when_full not in ("drop_oldest", "disconnect"):
+            raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
+        return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
+
+    def history(self, filter: str, after: After, since: datetime | None, follows: bool) -> wire.Subscribe:
+        """A request for history; from any thread."""
+        check_filter(filter, self.config)
+        check_after(filter, after, since)
+        return wire.Subscribe(
+            number=0,
+            filter=filter,
+            kind="follow" if follows else "replay",
+            after=dict(after) if isinstance(after, Mapping) else after,
+            since_us=from_datetime(since) if since is not None else None,
+        )
+
+    async def _subscribe_again(self, feed: Feed, delay_s: float = 0.0) -> None:
+        """Make a subscription on a new connection; history goes on from where it got to."""
+        epoch = feed.epoch
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        if self._feeds.get(feed.number) is not feed or feed.epoch != epoch:
+            return
+        request = self._subscribes[feed.number]
+        if feed.kind in ("replay", "follow") and feed.places:
+            request = _further(request, feed.places)
+        feed.is_open = False
+        try:
+            await self.link.request(request)
+        except Disconnected:
+            feed.is_open = True
+            if feed.epoch == epoch and self.link.is_up:
+                self._spawn(self._subscribe_again(feed, RESUBSCRIBE_S))
+        except HeadwaterError as error:
+            if error.retryable and feed.number in self._feeds:
+                feed.is_open = True
+                self._spawn(self._subscribe_again(feed, RESUBSCRIBE_S * random.uniform(1.0, 2.0)))
+                return
+            self._forget(feed)
+            feed.fail(error)
+        else:
+            feed.is_open = True
+
+    def _forget(self, feed: Feed) -> None:
+        self._feeds.pop(feed.number, None)
+        self._subscribes.pop(feed.number, None)
+        self._again.discard(feed.number)
+
+    async def leave(self, feed: Feed) -> None:
+        """Take no more."""
+        feed.readers -= 1
+        if self._feeds.get(feed.number) is feed and not feed.readers:
+            self._forget(feed)
+            feed.fail(Closed(CLOSED_BY_USER))
+            if feed.is_open and self.link.is_up:
+                await self._leave(feed.number)
+
+    async def _leave(self, number: int) -> None:
+        try:
+            await self.link.request(wire.Leave(number=number))
+        except HeadwaterError:
+            return  # it is gone with its connection, or by itself
+
+    # Saying what became of messages
+
+    def _flush_soon(self, feed: Feed) -> None:
+        if threading.get_ident() == self.thread:
+            self.loop.call_soon(self._flush, feed)
+        else:
+            _call_soon(self.loop, self._flush, feed)
+
+    def _flush(self, feed: Feed) -> None:
+        """Tell the server what was taken, and what more it may send."""
+        taken, messages, size = feed.owed()
+        if self._feeds.get(feed.number) is not feed or not self.link.is_up:
+            return
+        if taken:
+            self.link.send((pack_ranges(Kind.TAKEN, feed.number, 0, taken),))
+        if messages or size:
+            self.link.send((pack_credit(feed.number, messages, size),))
+
+    def ack(self, feed: Feed, epoch: int, ranges: list[Range]) -> asyncio.Future[Any]:
+        """Say that messages are done; in the loop. The future fails with Recalled if the connection is lost."""
+        if not self.link.is_up or feed.epoch != epoch or self._feeds.get(feed.number) is not feed:
+            refused = self.loop.create_future()
+            refused.set_exception(self.refusal(feed, ranges))
+            return refused
+        self._flush(feed)
+        return self.link.ask(lambda number: (pack_ranges(Kind.ACK, number, feed.number, ranges),))
+
+    def refusal(self, feed: Feed, ranges: list[Range]) -> HeadwaterError:
+        """Why messages cannot be acked."""
+        if self.link.state is State.CLOSED:
+            return feed.error or Closed(BUS_CLOSED)
+        if self._feeds.get(feed.number) is not feed:
+            return feed.error or Recalled(
+                f'this consumer of "{feed.id}" is closed, and what it held was taken back; it comes again'
+            )
+        return feed.recalled(ranges[0][1])
+
+    async def ack_and_wait(self, feed: Feed, epoch: int, ranges: list[Range]) -> None:
+        """Say that messages are done, and wait until that is on disk."""
+        if not ranges:
+            return
+        try:
+            await self.ack(feed, epoch, ranges)
+        except Disconnected:
+            raise feed.recalled(ranges[0][1]) from None
+
+    def ack_only(self, feed: Feed, epoch: int, ranges: list[Range]) -> None:
+        """Say that messages are done; what comes of it nobody wants to know."""
+        if ranges:
+            self.ack(feed, epoch, ranges).add_done_callback(_ignore)
+
+    async def tell(self, feed: Feed, message: Message, make: Callable[[int], wire.Request]) -> None:
+        """Say something else about a message; `make` makes the request of its lease."""
+        lease = feed.lease_of(message)
+        if self._feeds.get(feed.number) is not feed:
+            raise self.refusal(feed, [(lease, message.offset, message.offset)])
+        self._flush(feed)
+        try:
+            await self.link.request(make(lease))
+        except Disconnected:
+            raise feed.recalled(message.offset) from None
+
+    # Request and reply
+
+    @property
+    def _reply_topic(self) -> str:
+        return f"{REPLY_ROOT}/{self.link.session}"
+
+    async def listen(self, verbs: Verbs) -> None:
+        """Be ready for answers."""
+        while self._listening is None or (self._listening.done() and self._reply_feed is None):
+            self._listening = self.loop.create_task(self._listen(verbs))
+        await asyncio.shield(self._listening)
+
+    async def _listen(self, verbs: Verbs) -> None:
+        topic = self._reply_topic
+        try:
+            feed = await self.subscribe(wire.Subscribe(number=0, filter=topic, kind="live"), verbs, REPLY_WINDOW)
+        except BaseException:
+            self._listening = None
+            raise
+        self.replies.topic = topic
+        self._reply_feed = feed
+
+        def take() -> None:
+            try:
+                while found := feed.take(1000):
+                    for message in found:
+                        self.replies.answer(message)
+            except HeadwaterError:
+                if self._reply_feed is feed:
+                    self._reply_feed = self._listening = None
+
+        feed.add_waker(take)
+        take()
+
+    async def ask(
+        self, verbs: Verbs, topic: str, payload: bytes, headers: GivenHeaders
+    ) -> tuple[tuple[tuple[str, str], ...], Future[Message]]:
+        """Publish a request; its headers, and a future of the answer."""
+        given = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
+        self.prepare(topic, payload, headers=given)
+        await self.listen(verbs)
+        pairs, answer = self.replies.expect()
+        try:
+            item = self.prepare(topic, payload, headers=(*given, *pairs))
+            assert isinstance(item, Publish)
+            await self.publish(item)
+        except BaseException:
+            self.replies.forget(pairs)
+            raise
+        return pairs, answer
+
+    def reply_to(self, message: Message, payload: bytes) -> Publish:
+        """The answer to a request, ready to be published."""
+        topic, headers = answer_headers(message)
+        item = self.prepare(topic, payload, headers=headers)
+        assert isinstance(item, Publish)
+        return item
+
+
+def _with(request: wire.Subscribe, **changes: Any) -> wire.Subscribe:
+    return msgspec.structs.replace(request, **changes)
+
+
+def _further(request: wire.Subscribe, places: Mapping[str, int]) -> wire.Subscribe:
+    """The same history from where it got to; roots that brought nothing yet begin where they were to."""
+    if isinstance(request.after, int):
+        return _with(request, after=max(request.after, *places.values()))
+    return _with(request, after={**(request.after or {}), **places})
+
+
+def _asks_again(error: HeadwaterError) -> bool:
+    return error.retryable or (error.code == 500 and "subscribe again" in str(error))
+
+
+def _ignore(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        return  # the loop is closed, and nobody is left to tell

@@ -1,0 +1,355 @@
+"""One connection to a server: bytes in and out, the handshake, and keepalive.
+
+Promises: frames reach whoever owns the connection in the order in which they came, those that arrived together with
+the last of the handshake too; a connection is lost once, with one reason; a server from which nothing is heard for
+twice the keepalive is given up. It knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from headwater.client.url import Address
+from headwater.config import Connecting
+from headwater.errors import Disconnected, HeadwaterError, Malformed
+from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.handshake import VERSIONS, Challenge, Hello, Mechanism, Response, Welcome
+from headwater.wire.requests import Goodbye, Problem, Register, Registered, decode, encode, error_of, pack_request
+
+if TYPE_CHECKING:
+    from headwater.access.scram import ClientLogin
+
+BUFFER_BYTES = 256 * 1024
+GREETING_BYTES_MAX = 64 * 1024
+"""A longer frame before the handshake is through is not taken."""
+REGISTER_ID = 1
+"""Number of the first request of a connection, which registers it."""
+FIRST_ID = REGISTER_ID + 1
+"""Number of the first request after that."""
+GONE_S = 2.0
+"""How long what was sent last may take to leave."""
+PING = pack(Kind.PING)
+PONG = pack(Kind.PONG)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Bytes of one connection, as frames."""
+
+    def __init__(self, address: Address, settings: Connecting) -> None:
+        self.address = address
+        self.is_writable = True
+        self.goodbye: Goodbye | None = None
+        """What the server said at the end, if it did."""
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._view = memoryview(bytearray(BUFFER_BYTES))
+        self._reader = FrameReader(GREETING_BYTES_MAX)
+        self._inbox: deque[Frame] = deque()
+        self._reading: asyncio.Future[None] | None = None
+        self._on_frame: Callable[[Frame], None] | None = None
+        self._on_lost: Callable[[HeadwaterError], None] | None = None
+        self._on_writable: Callable[[], None] | None = None
+        self._lost: HeadwaterError | None = None
+        self._heard_s = 0.0
+        self._keepalive_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
+
+    # The transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._settings.write_bytes_max)
+        self._heard_s = self._loop.time()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_s = self._loop.time()
+        try:
+            for frame in self._reader.feed(self._view[:nbytes]):
+                self._take(frame)
+        except HeadwaterError as error:
+            self.fail(error)
+
+    def _take(self, frame: Frame) -> None:
+        if self._lost is not None:
+            return
+        if frame.kind == Kind.PING:
+            self.send((PONG,))
+        elif frame.kind == Kind.GOODBYE:
+            self.goodbye = decode(frame.payload, Goodbye)
+            self.fail(_last_words(self.goodbye, self.address))
+        elif frame.kind == Kind.ERROR and frame.id == 0:
+            self.fail(error_of(decode(frame.payload, Problem)))
+        elif self._on_frame is not None:
+            if frame.kind != Kind.PONG:
+                self._on_frame(frame)
+        else:
+            self._inbox.append(frame)
+            self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
+        said = f": {exc}" if exc is not None else ""
+        self.fail(Disconnected(f"the connection to {self.address} was lost{said}; it comes back by itself"))
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        if self._on_writable is not None:
+            self._on_writable()
+
+    # Its owner calls.
+
+    def send(self, pieces: Iterable[bytes]) -> None:
+        """Send bytes, in the order of these calls; nothing happens once the connection is lost."""
+        if self._lost is None and self._transport is not None:
+            self._transport.writelines(pieces)
+
+    async def receive(self) -> Frame:
+        """The next frame of the handshake."""
+        while not self._inbox:
+            if self._lost is not None:
+                raise self._lost
+            self._reading = self._loop.create_future()
+            await self._reading
+        return self._inbox.popleft()
+
+    def _wake(self) -> None:
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+    def use(
+        self,
+        on_frame: Callable[[Frame], None],
+        on_lost: Callable[[HeadwaterError], None],
+        on_writable: Callable[[], None],
+    ) -> None:
+        """Hand everything on from here, first what has arrived already."""
+        self._on_frame, self._on_lost, self._on_writable = on_frame, on_lost, on_writable
+        try:
+            while self._inbox:
+                self._take(self._inbox.popleft())
+        except HeadwaterError as error:
+            self.fail(error)
+        if self._lost is not None:
+            on_lost(self._lost)
+
+    def grow(self, frame_bytes_max: int, keepalive_s: float) -> None:
+        """The handshake is through: frames may be long, and silence counts."""
+        self._reader.bytes_max = frame_bytes_max
+        self._keepalive_s = keepalive_s
+        if keepalive_s > 0:
+            self._timer = self._loop.call_later(keepalive_s / 4, self._check_silence)
+
+    def _check_silence(self) -> None:
+        silent_s = self._loop.time() - self._heard_s
+        if silent_s >= 2 * self._keepalive_s:
+            self.fail(
+                Disconnected(f"nothing was heard from {self.address} for {silent_s:.1f} s; the connection was given up")
+            )
+            return
+        if silent_s >= self._keepalive_s:
+            self.send((PING,))
+        self._timer = self._loop.call_later(self._keepalive_s / 4, self._check_silence)
+
+    def fail(self, error: HeadwaterError) -> None:
+        """The connection is over, for this reason."""
+        if self._lost is not None:
+            return
+        self._lost = error
+        self._stop()
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+        if self._on_lost is not None:
+            self._on_lost(error)
+
+    def close(self, goodbye: Goodbye) -> None:
+        """Say goodbye, send what waits, and end; nobody is told."""
+        if self._lost is not None:
+            return
+        self.send((pack(Kind.GOODBYE, 0, encode(goodbye)),))
+        self._lost = Disconnected(f"the connection to {self.address} was closed")
+        self._stop()
+        if self._transport is not None:
+            self._transport.close()
+
+    async def gone(self) -> None:
+        """Wait until what was to be sent has left and the transport is closed; not for ever, if nobody takes it."""
+        try:
+            async with asyncio.timeout(GONE_S):
+                await self._gone.wait()
+        except TimeoutError:
+            if self._transport is not None:
+                self._transport.abort()
+            await asyncio.sleep(0)  # in which the transport lets go
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _last_words(goodbye: Goodbye, address: Address) -> HeadwaterError:
+    if goodbye.problem is not None:
+        return error_of(goodbye.problem)
+    return Disconnected(f"the server at {address} said goodbye; it comes back when it is started again")
+
+
+class Greeted:
+    """A connection that is registered."""
+
+    __slots__ = ("challenge", "connection", "registered", "welcome")
+
+    def __init__(self, connection: Connection, challenge: Challenge, welcome: Welcome, registered: Registered) -> None:
+        self.connection = connection
+        self.challenge = challenge
+        self.welcome = welcome
+        self.registered = registered
+
+
+async def connect(address: Address, settings: Connecting, session: str | None, heard: Callable[[int], None]) -> Greeted:
+    """A connection, from nothing to registered; Disconnected (503) if nobody answers in time.
+
+    `heard` is told the server's time when it comes.
+    """
+    connection: Connection | None = None
+    try:
+        async with asyncio.timeout(settings.connect_timeout_s):
+            connection = await _open(address, settings)
+            challenge, welcome = await _shake_hands(connection, heard)
+            limits = welcome.limits
+            connection.grow(max(settings.frame_bytes_max, limits.frame_bytes_max), limits.keepalive_s)
+            registered = await _register(connection, settings, session)
+            return Greeted(connection, challenge, welcome, registered)
+    except BaseException as error:
+        if connection is not None:
+            connection.fail(Disconnected("the connection was given up"))
+            if isinstance(error, Exception):
+                await connection.gone()
+        if isinstance(error, TimeoutError):
+            raise Disconnected(
+                f"{address} did not answer within {settings.connect_timeout_s} s (connect_timeout_s); is it a "
+                "Headwater server, and does it speak TLS as the address says?"
+            ) from None
+        raise
+
+
+async def _open(address: Address, settings: Connecting) -> Connection:
+    loop = asyncio.get_running_loop()
+
+    def make() -> Connection:
+        return Connection(address, settings)
+
+    try:
+        if address.is_unix:
+            _, connection = await loop.create_unix_connection(make, address.path)
+        else:
+            context = tls_context(address) if address.tls else None
+            _, connection = await loop.create_connection(make, address.host, address.port, ssl=context)
+    except ssl.SSLCertVerificationError as error:
+        raise Disconnected(
+            f"the certificate of {address} is not trusted: {error.verify_message}; name its authority with ?ca=path"
+        ) from None
+    except ssl.SSLError as error:
+        raise Disconnected(f"{address} does not speak TLS with us: {error.reason or error}") from None
+    except OSError as error:
+        raise Disconnected(
+            f"no server answers at {address}: {error.strerror or error}; is it running? Start one with: headwater serve"
+        ) from None
+    return connection
+
+
+def tls_context(address: Address) -> ssl.SSLContext:
+    """What TLS is to check and show; Malformed (422) if a file cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=address.ca or None)
+        if not address.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if address.cert:
+            context.load_cert_chain(address.cert, address.key or None)
+    except (OSError, ssl.SSLError) as error:
+        named = ", ".join(f"{name}={path}" for name, path in (("ca", address.ca), ("cert", address.cert)) if path)
+        raise Malformed(f"the PEM files of the server's address cannot be used ({named}): {error}") from None
+    return context
+
+
+async def _expect(connection: Connection, kind: Kind, type: Any) -> Any:
+    frame = await connection.receive()
+    if frame.kind == Kind.ERROR:
+        raise error_of(decode(frame.payload, Problem))
+    if frame.kind != kind:
+        raise Malformed(f"the server sent {Kind(frame.kind).name} where {kind.name} comes; is it a Headwater server?")
+    return decode(frame.payload, type)
+
+
+def mechanism_of(address: Address) -> Mechanism:
+    """How a client shows who it is: by its secret, its certificate, or by its word, if it is trusted."""
+    if address.secret:
+        return "scram-sha-256"
+    if address.cert:
+        return "gatekeeper" if address.user else "certificate"
+    return "gatekeeper" if address.user else "none"
+
+
+async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> tuple[Challenge, Welcome]:
+    from headwater import __version__
+
+    address = connection.address
+    login: ClientLogin | None = None
+    if address.secret:
+        from headwater.access.scram import ClientLogin
+
+        login = ClientLogin(address.user, address.secret)
+    hello = Hello(
+        versions=VERSIONS,
+        software=f"headwater-python {__version__}",
+        mechanism=mechanism_of(address),
+        user=address.user,
+        first=login.first() if login is not None else b"",
+    )
+    connection.send((pack(Kind.HELLO, 0, encode(hello)),))
+    challenge: Challenge = await _expect(connection, Kind.CHALLENGE, Challenge)
+    if challenge.version not in VERSIONS:
+        raise Malformed(f"the server chose version {challenge.version} of the protocol, which was not offered")
+    heard(challenge.time_us)
+    if login is not None and not challenge.first:
+        raise Malformed(
+            f"the server at {address} asks for no secret, so it cannot show that it knows yours; leave the secret out "
+            "of the address if you trust it all the same"
+        )
+    # Its hashing takes milliseconds, by design: not in the loop.
+    final = await asyncio.to_thread(login.respond, challenge.first) if login is not None else b""
+    connection.send((pack(Kind.RESPONSE, 0, encode(Response(final=final))),))
+    welcome: Welcome = await _expect(connection, Kind.OK, Welcome)
+    if login is not None:
+        login.verify(welcome.final)
+    connection.send((pack(Kind.OK),))
+    return challenge, welcome
+
+
+async def _register(connection: Connection, settings: Connecting, session: str | None) -> Registered:
+    """The session that is named, if it is still there and ours; else a new one."""
+    asked = Register(session=session, expire_after_s=settings.session_expire_after_s)
+    connection.send((pack_request(REGISTER_ID, asked),))
+    try:
+        found: Registered = await _expect(connection, Kind.REPLY, Registered)
+    except HeadwaterError as error:
+        if session is None or error.code not in (403, 404):
+            raise
+        return await _register(connection, settings, None)
+    return found

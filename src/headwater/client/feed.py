@@ -1,0 +1,427 @@
+"""A feed: what a subscription is sent, until its reader takes it.
+
+The loop puts batches in as they arrive; readers, in whatever thread, take messages out, which are made only then. What
+was taken gives the server credit to send more, half a window at a time, and for a durable subscription starts the
+timer of its acks. Invariants:
+
+- Never more than a window (`prefetch_messages`, `prefetch_bytes`) waits here, but for the batch that goes over it.
+- What the server recalls is not handed out after that. When the connection is lost, what waits here of a durable
+  subscription is dropped, since it comes again; what was handed out belongs to an older epoch, and cannot be acked.
+- A feed of history keeps how far it got in each root, and goes on from there: no gap, no repeat.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Protocol
+
+from headwater.client.link import renewed
+from headwater.clock import SECOND_US, Clock
+from headwater.errors import Gap, HeadwaterError, Malformed, Recalled
+from headwater.message import Message
+from headwater.store.body import Body
+from headwater.wire.batches import Deliver, Range
+
+_offset = attrgetter("offset")
+_origin = attrgetter("origin")
+
+
+class Held:
+    """Where the messages of one hand-out came from: what `message.ack()` and its sisters speak to."""
+
+    __slots__ = ("epoch", "feed", "lease", "offsets", "verbs")
+
+    def __init__(self, feed: Feed, verbs: Any, lease: int, epoch: int, offsets: Sequence[int] | None) -> None:
+        self.feed = feed
+        self.verbs = verbs
+        """What carries the words below out: for threads, or for asyncio."""
+        self.lease = lease
+        self.epoch = epoch
+        self.offsets = offsets
+        """Those of the hand-out; None if they are dense."""
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> Any:
+        return self.verbs.ack(self.feed, messages, wait)
+
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> Any:
+        return self.verbs.nack(self.feed, message, error, delay_s)
+
+    def reject(self, message: Message, error: str | BaseException) -> Any:
+        return self.verbs.reject(self.feed, message, error)
+
+    def extend(self, message: Message, seconds: float) -> Any:
+        return self.verbs.extend(self.feed, message, seconds)
+
+    def reply(self, message: Message, payload: bytes) -> Any:
+        return self.verbs.reply(message, payload)
+
+
+class Chunk:
+    """A batch that has arrived, and how much of it was taken."""
+
+    __slots__ = ("at", "bytes_left", "count", "deliver", "held", "messages")
+
+    def __init__(self, deliver: Deliver, held: Held) -> None:
+        self.deliver = deliver
+        self.held = held
+        self.count = deliver.count
+        self.bytes_left = len(deliver.body)
+        self.at = 0
+        self.messages: list[Message] | None = None
+
+    def decode(self, now_us: int | None) -> list[Message]:
+        """Make its messages; with a time, those that have expired by then are left out."""
+        if self.messages is not None:
+            return self.messages
+        deliver, held = self.deliver, self.held
+        try:
+            body = Body(deliver.body)
+        except (ValueError, UnicodeDecodeError, IndexError) as error:
+            raise Malformed(f"a batch of {deliver.root!r} cannot be read: {error}") from None
+        found = body.messages(deliver.first_offset, None, held, deliver.is_retained)
+        deltas, attempt = deliver.deltas, deliver.attempt
+        if deltas is not None or attempt != 1:
+            first = deliver.first_offset
+            offsets = range(first, first + len(found)) if deltas is None else [first + delta for delta in deltas]
+            found = [
+                Message(m.topic, offset, m.payload, m.time_us, m.key, m.headers, m.retained, attempt, held)
+                for m, offset in zip(found, offsets, strict=True)
+            ]
+        if now_us is not None and body.expiries is not None:
+            found = [m for m, expiry in zip(found, body.expiries, strict=True) if not 0 < expiry <= now_us]
+        return found
+
+
+class Verbs(Protocol):
+    """What the shells, for threads and for asyncio, make of what is said about a message."""
+
+    def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> Any: ...
+    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> Any: ...
+    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> Any: ...
+    def extend(self, feed: Feed, message: Message, seconds: float) -> Any: ...
+    def reply(self, message: Message, payload: bytes) -> Any: ...
+
+
+class Feed:
+    """What one subscription is sent."""
+
+    def __init__(
+        self,
+        number: int,
+        kind: str,
+        filter: str,
+        id: str | None,
+        window: tuple[int, int],
+        clock: Clock,
+        verbs: Verbs,
+        flush: Callable[[Feed], None],
+    ) -> None:
+        """`flush` is called, from any thread, when there is something to tell the server: see `owed`."""
+        self.number = number
+        self.kind = kind
+        self.filter = filter
+        self.id = id
+        self.is_open = False
+        """Whether the server has confirmed it."""
+        self.readers = 1
+        """Consumers that take from it."""
+        self.dropped = 0
+        """Messages of a live one that the server dropped because this reader was too slow."""
+        self.epoch = 0
+        """Rises with each connection."""
+        self.places: dict[str, int] = {}
+        """Per root, the last offset that has arrived."""
+        self._window_messages, self._window_bytes = window
+        self._clock = clock
+        self._verbs = verbs
+        self._flush = flush
+        self._dropped_before = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._reading = threading.Lock()
+        """Held while messages are made, so that the loop does not wait for it."""
+        self._chunks: deque[Chunk | Gap] = deque()
+        self._waiting = 0
+        self._wakers: list[Callable[[], None]] = []
+        self._used_messages = 0
+        self._used_bytes = 0
+        self._taken: list[Range] = []
+        self._is_flushing = False
+        self._error: HeadwaterError | None = None
+        self._is_over = False
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether its messages are acked."""
+        return self.kind in ("named", "session")
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Messages and bytes that may be sent ahead."""
+        return self._window_messages, self._window_bytes
+
+    # The loop puts in.
+
+    def put(self, deliver: Deliver) -> None:
+        """A batch has arrived."""
+        deltas = deliver.deltas
+        last = deliver.first_offset + (deltas[-1] if deltas else deliver.count - 1)
+        if not deliver.is_retained:
+            self.places[deliver.root] = max(last, self.places.get(deliver.root, 0))
+        offsets = None if deltas is None else [deliver.first_offset + delta for delta in deltas]
+        held = Held(self, self._verbs, deliver.lease, self.epoch, offsets)
+        with self._lock:
+            if self._error is None:
+                self._chunks.append(Chunk(deliver, held))
+        self.wake()
+
+    def put_gap(self, gap: Gap) -> None:
+        """Messages are gone: the reader is told once, in its place."""
+        self.places[gap.root] = max(gap.last, self.places.get(gap.root, 0))
+        with self._lock:
+            self._chunks.append(gap)
+        self.wake()
+
+    def recall(self, ranges: Sequence[Range]) -> None:
+        """Drop what the server has taken back, as far as it was not handed out."""
+        with self._lock:
+            for lease, first, last in ranges:
+                for chunk in [c for c in self._chunks if isinstance(c, Chunk) and c.held.lease == lease]:
+                    self._recall(chunk, first, last)
+            self._note_flush()
+
+    def _recall(self, chunk: Chunk, first: int, last: int) -> None:
+        left = chunk.decode(None)[chunk.at :]
+        kept = [message for message in left if not first <= message.offset <= last]
+        self._used_messages += len(left) - len(kept)
+        chunk.messages, chunk.at = kept, 0
+        if not kept:
+            self._used_bytes += chunk.bytes_left
+            self._chunks.remove(chunk)
+
+    def renew(self) -> None:
+        """The connection is lost: leases are void, and the next one begins with a whole window."""
+        with self._lock:
+            self.epoch += 1
+            self._taken.clear()
+            self._used_messages = self._used_bytes = 0
+            if self.is_durable:
+                self._chunks.clear()
+            else:
+                for chunk in self._chunks:
+                    if isinstance(chunk, Chunk):  # it was paid for on the old connection
+                        chunk.bytes_left = chunk.count = 0
+            self._dropped_before = self.dropped
+
+    def drop(self, count: int) -> None:
+        """The server has dropped so many by now, since the subscription was made on this connection."""
+        self.dropped = self._dropped_before + count
+
+    def fail(self, error: HeadwaterError) -> None:
+        """Nothing comes any more, for this reason: every read says so from now on."""
+        with self._lock:
+            if self._error is None and not self._is_over:
+                self._error = error
+                self._chunks.clear()
+        self.wake()
+
+    def finish(self) -> None:
+        """History was read to its end."""
+        with self._lock:
+            self._is_over = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let readers look again."""
+        if self._waiting:
+            with self._lock:
+                self._changed.notify_all()
+        for wake in self._wakers:
+            wake()
+
+    # Readers take out.
+
+    @property
+    def error(self) -> HeadwaterError | None:
+        """Why nothing comes any more."""
+        return self._error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything was taken, and nothing more will come."""
+        return self._is_over and not self._chunks
+
+    def take(self, limit: int) -> list[Message]:
+        """Up to so many messages that are there, without waiting; raises a gap, or why nothing comes any more."""
+        found: list[Message] = []
+        with self._reading:
+            while len(found) < limit:
+                head = self._head(found)
+                if head is None:
+                    break
+                messages = head.decode(self._clock.now_us() if self.kind == "live" else None)
+                with self._lock:
+                    if not self._chunks or self._chunks[0] is not head:
+                        continue  # recalled meanwhile
+                    if head.messages is None:
+                        head.messages = messages
+                    more = self._take_from(head, limit - len(found))
+                    self._note_flush()
+                found = found + more if found else more
+        return found
+
+    def _head(self, found: Sequence[Message]) -> Chunk | None:
+        """The oldest batch; what is to be raised waits until what was found before it is handed out."""
+        with self._lock:
+            if self._error is not None:
+                if found:
+                    return None
+                raise renewed(self._error)
+            head = self._chunks[0] if self._chunks else None
+            if isinstance(head, Gap):
+                if found:
+                    return None
+                self._chunks.popleft()
+                raise head
+            return head
+
+    def _take_from(self, chunk: Chunk, limit: int) -> list[Message]:
+        messages = chunk.messages
+        assert messages is not None
+        found = messages[chunk.at : chunk.at + limit] if chunk.at or limit < len(messages) else messages
+        chunk.at += len(found)
+        self._used_messages += len(found) if chunk.count else 0
+        if chunk.at >= len(messages):
+            self._chunks.popleft()
+            if chunk.count > len(messages) and not chunk.held.lease:
+                self._used_messages += chunk.count - len(messages)  # expired
+            self._used_bytes += chunk.bytes_left
+        if found and chunk.held.lease and self.is_durable:
+            self._taken.append((chunk.held.lease, found[0].offset, found[-1].offset))
+        return found
+
+    def _note_flush(self) -> None:
+        """Ask for a flush if one is due: half a window is used, nothing is left here, or timers are to start."""
+        if self._is_flushing:
+            return
+        is_due = (
+            self._taken
+            or 2 * self._used_messages >= self._window_messages
+            or 2 * self._used_bytes >= self._window_bytes
+            or (not self._chunks and self._used_messages)
+        )
+        if is_due:
+            self._is_flushing = True
+            self._flush(self)
+
+    def owed(self) -> tuple[list[Range], int, int]:
+        """What the server is to be told, once: what was taken, and the credit for it."""
+        with self._lock:
+            self._is_flushing = False
+            taken, self._taken = self._taken, []
+            messages = size = 0
+            if (
+                2 * self._used_messages >= self._window_messages
+                or 2 * self._used_bytes >= self._window_bytes
+                or not self._chunks
+            ):
+                messages, self._used_messages = self._used_messages, 0
+                size, self._used_bytes = self._used_bytes, 0
+            return joined(taken), messages, size
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, in the loop, whenever there may be something to take."""
+        self._wakers.append(wake)
+
+    def wait(self, limit: int, timeout_s: float | None, check: Callable[[], None]) -> list[Message]:
+        """Messages, waiting for the first of them; from any thread but the loop's. Empty at the end, or in time.
+
+        `check` raises if this reader, of possibly several, is closed.
+        """
+        clock = self._clock
+        until_us = None if timeout_s is None else clock.monotonic_us() + round(timeout_s * SECOND_US)
+        while True:
+            check()
+            found = self.take(limit)
+            if found or self.is_over:
+                return found
+            with self._lock:
+                if self._chunks or self._error is not None or self._is_over:
+                    continue
+                left_us = None if until_us is None else until_us - clock.monotonic_us()
+                if left_us is not None and left_us <= 0:
+                    return []
+                self._waiting += 1
+                try:
+                    clock.wait(self._changed, left_us)
+                finally:
+                    self._waiting -= 1
+
+    # Acks
+
+    def ranges_of(self, messages: Iterable[Message], wait: bool) -> list[Range]:
+        """What to say to ack these; Recalled (409) if one of them is of an older connection, unless nobody waits."""
+        by_held: dict[Held, list[int]] = {}
+        given = messages if isinstance(messages, list | tuple) else list(messages)
+        if given and len(set(map(_origin, given))) == 1:
+            by_held[self._mine(given[0])] = list(map(_offset, given))
+        else:
+            for message in given:
+                by_held.setdefault(self._mine(message), []).append(message.offset)
+        ranges: list[Range] = []
+        for held, offsets in by_held.items():
+            if held.epoch != self.epoch:
+                if wait:
+                    raise self.recalled(offsets[0])
+                continue
+            ranges += _ranges(held, offsets)
+        return ranges
+
+    def _mine(self, message: Message) -> Held:
+        origin = message.origin
+        if isinstance(origin, Held) and origin.feed is self:
+            return origin
+        raise Malformed(f'this message did not come from subscription "{self.id}"; ack it where it came from')
+
+    def lease_of(self, message: Message) -> int:
+        """The lease of a message that is still ours; Recalled (409) if the connection was lost since."""
+        held = self._mine(message)
+        if held.epoch != self.epoch:
+            raise self.recalled(message.offset)
+        return held.lease
+
+    def recalled(self, offset: int) -> Recalled:
+        """What an ack of a message gets that was handed out on a connection that is gone."""
+        return Recalled(
+            f'message {offset} of subscription "{self.id}" was handed out on a connection that was lost; it comes '
+            "again, unless its ack had arrived"
+        )
+
+
+def _ranges(held: Held, offsets: list[int]) -> list[Range]:
+    """Offsets of one hand-out as ranges, each of messages that stand next to each other in it."""
+    lease, count = held.lease, len(offsets)
+    first, last = offsets[0], offsets[-1]
+    if held.offsets is None:
+        if last - first + 1 == count and (count < 3 or offsets == list(range(first, last + 1))):
+            return [(lease, first, last)]
+    else:
+        at = bisect_left(held.offsets, first)
+        if held.offsets[at : at + count] == offsets:
+            return [(lease, first, last)]
+    return joined([(lease, offset, offset) for offset in offsets])
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """The same ranges, those that meet made one; in order."""
+    found: list[Range] = []
+    for lease, first, last in sorted(ranges):
+        if found and found[-1][0] == lease and found[-1][2] + 1 >= first:
+            found[-1] = (lease, found[-1][1], max(last, found[-1][2]))
+        else:
+            found.append((lease, first, last))
+    return found

@@ -1,0 +1,374 @@
+"""The link to a server: one connection after another, and requests that are answered over them.
+
+    IDLE ── open ──▶ UP ── lost ──▶ DOWN ── connected ──▶ UP
+                     │               │
+                     └──── close, or given up ────▶ CLOSED
+
+Promises: a request is answered once, or fails once; one whose connection was lost is sent again if that can do no
+harm, and else fails with an error that says so; whoever asked to hear of a new connection hears of it before anything
+that arrives on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from headwater.client.clock import ServedClock
+from headwater.client.connection import FIRST_ID, Connection, Greeted, connect
+from headwater.client.url import Address
+from headwater.config import Connecting
+from headwater.errors import Closed, Disconnected, HeadwaterError, TimedOut
+from headwater.wire import requests as wire
+from headwater.wire.frame import Frame, Kind
+from headwater.wire.handshake import Limits
+from headwater.wire.requests import REPLIES, Goodbye, Problem, Registered, Request, decode, error_of, pack_request
+
+ID_MAX = (1 << 32) - 1
+ANSWERS = frozenset((int(Kind.REPLY), int(Kind.ERROR)))
+STEADY_S = 1.0
+"""A connection that lasted for so long was a good one: the next delay is a short one again."""
+FINAL = frozenset((401, 403, 409))
+"""Codes of what does not become better by connecting again."""
+
+REPEATABLE = frozenset(
+    (
+        wire.Subscribe,
+        wire.Unsubscribe,
+        wire.Pause,
+        wire.Stage,
+        wire.CommitStage,
+        wire.DropStage,
+        wire.Topics,
+        wire.Retained,
+        wire.Subscriptions,
+        wire.States,
+        wire.Ends,
+        wire.Events,
+        wire.DeadLetters,
+        wire.ListClients,
+        wire.ChangeRule,
+        wire.ListRules,
+    )
+)
+"""Requests that change nothing, or nothing more when they come twice."""
+
+LONG = frozenset((wire.Backup, wire.Purge, wire.CommitStage, wire.Redrive, wire.DropDeadLetters))
+"""Requests that take as long as there is to do; they are given up with the connection alone."""
+
+
+class State(Enum):
+    """How a link is."""
+
+    IDLE = "was not opened"
+    UP = "is up"
+    DOWN = "is down"
+    CLOSED = "is closed"
+
+
+class Watcher(Protocol):
+    """Who is told of what happens to a link."""
+
+    def on_up(self, registered: Registered) -> None:
+        """There is a new connection."""
+
+    def on_down(self) -> None:
+        """The connection was lost."""
+
+    def on_end(self, error: HeadwaterError) -> None:
+        """There will be no more connections."""
+
+    def on_writable(self) -> None:
+        """What was sent has left."""
+
+    def on_batch_frame(self, frame: Frame) -> None:
+        """A frame about messages has arrived."""
+
+
+class _Asked:
+    """A request that waits for its answer."""
+
+    __slots__ = ("future", "request", "was_repeated")
+
+    def __init__(self, request: Request | None, future: asyncio.Future[Any]) -> None:
+        self.request = request
+        self.future = future
+        self.was_repeated = False
+
+    @property
+    def is_repeatable(self) -> bool:
+        return type(self.request) in REPEATABLE
+
+
+class Link:
+    """A way to a server that mends itself."""
+
+    def __init__(self, address: Address, settings: Connecting, clock: ServedClock, watcher: Watcher) -> None:
+        self.address = address
+        self.session: str | None = None
+        self.state = State.IDLE
+        self.limits: Limits
+        self.connections = 0
+        """How many there were."""
+        self.user = ""
+        self.client_id = ""
+        self._settings = settings
+        self._clock = clock
+        self._watcher = watcher
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._next_id = FIRST_ID
+        self._asked: dict[int, _Asked] = {}
+        self._again: list[_Asked] = []
+        self._up = asyncio.Event()
+        self._up_s = 0.0
+        self._tries = 0
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._ended: HeadwaterError | None = None
+        self._trouble: HeadwaterError | None = None
+        """Why the last connection was lost, or could not be made."""
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Connect for the first time; what goes wrong is raised."""
+        self._begin(await self._connect())
+
+    async def _connect(self) -> Greeted:
+        return await connect(self.address, self._settings, self.session, self._clock.correct)
+
+    def _begin(self, greeted: Greeted) -> None:
+        self.limits = greeted.welcome.limits
+        self.user, self.client_id = greeted.welcome.user, greeted.welcome.client_id
+        self.session = greeted.registered.session
+        self._connection = greeted.connection
+        self._next_id = FIRST_ID
+        self.state = State.UP
+        self.connections += 1
+        self._up_s = self._loop.time()
+        self._watcher.on_up(greeted.registered)
+        self._ask_again(greeted.registered)
+        self._up.set()
+        greeted.connection.use(self._on_frame, self._on_lost, self._watcher.on_writable)
+
+    def _ask_again(self, registered: Registered) -> None:
+        """What was asked before; a subscription that the session has by now is no longer asked for."""
+        again, self._again = self._again, []
+        there = {found.number: found for found in registered.subscriptions}
+        for asked in again:
+            if asked.future.done():
+                continue
+            found = there.get(asked.request.number) if isinstance(asked.request, wire.Subscribe) else None
+            if found is not None:
+                asked.future.set_result(found)
+                continue
+            asked.was_repeated = True
+            self._send_request(asked)
+
+    def close(self, end_session: bool = True) -> Connection | None:
+        """Say goodbye; nothing is asked any more. The connection, which has yet to send what waits."""
+        connection, self._connection = self._connection, None
+        if self.state is not State.CLOSED:
+            self._end(Closed(f"the connection to {self.address} is closed; connect again"))
+        if connection is not None:
+            connection.close(Goodbye(end_session=end_session))
+        return connection
+
+    def _end(self, error: HeadwaterError) -> None:
+        self.state = State.CLOSED
+        self._ended = error
+        if self._reconnecting is not None and self._reconnecting is not asyncio.current_task(self._loop):
+            self._reconnecting.cancel()
+        asked, self._asked = self._asked, {}
+        again, self._again = self._again, []
+        for one in (*asked.values(), *again):
+            if not one.future.done():
+                one.future.set_exception(error)
+        self._up.set()
+        self._watcher.on_end(error)
+
+    # Losing a connection, and finding another
+
+    def _on_lost(self, error: HeadwaterError) -> None:
+        if self.state is not State.UP:
+            return
+        connection, self._connection = self._connection, None
+        self.state = State.DOWN
+        self._trouble = error
+        self._up.clear()
+        self._part()
+        self._watcher.on_down()
+        goodbye = connection.goodbye if connection is not None else None
+        if _is_final(error) and not (goodbye is not None and goodbye.reconnect):
+            self._end(error)
+            return
+        self._reconnecting = self._loop.create_task(self._reconnect())
+
+    def _part(self) -> None:
+        """Sort what waits for an answer that will not come: to be asked again, or failed."""
+        asked, self._asked = self._asked, {}
+        for one in asked.values():
+            if one.future.done():
+                continue
+            if one.is_repeatable:
+                self._again.append(one)
+            else:
+                what = type(one.request).__name__ if one.request is not None else "it"
+                one.future.set_exception(
+                    Disconnected(
+                        f"the connection to {self.address} was lost before {what} was answered; whether it was done is "
+                        "not known: look, and ask again if need be"
+                    )
+                )
+
+    async def _reconnect(self) -> None:
+        settings = self._settings
+        began_s = self._loop.time()
+        if began_s - self._up_s >= STEADY_S:
+            self._tries = 0
+        while True:
+            await asyncio.sleep(self._delay_s())
+            try:
+                greeted = await self._connect()
+            except HeadwaterError as error:
+                self._trouble = error
+                if _is_final(error):
+                    self._end(error)
+                    return
+            else:
+                self._begin(greeted)
+                return
+            limit_s = settings.reconnect_s_max
+            if limit_s is not None and self._loop.time() - began_s >= limit_s:
+                self._end(
+                    Disconnected(
+                        f"{self.address} could not be reached for {limit_s} s (reconnect_s_max), given up; the last "
+                        f"error was: {self._trouble}"
+                    )
+                )
+                return
+
+    def _delay_s(self) -> float:
+        """At once at first, then longer and longer, half of it drawn so that clients do not come back in step."""
+        settings = self._settings
+        grown_s = settings.reconnect_delay_s * 2.0 ** min(self._tries, 30)
+        self._tries += 1
+        longest_s = min(grown_s, settings.reconnect_delay_s_max)
+        return longest_s * random.uniform(0.5, 1.0)
+
+    # Asking
+
+    async def request(self, request: Request, timeout_s: float | None = None) -> Any:
+        """What a request is answered with; waits for a connection if there is none."""
+        if timeout_s is None and type(request) not in LONG:
+            timeout_s = self._settings.request_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.state is not State.UP:
+                    self.check_open()
+                    await self._up.wait()
+                return await self._ask(request)
+        except TimeoutError:
+            if self.state is not State.UP:
+                raise Disconnected(
+                    f"{self.address} cannot be reached since {timeout_s} s; the last error was: {self._trouble}"
+                ) from None
+            raise TimedOut(
+                f"{self.address} did not answer {type(request).__name__} within {timeout_s} s (request_timeout_s)"
+            ) from None
+
+    def check_open(self) -> None:
+        """Raises why there is no more connection, if that is so."""
+        if self._ended is not None:
+            raise renewed(self._ended)
+
+    async def _ask(self, request: Request) -> Any:
+        asked = _Asked(request, self._loop.create_future())
+        self._send_request(asked)
+        try:
+            return await asked.future
+        except HeadwaterError as error:
+            if asked.was_repeated and isinstance(request, wire.Unsubscribe) and error.code == 404:
+                return None  # the first time did it
+            raise renewed(error) from None
+
+    def ask(self, pack: Callable[[int], Sequence[bytes]]) -> asyncio.Future[Any]:
+        """Send a frame that is answered with an empty REPLY; fails with the connection."""
+        asked = _Asked(None, self._loop.create_future())
+        if self.state is State.UP:
+            self._send_asked(asked, pack)
+        else:
+            asked.future.set_exception(self._ended or self._trouble or Disconnected("there is no connection"))
+        return asked.future
+
+    def _send_request(self, asked: _Asked) -> None:
+        request = asked.request
+        assert request is not None
+        self._send_asked(asked, lambda number: (pack_request(number, request),))
+
+    def _send_asked(self, asked: _Asked, pack: Callable[[int], Sequence[bytes]]) -> None:
+        number = self.new_id()
+        self._asked[number] = asked
+        self.send(pack(number))
+
+    def new_id(self) -> int:
+        """A number for the next frame that is answered."""
+        number = self._next_id
+        self._next_id = number + 1 if number < ID_MAX else FIRST_ID
+        return number
+
+    def send(self, pieces: Sequence[bytes]) -> None:
+        """Send a frame, if there is a connection."""
+        if self._connection is not None:
+            self._connection.send(pieces)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection."""
+        return self.state is State.UP
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether there is a connection, and room in it."""
+        return self._connection is not None and self._connection.is_writable
+
+    def drop(self, error: HeadwaterError) -> None:
+        """Give this connection up, and find another."""
+        if self._connection is not None:
+            self._connection.fail(error)
+
+    # Hearing
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind in ANSWERS:
+            asked = self._asked.pop(frame.id, None)
+            if asked is not None:
+                self._answer(asked, frame)
+                return
+            if frame.kind == Kind.REPLY:
+                return  # whoever asked has given up
+        self._watcher.on_batch_frame(frame)
+
+    def _answer(self, asked: _Asked, frame: Frame) -> None:
+        if asked.future.done():
+            return
+        if frame.kind == Kind.ERROR:
+            asked.future.set_exception(error_of(decode(frame.payload, Problem)))
+            return
+        type_ = REPLIES[type(asked.request)] if asked.request is not None else None
+        asked.future.set_result(decode(frame.payload, type_) if type_ is not None else None)
+
+
+def _is_final(error: HeadwaterError) -> bool:
+    return error.code in FINAL and not error.retryable
+
+
+def renewed(error: HeadwaterError) -> HeadwaterError:
+    """The same error with a traceback of its own: one that many wait for is raised to each of them."""
+    made = type(error).__new__(type(error), *error.args)
+    made.args = error.args
+    made.__dict__.update(error.__dict__)
+    return made

@@ -1,0 +1,458 @@
+"""The publisher: takes what is published to the server, in order, and each message once, whatever the connection does.
+
+Every PUBLISH frame has a producer and a sequence, so that one which is sent again after a lost connection is answered
+as it was the first time. A producer is one root's, of one client, and its name counts up ("3f…/1", "3f…/2") after a
+frame was refused: the server then refuses (409) what was sent behind it, which goes again, in order, under the next
+name; the refused frame's callers get their error. Messages that arrive one by one while frames are under way go
+together.
+
+Invariants, per root: frames under way are in the order of their places; no more than the server's window of places
+lies between the first and the last of them; nothing is sent between a refusal and the last answer to what was sent
+before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import InvalidStateError
+from typing import Any
+
+from headwater.client.budget import Budget
+from headwater.client.link import Link, renewed
+from headwater.clock import Clock
+from headwater.config import Connecting
+from headwater.errors import HeadwaterError
+from headwater.store.batch import checksum
+from headwater.store.body import encode_body
+from headwater.topics.roots import Part, Publish
+from headwater.wire.batches import Published, pack_publish
+
+FRAMES_AHEAD = 2
+"""With so many frames of a root under way, further single messages wait to go together."""
+ACCEPTED_MAX = 100_000
+"""Topics per root that are remembered as accepted."""
+SPLITTING = frozenset((403, 404, 409, 413, 422, 429))
+"""Codes of refusals that may be about one message alone: the others that went with it are tried on their own."""
+
+
+class Call:
+    """One publish call on its way."""
+
+    __slots__ = ("error", "future", "item", "left")
+
+    def __init__(self, item: Publish, future: Any) -> None:
+        self.item = item
+        self.future = future
+        """An asyncio or a concurrent future."""
+        self.left = len(item.parts)
+        self.error: HeadwaterError | None = None
+
+
+class _Entry:
+    """What one call brings to one root."""
+
+    __slots__ = ("call", "goes_alone", "part", "weight")
+
+    def __init__(self, call: Call, part: Part) -> None:
+        item = call.item
+        self.call = call
+        self.part = part
+        self.goes_alone = part.body is not None or item.producer is not None
+        self.weight = item.weight + len(part.topics[0])
+
+
+class _Sent:
+    """A PUBLISH frame: kept until it is answered."""
+
+    __slots__ = ("body", "count", "crc", "entries", "id", "is_trial", "lane", "place", "producer", "sequence")
+
+    def __init__(
+        self, lane: _Lane, entries: list[_Entry], body: bytes, crc: int, count: int, is_trial: bool = False
+    ) -> None:
+        self.lane = lane
+        self.entries = entries
+        self.body = body
+        self.crc = crc
+        self.count = count
+        self.is_trial = is_trial
+        """Whether one message of several callers may be refused for its topic, so that nothing may overtake it."""
+        self.id = 0
+        self.place = 0
+        given = entries[0].call.item
+        self.producer: str | None = given.producer
+        self.sequence = given.sequence
+
+    @property
+    def is_own(self) -> bool:
+        """Whether we name the producer, and not our user."""
+        return self.entries[0].call.item.producer is None
+
+
+class _Lane:
+    """Everything that goes to one root."""
+
+    __slots__ = (
+        "accepted",
+        "flying",
+        "generation",
+        "is_broken",
+        "is_listed",
+        "place",
+        "queue",
+        "queued_bytes",
+        "refused",
+        "root",
+        "trial",
+    )
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.queue: deque[_Entry | _Sent] = deque()
+        self.queued_bytes = 0
+        self.flying: dict[int, _Sent] = {}
+        """By place, in order."""
+        self.place = 0
+        self.generation = 1
+        self.is_broken = False
+        """A frame was refused, and others behind it are not answered yet."""
+        self.refused: list[_Sent] = []
+        """Frames to be sent again once it is mended."""
+        self.is_listed = False
+        self.accepted: set[str] = set()
+        """Topics of single messages that the server has taken before."""
+        self.trial: _Sent | None = None
+        """A frame with others, behind which nothing is sent."""
+
+
+class Publisher:
+    """All publishes of a client; in the loop, except where said."""
+
+    def __init__(self, link: Link, settings: Connecting, clock: Clock) -> None:
+        self.name = secrets.token_hex(8)
+        self.budget = Budget(settings.publish_bytes_in_flight_max)
+        self._link = link
+        self._settings = settings
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[str, _Lane] = {}
+        self._ready: deque[_Lane] = deque()
+        self._flying: dict[int, _Sent] = {}
+        self._arrived: deque[Call] = deque()
+        self._is_called = False
+        self._ended: HeadwaterError | None = None
+        self._idle: list[asyncio.Future[None]] = []
+
+    # Taking in
+
+    def submit(self, call: Call) -> None:
+        """Take a call in, from any thread; its share of the budget is taken already."""
+        self._arrived.append(call)
+        if not self._is_called:
+            self._is_called = True
+            try:
+                self._loop.call_soon_threadsafe(self._take_in)
+            except RuntimeError:  # the loop is closed
+                if self._ended is None:
+                    raise
+                self._take_in()
+
+    def submit_here(self, call: Call) -> None:
+        """Take a call in, in the loop."""
+        self._arrived.append(call)
+        self._take_in()
+
+    def _take_in(self) -> None:
+        self._is_called = False
+        arrived = self._arrived
+        while arrived:
+            call = arrived.popleft()
+            if self._ended is not None:
+                self._finish_all(call, self._ended)
+                continue
+            for part in call.item.parts:
+                self._enqueue(part.root, _Entry(call, part))
+        self.pump()
+
+    def _enqueue(self, root: str, entry: _Entry) -> None:
+        lane = self._lanes.get(root)
+        if lane is None:
+            lane = self._lanes[root] = _Lane(root)
+        lane.queue.append(entry)
+        lane.queued_bytes += entry.weight
+        self._list(lane)
+
+    def _list(self, lane: _Lane) -> None:
+        if lane.queue and not lane.is_listed:
+            lane.is_listed = True
+            self._ready.append(lane)
+
+    # Sending
+
+    def pump(self) -> None:
+        """Send what may be sent, root after root in turn."""
+        link = self._link
+        if not link.is_up:
+            return
+        waiting = self._ready
+        most = max(1, link.limits.publishes_in_flight_max)
+        while waiting and link.is_writable and len(self._flying) < most:
+            lane = waiting.popleft()
+            if not self._may_send(lane):
+                lane.is_listed = False  # listed again when something of it is answered
+                continue
+            self._send(self._next(lane))
+            if lane.queue:
+                waiting.append(lane)
+            else:
+                lane.is_listed = False
+
+    def _may_send(self, lane: _Lane) -> bool:
+        if lane.is_broken or lane.trial is not None or not lane.queue:
+            return False
+        if lane.flying and lane.place + 1 - next(iter(lane.flying)) >= max(1, self._link.limits.producer_window):
+            return False
+        head = lane.queue[0]
+        if isinstance(head, _Sent) or head.goes_alone or len(lane.flying) < FRAMES_AHEAD:
+            return True
+        return (
+            lane.queued_bytes >= self._settings.publish_gather_bytes_max
+            or len(lane.queue) >= self._settings.publish_gather_messages_max
+        )
+
+    def _next(self, lane: _Lane) -> _Sent:
+        """The next frame of a root: what was refused before, one call's messages, or single ones together."""
+        head = lane.queue.popleft()
+        if isinstance(head, _Sent):
+            return head
+        lane.queued_bytes -= head.weight
+        if head.goes_alone:
+            part = head.part
+            if part.body is None:
+                part.encode(self._clock.now_us())
+            assert part.body is not None
+            return _Sent(lane, [head], part.body, part.crc, len(part.topics))
+        return self._gathered(lane, head)
+
+    def _gathered(self, lane: _Lane, head: _Entry) -> _Sent:
+        entries, size = [head], head.weight
+        queue, settings = lane.queue, self._settings
+        bytes_max = min(settings.publish_gather_bytes_max, self._link.limits.batch_bytes_max // 2)
+        while queue and len(entries) < settings.publish_gather_messages_max:
+            entry = queue[0]
+            if isinstance(entry, _Sent) or entry.goes_alone or size + entry.weight > bytes_max:
+                break
+            entries.append(entry)
+            size += entry.weight
+            lane.queued_bytes -= entry.weight
+            queue.popleft()
+        parts = [entry.part for entry in entries]
+        topics = [part.topics[0] for part in parts]
+        body = encode_body(
+            topics,
+            [part.payloads[0] for part in parts],
+            self._clock.now_us(),
+            retain=_column(parts, "retain", False),
+            keys=_column(parts, "keys", None),
+            headers=_column(parts, "headers", ()),
+            expiries=_column(parts, "expiries", 0),
+        )
+        is_trial = len(entries) > 1 and not lane.accepted.issuperset(topics)
+        return _Sent(lane, entries, body, checksum(body), len(entries), is_trial)
+
+    def _send(self, sent: _Sent) -> None:
+        lane = sent.lane
+        lane.place += 1
+        sent.place = lane.place
+        if sent.is_own:
+            sent.producer, sent.sequence = f"{self.name}/{lane.generation}", sent.place
+        lane.flying[sent.place] = sent
+        if sent.is_trial:
+            lane.trial = sent
+        self._write(sent)
+
+    def _write(self, sent: _Sent) -> None:
+        sent.id = self._link.new_id()
+        self._flying[sent.id] = sent
+        self._link.send(
+            pack_publish(sent.id, sent.lane.root, sent.count, sent.crc, sent.body, sent.producer, sent.sequence)
+        )
+
+    # Connections come and go
+
+    def on_up(self) -> None:
+        """Send again, in order, what was not answered on the last connection."""
+        self._flying.clear()
+        for lane in self._lanes.values():
+            for sent in lane.flying.values():
+                self._write(sent)
+        self.pump()
+
+    # Answers
+
+    def on_published(self, done: Sequence[Published]) -> None:
+        """Frames are on disk."""
+        for one in done:
+            sent = self._flying.pop(one.id, None)
+            if sent is None:
+                continue
+            self._land(sent)
+            freed = 0
+            entries = sent.entries
+            if not entries[0].goes_alone:
+                self._accept(sent)
+            if len(entries) == 1:
+                part = entries[0].part
+                run = (part.positions, one.first_offset, one.time_us, self._is_repeat(sent, one))
+                freed += self._store(entries[0], run)
+            else:
+                for offset, entry in enumerate(entries, one.first_offset):
+                    freed += self._store(entry, (entry.part.positions, offset, one.time_us, False))
+            self.budget.give_back(freed)
+            self._mend(sent.lane)
+        self.pump()
+        self._tell_idle()
+
+    def _accept(self, sent: _Sent) -> None:
+        accepted = sent.lane.accepted
+        if len(accepted) > ACCEPTED_MAX:
+            accepted.clear()
+        accepted.update([entry.part.topics[0] for entry in sent.entries])
+
+    def _is_repeat(self, sent: _Sent, one: Published) -> bool:
+        """A user's repeat; that we have sent a frame twice ourselves is nobody's business."""
+        return one.is_repeat and not sent.is_own
+
+    def _land(self, sent: _Sent) -> None:
+        lane = sent.lane
+        lane.flying.pop(sent.place, None)
+        if lane.trial is sent:
+            lane.trial = None
+        self._list(lane)
+
+    def on_refused(self, id: int, error: HeadwaterError) -> bool:
+        """A frame was refused; False if it is none of ours."""
+        sent = self._flying.pop(id, None)
+        if sent is None:
+            return False
+        lane = sent.lane
+        self._land(sent)
+        if not sent.is_own:
+            self._fail(sent, error)
+        elif lane.is_broken and error.code == 409:
+            lane.refused.append(sent)
+        else:
+            lane.is_broken = True
+            if len(sent.entries) > 1 and error.code in SPLITTING:
+                lane.refused.append(sent)
+                for entry in sent.entries:
+                    entry.goes_alone = True
+            else:
+                self._fail(sent, error)
+        self._mend(lane)
+        self.pump()
+        self._tell_idle()
+        return True
+
+    def _mend(self, lane: _Lane) -> None:
+        """Go on under the next name, once all that was sent under this one is answered."""
+        if not lane.is_broken or lane.flying:
+            return
+        lane.is_broken = False
+        lane.generation += 1
+        for sent in sorted(lane.refused, key=lambda one: one.place, reverse=True):
+            if len(sent.entries) > 1 and sent.entries[0].goes_alone:
+                lane.queue.extendleft(reversed(sent.entries))
+                lane.queued_bytes += sum(entry.weight for entry in sent.entries)
+            else:
+                lane.queue.appendleft(sent)
+        lane.refused.clear()
+        self._list(lane)
+
+    def _fail(self, sent: _Sent, error: HeadwaterError) -> None:
+        for entry in sent.entries:
+            self._fail_entry(entry, error)
+
+    def _fail_entry(self, entry: _Entry, error: HeadwaterError) -> None:
+        entry.call.error = entry.call.error or error
+        self.budget.give_back(self._part_done(entry.call))
+
+    def _store(self, entry: _Entry, run: tuple[Sequence[int], int, int, bool]) -> int:
+        entry.call.item.runs.append(run)
+        return self._part_done(entry.call)
+
+    def _part_done(self, call: Call) -> int:
+        """Answer a call that has nothing left under way; its share of the budget, which is free then."""
+        call.left -= 1
+        if call.left:
+            return 0
+        if call.error is not None:
+            resolve(call.future, None, renewed(call.error))
+        else:
+            resolve(call.future, call.item.result(), None)
+        return call.item.weight
+
+    # The end
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._arrived and all(not lane.queue and not lane.flying for lane in self._lanes.values())
+
+    def _tell_idle(self) -> None:
+        if self._idle and self.is_idle:
+            waiting, self._idle = self._idle, []
+            for future in waiting:
+                resolve(future, None, None)
+
+    async def drain(self) -> None:
+        """Wait until everything is answered."""
+        if not self.is_idle:
+            future = self._loop.create_future()
+            self._idle.append(future)
+            await future
+
+    def end(self, error: HeadwaterError) -> None:
+        """There will be no connection any more: whoever waits is told."""
+        self._ended = error
+        self.budget.end(error)
+        lanes, self._lanes = self._lanes, {}
+        self._flying.clear()
+        self._ready.clear()
+        for lane in lanes.values():
+            for sent in (*lane.flying.values(), *lane.refused):
+                self._fail(sent, error)
+            for waiting in lane.queue:
+                if isinstance(waiting, _Sent):
+                    self._fail(waiting, error)
+                else:
+                    self._fail_entry(waiting, error)
+        self._take_in()
+        self._tell_idle()
+
+    def _finish_all(self, call: Call, error: HeadwaterError) -> None:
+        call.error, call.left = error, 1
+        self.budget.give_back(self._part_done(call))
+
+
+def _column(parts: Sequence[Part], name: str, missing: object) -> Any:
+    """A column of a batch; None if no message has anything in it."""
+    values = [getattr(part, name) for part in parts]
+    if not any(values):
+        return None
+    return [missing if value is None else value[0] for value in values]
+
+
+def resolve(future: Any, value: object, error: BaseException | None) -> None:
+    """Answer whoever waits, unless it gave up."""
+    if future.done():
+        return
+    try:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+    except (InvalidStateError, asyncio.InvalidStateError):
+        return  # given up in this moment

@@ -1,0 +1,139 @@
+"""Addresses of servers: what `headwater.connect` takes.
+
+    headwater://name:secret@host:7411                       plain
+    headwaters://name:secret@host:7411?ca=ca.pem            TLS; with &cert=client.pem&key=client.key a certificate
+    headwater+unix://name:secret@/run/headwater.sock        a Unix socket; name and secret may be left out everywhere
+
+In names and secrets, characters such as : / @ are written as %3A %2F %40. A secret never shows: not in an error, not
+in a repr.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
+
+import msgspec
+
+from headwater.errors import Malformed
+
+PORT = 7411
+SCHEMES = ("headwater", "headwaters", "headwater+unix")
+TLS_OPTIONS = ("ca", "cert", "key", "verify")
+EXAMPLE = "write it as headwater://name:secret@host:7411"
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server is, and who comes."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    path: str = ""
+    """Of a Unix socket."""
+    user: str = ""
+    secret: str = ""
+    tls: bool = False
+    ca: str = ""
+    """A PEM file with the authority that the server's certificate is checked against; empty: the system's."""
+    cert: str = ""
+    key: str = ""
+    verify: bool = True
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether it is a socket in the file system."""
+        return bool(self.path)
+
+    def __str__(self) -> str:
+        """The address as it may be shown."""
+        user = f"{self.user}@" if self.user else ""
+        if self.is_unix:
+            return f"headwater+unix://{user}{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"headwater{'s' if self.tls else ''}://{user}{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"Address({str(self)!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("url", str(self))]
+
+
+def parse_url(url: str) -> Address:
+    """The address that a URL states; Malformed (422), which never shows the secret."""
+    if not isinstance(url, str):
+        raise Malformed(f"a server's address is a str, not {type(url).__name__}; {EXAMPLE}")
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        shown = f'begins with "{scheme}://"' if separator and scheme.isprintable() else "has no scheme"
+        raise Malformed(f"the server's address {shown}; it begins with one of {known}: {EXAMPLE}")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        # Its text may contain what stands between : and @, which may be a secret with an @ or / of its own.
+        raise Malformed(
+            f"the server's host or port cannot be read; {EXAMPLE}, with : / @ in a secret as %3A %2F %40"
+        ) from None
+    if parts.fragment or "#" in url:
+        raise Malformed("the server's address has a #; in a secret it is written as %23")
+    user, secret = _decoded("name", parts.username or ""), _decoded("secret", parts.password or "")
+    if secret and not user:
+        raise Malformed(f"the server's address has a secret without a name; {EXAMPLE}")
+    options = _options(parts.query, scheme)
+    if scheme == "headwater+unix":
+        path = _decoded("path", parts.path)
+        if not path.startswith("/") or host or len(path) < 2:
+            raise Malformed("a Unix socket is stated by its whole path: headwater+unix:///run/headwater.sock")
+        return Address(host="", path=path, user=user, secret=secret)
+    if not host:
+        raise Malformed(f"the server's address has no host; {EXAMPLE}")
+    if parts.path not in ("", "/"):
+        raise Malformed(
+            f"the server's address goes on after its port; leave that out ({EXAMPLE}), and write / in a secret as %2F"
+        )
+    if port == 0:
+        raise Malformed("the server's port is 0; use 1 to 65535")
+    verify = _truth(options.pop("verify", "yes"))
+    return Address(
+        host=host,
+        port=PORT if port is None else port,
+        user=user,
+        secret=secret,
+        tls=scheme == "headwaters",
+        verify=verify,
+        **options,
+    )
+
+
+def _options(query: str, scheme: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
+    except ValueError:
+        raise Malformed(
+            "the part after ? cannot be read; write it as ?ca=ca.pem&cert=client.pem&key=client.key"
+        ) from None
+    options = dict(pairs)
+    if len(options) != len(pairs):
+        raise Malformed("the part after ? says something twice; say it once")
+    for name in options:
+        if name not in TLS_OPTIONS:
+            raise Malformed(f"the part after ? has {name[:40]!r}; use {', '.join(TLS_OPTIONS)}")
+    if options and scheme != "headwaters":
+        raise Malformed(f"{', '.join(options)} is for TLS; begin the address with headwaters://")
+    if "key" in options and "cert" not in options:
+        raise Malformed("key= goes with cert=, the certificate that it belongs to")
+    return options
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("yes", "no", "true", "false", "1", "0"):
+        raise Malformed("verify= is yes or no")
+    return text.lower() in ("yes", "true", "1")
+
+
+def _decoded(what: str, text: str) -> str:
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise Malformed(f"the {what} in the server's address is not UTF-8 once its % are decoded") from None

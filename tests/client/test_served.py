@@ -1,0 +1,460 @@
+"""A client and a real server: the same objects, names and errors as the embedded bus."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater
+import headwater.aio
+from client.served import Served
+from headwater import Closed, Conflict, Connecting, Malformed, Message, NotFound, Recalled
+from headwater.client.bus import Bus, Consumer, Live, Reading
+
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path / "data") as made:
+        yield made
+
+
+@pytest.fixture
+def bus(served: Served) -> Iterator[Bus]:
+    made = headwater.connect(served.url, Connecting(reconnect_delay_s=0.01, reconnect_delay_s_max=0.1))
+    yield made
+    made.close()
+
+
+def until(check: Any, what: str) -> None:
+    for _ in range(200):
+        if check():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen")
+
+
+def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
+    import inspect
+
+    import headwater.client.aio
+    from headwater.delivery.consumer import Consumer as EmbeddedConsumer
+    from headwater.delivery.live import Live as EmbeddedLive
+    from headwater.delivery.replay import Reading as EmbeddedReading
+
+    inner = {
+        "inside",
+        "clients",
+        "acl",
+        "config",
+        "folder",
+        "on_batch",
+        "add_waker",
+        "end",
+        "greet",
+        "is_busy",
+        "seek_subscriber",
+        "threads",
+    }
+    inner |= {"take_batch", "take_retained", "still_valid", "ended", "wants_places", "is_read_only"}
+    for embedded, remote in (
+        (headwater.Bus, Bus),
+        (EmbeddedConsumer, Consumer),
+        (EmbeddedLive, Live),
+        (EmbeddedReading, Reading),
+        (headwater.aio.Bus, headwater.client.aio.Bus),
+        (headwater.aio.Consumer, headwater.client.aio.Consumer),
+        (headwater.aio.Live, headwater.client.aio.Live),
+        (headwater.aio.Reading, headwater.client.aio.Reading),
+    ):
+        for name, member in inspect.getmembers(embedded):
+            if name.startswith("_") or name in inner or (embedded is EmbeddedLive and name in VERBS):
+                continue
+            other = getattr(remote, name, None)
+            assert other is not None, f"{remote.__module__}.{remote.__name__} has no {name}"
+            if inspect.isfunction(member):
+                mine = list(inspect.signature(other).parameters)
+                theirs = list(inspect.signature(member).parameters)
+                assert mine[: len(theirs)] == theirs or "options" in mine, name
+
+
+VERBS = {"ack", "nack", "reject", "extend", "reply"}
+
+
+def test_publish_and_read_back(bus: Bus) -> None:
+    assert bus.publish("a/b", b"1", retain=True, key=b"k", headers={"x": "y"}).offset == 1
+    receipts = bus.publish_many([("a/b", b"2"), ("z/c", b"3"), ("a/c", b"4")])
+    assert [(one.topic, one.offset) for one in receipts] == [("a/b", 2), ("z/c", 1), ("a/c", 3)]
+    assert sorted(m.payload for m in bus.replay("#")) == [b"1", b"2", b"3", b"4"]
+    assert [m.payload for m in bus.replay("a/#", after=1)] == [b"2", b"4"]
+    (first,) = bus.replay("a/b", after=0).batch(1)
+    assert (first.key, first.headers) == (b"k", (("x", "y"),))
+    assert bus.ends() == {"a": 3, "z": 1}
+    assert [info.topic for info in bus.topics("a/#")] == ["a/b", "a/c"]
+    (retained,) = bus.retained("a/#")
+    assert (retained.payload, retained.retained) == (b"1", True)
+
+
+def test_a_users_sequence_is_stored_once(bus: Bus) -> None:
+    first = bus.publish("a/b", b"1", producer="me", sequence=1)
+    again = bus.publish("a/b", b"1", producer="me", sequence=1)
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert first.offset == again.offset
+    bus.publish_many([("a/b", b"2")], producer="me", sequence=2)
+    assert len(list(bus.replay("a/#"))) == 2
+
+
+def test_a_durable_subscription_keeps_its_place_between_clients(served: Served, bus: Bus) -> None:
+    bus.publish_many([("a/b", b"%d" % n) for n in range(10)])
+    with bus.subscribe("a/#", id="x", start="earliest") as sub:
+        found = sub.batch(4, WAIT_S)
+        sub.ack(found)
+    with headwater.connect(served.url) as other, other.subscribe("a/#", id="x") as sub:
+        message = sub.next(WAIT_S)
+        assert message.payload == b"4"
+        message.ack()
+    (info,) = bus.subscriptions()
+    assert (info.id, info.floors) == ("x", {"a": 5})
+
+
+def test_a_message_that_fails_comes_again_and_dies_in_the_end(bus: Bus) -> None:
+    bus.publish("a/b", b"x")
+    sub = bus.subscribe("a/#", id="x", start="earliest", max_attempts=2, retry_delay_s=0.01, retry_delay_s_max=0.01)
+    sub.next(WAIT_S).nack("first", delay_s=0)
+    second = sub.next(WAIT_S)
+    assert second.attempt == 2
+    assert bus.states("x")[0][:2] == ("a", 1)
+    second.nack(ValueError("second"))
+    (letter,) = bus.dead_letters("x")
+    assert letter.errors == ("first", "ValueError: second")
+    assert bus.dead_letter("x", 1) == letter
+    with pytest.raises(NotFound):
+        bus.dead_letter("x", 7)
+    assert bus.redrive("x") == 1
+    sub.next(WAIT_S).reject("never")
+    assert bus.drop_dead_letters("x", [1]) == 1
+    assert bus.dead_letters("x") == []
+
+
+def test_what_fails_takes_back_what_was_handed_out_after_it(bus: Bus) -> None:
+    bus.publish_many([("a/b", b"%d" % n) for n in range(6)])
+    sub = bus.subscribe("a/#", id="x", start="earliest", retry_delay_s=0, retry_delay_s_max=0)
+    one, two = sub.batch(2, WAIT_S)
+    one.nack(delay_s=0)
+    with pytest.raises(Recalled):
+        two.ack()
+    seen: list[bytes] = []
+    while len(seen) < 6:
+        for message in sub.batch(10, WAIT_S):
+            message.ack()
+            seen.append(message.payload)
+    assert seen == [b"%d" % n for n in range(6)]
+
+
+def test_seek_pause_and_resume(bus: Bus) -> None:
+    bus.publish_many([("a/b", b"%d" % n) for n in range(5)])
+    sub = bus.subscribe("a/#", id="x", start="earliest")
+    sub.ack(sub.batch(5, WAIT_S))
+    sub.seek(3)
+    assert sub.next(WAIT_S).payload == b"2"
+    sub.seek("earliest")
+    assert sub.next(WAIT_S).payload == b"0"
+    sub.seek("latest")
+    assert sub.next(0.2) is None
+    sub.pause()
+    bus.publish("a/b", b"5")
+    assert sub.next(0.2) is None
+    sub.resume()
+    assert sub.next(WAIT_S).payload == b"5"
+    with pytest.raises(Malformed):
+        sub.seek("middle")
+
+
+def test_a_live_subscription_gets_retained_messages_first(bus: Bus) -> None:
+    bus.publish("a/b", b"kept", retain=True)
+    with bus.subscribe("a/#") as live:
+        first = live.next(WAIT_S)
+        assert (first.payload, first.retained) == (b"kept", True)
+        bus.publish("a/c", b"new")
+        second = live.next(WAIT_S)
+        assert (second.payload, second.retained, second.offset) == (b"new", False, 2)
+
+
+def test_follow_crosses_from_history_to_live(bus: Bus) -> None:
+    bus.publish_many([("a/b", b"%d" % n) for n in range(100)])
+    follow = bus.follow("#")
+    seen = [next(follow).payload for _ in range(50)]
+    bus.publish_many([("a/b", b"%d" % n) for n in range(100, 150)])
+    seen += [next(follow).payload for _ in range(100)]
+    assert seen == [b"%d" % n for n in range(150)]
+    follow.close()
+    assert list(follow) == []
+
+
+def test_request_and_reply(bus: Bus) -> None:
+    ready = threading.Event()
+
+    def serve() -> None:
+        with bus.subscribe("rpc/#") as live:
+            ready.set()
+            for _ in range(3):
+                message = live.next(WAIT_S)
+                message.reply(message.payload.upper())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    ready.wait(WAIT_S)
+    assert [bus.request("rpc/up", word).payload for word in (b"a", b"b", b"c")] == [b"A", b"B", b"C"]
+    thread.join(WAIT_S)
+    with pytest.raises(headwater.TimedOut, match="nobody answered"):
+        bus.request("nobody/here", b"", timeout_s=0.1)
+
+
+def test_a_delayed_message_comes_when_it_is_due(bus: Bus) -> None:
+    with bus.subscribe("a/#") as live:
+        receipt = bus.publish("a/b", b"later", deliver_at=bus.now + timedelta(seconds=0.3))
+        assert receipt.offset == 0
+        assert bus.publish_soon("a/c", b"later", deliver_at=bus.now + timedelta(days=1)).result(WAIT_S).offset == 0
+        assert live.next(0.05) is None
+        assert live.next(WAIT_S).payload == b"later"
+
+
+def test_purge_unsubscribe_and_backup(bus: Bus, tmp_path: Path) -> None:
+    bus.publish("a/b", b"x")
+    sub = bus.subscribe("a/#", id="x")
+    bus.unsubscribe("x")
+    with pytest.raises(Closed):
+        sub.next(WAIT_S)
+    with pytest.raises(NotFound):
+        bus.unsubscribe("x")
+    assert bus.purge("a/#") == 1
+    bus.backup(tmp_path / "backup")
+    assert (tmp_path / "backup").is_dir()
+    assert bus.events() == bus.events()
+
+
+def test_staged_messages_are_seen_once_they_are_committed(bus: Bus) -> None:
+    bus.stage("job", 1, [("a/b", b"0"), ("z/b", b"1")], part="p0")
+    bus.stage("job", 1, [("a/b", b"2")], part="p1")
+    assert bus.ends().get("a", 0) == 0
+    assert bus.commit_stage("job", 1, ["p0", "p1"]) == {"a": (1, 2), "z": (1, 1)}
+    assert bus.commit_stage("job", 1, ["p0", "p1"]) == {"a": (1, 2), "z": (1, 1)}
+    assert sorted(m.payload for m in bus.replay("#")) == [b"0", b"1", b"2"]
+    bus.stage("job", 2, [("a/b", b"never")])
+    bus.drop_stage("job", 2)
+
+
+def test_clients_and_rules(bus: Bus) -> None:
+    made = bus.clients.add("sensor-7")
+    assert made.name == "sensor-7"
+    assert made.secret
+    assert bus.clients.rotate("sensor-7").secret != made.secret
+    bus.acl.allow("sensor-7", "publish", "home/#")
+    bus.acl.deny("sensor-7", "publish", "home/door")
+    assert [(rule.filter, rule.allow) for rule in bus.acl.list()] == [("home/#", True), ("home/door", False)]
+    bus.acl.remove("sensor-7", "publish", "home/door")
+    assert len(bus.acl.list()) == 1
+    assert [client.name for client in bus.clients.list()] == ["sensor-7"]
+    bus.clients.remove("sensor-7")
+    assert bus.clients.list() == []
+
+
+def test_a_client_with_a_secret_may_do_what_it_was_granted(tmp_path: Path) -> None:
+    with headwater.open(tmp_path / "data") as embedded:
+        secret = embedded.clients.add("me").secret
+        embedded.acl.allow("me", "publish", "mine/#")
+        embedded.acl.allow("me", "create", "mine/#")
+        embedded.acl.allow("me", "subscribe", "mine/#")
+    with Served(tmp_path / "data", auth="scram") as served:
+        with pytest.raises(headwater.Unauthenticated):
+            headwater.connect(served.url.replace("//", "//me:wrong@"))
+        with pytest.raises(headwater.Unauthenticated):
+            headwater.connect(served.url)
+        with headwater.connect(served.url.replace("//", f"//me:{secret}@")) as bus:
+            bus.publish("mine/x", b"1")
+            with pytest.raises(headwater.NotAllowed):
+                bus.publish("yours/x", b"1")
+            with pytest.raises(headwater.NotAllowed):
+                bus.subscribe("#")
+            live = bus.subscribe("mine/#")
+            good, bad = bus.publish_soon("mine/x", b"2"), bus.publish_soon("$SYS/x", b"3")
+            assert good.result(WAIT_S).offset == 2
+            with pytest.raises(headwater.HeadwaterError):
+                bad.result(WAIT_S)
+            assert live.next(WAIT_S).payload == b"2"
+            served.bus.acl.remove("me", "subscribe", "mine/#")
+            served._loop.call_soon_threadsafe(served.server.sessions.recheck)
+            with pytest.raises(headwater.NotAllowed):
+                live.next(WAIT_S)
+
+
+def test_tls_with_a_certificate_that_is_checked(tmp_path: Path) -> None:
+    from server.authority import LOCAL, Authority
+
+    authority = Authority(tmp_path, "authority")
+    cert, key = authority.issue("server", "broker", others=LOCAL)
+    with Served(tmp_path / "data", host="localhost", tls_certificate=cert, tls_key=key) as served:
+        url = f"headwaters://localhost:{served.port}"
+        with headwater.connect(f"{url}?ca={authority.path}") as bus:
+            assert bus.publish_many([("a/b", bytes(1000))] * 1000)[-1].offset == 1000
+            assert len(list(bus.replay("a/#"))) == 1000
+        with pytest.raises(headwater.Disconnected, match=r"not trusted.*\?ca="):
+            headwater.connect(url)
+        with headwater.connect(f"{url}?verify=no") as bus:
+            assert bus.ends() == {"a": 1000}
+        with pytest.raises(Malformed, match="cannot be used"):
+            headwater.connect(f"{url}?ca={tmp_path}/nothing.pem")
+        with pytest.raises(headwater.Disconnected):
+            headwater.connect(f"headwater://localhost:{served.port}", Connecting(connect_timeout_s=2))
+
+
+def test_a_client_is_known_by_its_certificate(tmp_path: Path) -> None:
+    from server.authority import LOCAL, Authority
+
+    authority = Authority(tmp_path, "authority")
+    cert, key = authority.issue("server", "broker", others=LOCAL)
+    mine, my_key = authority.issue("client", "sensor-7")
+    serving: dict[str, Any] = {
+        "tls_certificate": cert,
+        "tls_key": key,
+        "tls_client_ca": authority.path,
+        "auth": "certificate",
+    }
+    with headwater.open(tmp_path / "data") as embedded:
+        embedded.clients.add("sensor-7")
+        embedded.acl.allow("sensor-7", "publish", "a/#")
+        embedded.acl.allow("sensor-7", "create", "a/#")
+    with Served(tmp_path / "data", host="localhost", **serving) as served:
+        url = f"headwaters://localhost:{served.port}?ca={authority.path}"
+        with headwater.connect(f"{url}&cert={mine}&key={my_key}") as bus:
+            assert bus.publish("a/b", b"x").offset == 1
+        with pytest.raises(headwater.HeadwaterError):
+            headwater.connect(url, Connecting(connect_timeout_s=2))
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "hw.sock"
+    with Served(tmp_path / "data", unix_path=str(path)), headwater.connect(f"headwater+unix://{path}") as bus:
+        assert bus.publish("a/b", b"x").offset == 1
+
+
+def test_what_is_wrong_is_told_as_the_embedded_bus_tells_it(served: Served, bus: Bus) -> None:
+    for wrong in (
+        lambda bus: bus.publish("a/+", b""),
+        lambda bus: bus.publish("a/b", "text"),
+        lambda bus: bus.publish("a/b", b"", ttl_s=-1),
+        lambda bus: bus.publish("a/b", b"", sequence=1),
+        lambda bus: bus.publish_many([1]),
+        lambda bus: bus.subscribe("a/*"),
+        lambda bus: bus.replay("#", after=1),
+        lambda bus: bus.topics("a/#/b"),
+        lambda bus: bus.unsubscribe("nobody"),
+        lambda bus: bus.dead_letters("nobody"),
+        lambda bus: bus.purge("a/#/b"),
+        lambda bus: bus.subscribe("a/b", id="x", max_in_flight=0),
+        lambda bus: bus.subscribe("a/b", id="x", order="odd"),
+    ):
+        said = []
+        for one in (served.bus, bus):
+            with pytest.raises(headwater.HeadwaterError) as caught:
+                wrong(one)
+            said.append(str(caught.value))
+        assert said[0] == said[1]
+
+
+def test_a_server_that_is_started_again_is_come_back_to(served: Served, bus: Bus) -> None:
+    bus.publish("a/b", b"0")
+    sub = bus.subscribe("a/#", id="x", start="earliest")
+    sub.next(WAIT_S).ack()
+    follow = bus.follow("a/#")
+    assert next(follow).payload == b"0"
+    served.stop()
+    soon = bus.publish_soon("a/b", b"1")
+    served.start()
+    assert soon.result(WAIT_S).offset == 2
+    assert sub.next(WAIT_S).payload == b"1"
+    assert next(follow).payload == b"1"
+
+
+def test_messages_are_the_same_class(bus: Bus) -> None:
+    bus.publish("a/b", b"0")
+    (message,) = bus.replay("a/#").batch()
+    assert type(message) is Message
+
+
+# asyncio
+
+
+def test_the_same_for_asyncio(served: Served) -> None:
+    async def main() -> None:
+        async with headwater.aio.connect(served.url) as bus:
+            assert (await bus.publish("a/b", b"0", retain=True)).offset == 1
+            receipts = await bus.publish_many([("a/b", b"1"), ("a/b", b"2")])
+            assert [one.offset for one in receipts] == [2, 3]
+            tasks = [bus.publish_soon("a/b", b"%d" % n) for n in range(3, 100)]
+            assert [(await task).offset for task in tasks] == list(range(4, 101))
+            assert [m.payload async for m in bus.replay("a/#")] == [b"%d" % n for n in range(100)]
+            async with bus.subscribe("a/#", id="x", start="earliest") as sub:
+                first = await sub.next(WAIT_S)
+                assert type(first) is headwater.aio.Message
+                await first.nack("no", delay_s=0)
+                again = await sub.next(WAIT_S)
+                assert again.attempt == 2
+                await again.extend(60)
+                await again.ack()
+                found = await sub.batch(10, WAIT_S)
+                await sub.ack(found)
+                async for message in sub:
+                    await message.ack(wait=False)
+                    if message.offset == 50:
+                        break
+                await (await sub.next(WAIT_S)).reject("never")
+            async with bus.subscribe("rpc/#") as service:
+                asking = asyncio.ensure_future(bus.request("rpc/up", b"a"))
+                asked = await service.next(WAIT_S)
+                await asked.reply(b"A")
+                assert (await asking).payload == b"A"
+            follow = bus.follow("a/#", after=99)
+            (last,) = await follow.batch(1, WAIT_S)
+            assert last.payload == b"99"
+            assert await follow.next(0.05) is None
+            await follow.close()
+            assert [m async for m in follow] == []
+            assert (await bus.ends())["a"] == 100
+            assert [m.payload for m in await bus.retained("a/#")] == [b"0"]
+            with pytest.raises(Malformed):
+                bus.replay("#", after=1)
+            with pytest.raises(NotFound):
+                await bus.unsubscribe("nobody")
+            await bus.unsubscribe("x")
+            assert await bus.subscriptions() == []
+        with pytest.raises(Closed):
+            await bus.publish("a/b", b"")
+
+    asyncio.run(main())
+
+
+def test_a_fork_is_told_to_connect_again(bus: Bus) -> None:
+    bus._process -= 1
+    try:
+        with pytest.raises(Conflict, match="fork"):
+            bus.publish("a/b", b"")
+    finally:
+        bus._process += 1
+
+
+def test_import_headwater_loads_no_client() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, headwater; print(*[name for name in sys.modules if 'headwater.client' in name])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []

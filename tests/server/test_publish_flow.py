@@ -1,0 +1,289 @@
+"""Publishing, step by step as the notes say it: rights, topics that are made, the ack, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import headwater
+from headwater.config import Config
+from headwater.errors import Conflict, Failed
+from headwater.store.batch import checksum
+from headwater.wire import batches, requests
+from headwater.wire.frame import Kind
+from server.harness import Running, code, make_body
+
+
+def test_a_publish_is_acked_once_it_is_on_disk_and_its_subscribers_get_it(tmp_path: Path):
+    with Running(tmp_path) as running:
+        ann, bob = running.peer("ann"), running.peer("bob")
+        bob.subscribe(1, "home/#", kind="named", id="s")
+        bob.subscribe(2, "home/#")
+        done = ann.published(ann.publish_soon("home/x", b"1"))
+        assert (done.first_offset, done.is_repeat) == (1, False)
+        assert bob.payloads(1, 1) == [b"1"]
+        assert bob.payloads(2, 1) == [b"1"]
+    with headwater.open(tmp_path) as bus:
+        assert [one.payload for one in bus.replay("home/#")] == [b"1"]
+
+
+def test_a_batch_of_many_topics_is_one_publish_with_dense_offsets():
+    with Running() as running:
+        peer = running.peer()
+        peer.subscribe(1, "a/+")
+        assert peer.publish([f"a/{n}" for n in range(500)], [b"%d" % n for n in range(500)]) == 1
+        assert peer.publish("a/0") == 501
+        assert [one.offset for one in peer.take(1, 501)] == list(range(1, 502))
+
+
+def test_a_topic_that_does_not_exist_is_made_for_who_has_the_right():
+    with Running(auth="scram") as running:
+        running.client("ann", allow=["publish home/#", "create home/ann/#"])
+        peer = running.peer("ann")
+        assert peer.publish("home/ann/x") == 1
+        with code(403, 'may not create topic "home/x"', "headwater acl allow ann create"):
+            peer.publish("home/x")
+        with code(403):
+            peer.publish(["home/ann/y", "home/bob/y"])
+        assert [one.topic for one in running.bus.topics()] == ["home/ann/x"]
+        running.bus.publish("home/x", b"")
+        assert peer.publish("home/x") == 3
+
+
+def test_a_client_without_the_right_gets_403_with_the_missing_rule_in_the_text_and_nothing_is_stored():
+    with Running(auth="scram") as running:
+        running.client("ann", allow=["publish home/#", "create #"])
+        peer = running.peer("ann")
+        with code(403, 'client "ann" may not publish to "other/x"', "headwater acl allow ann publish"):
+            peer.publish("other/x")
+        with code(422, "topics of that root"):
+            peer.publish(["other/x", "other/y"], root="home")
+        assert running.bus.topics() == []
+
+
+def test_topics_over_the_quota_of_a_minute_get_429_and_nothing_is_made():
+    with Running(auth="scram", topics_created_per_minute_max=3) as running:
+        for name in ("ann", "bob"):
+            running.client(name, allow=["publish #", "create #"])
+        ann, bob = running.peer("ann"), running.peer("bob")
+        for number in range(3):
+            ann.publish(f"a/{number}")
+        with code(429, "3 new topics a minute"):
+            ann.publish("a/random")
+        with code(429):
+            ann.publish([f"b/{number}" for number in range(4)])
+        assert len(running.bus.topics()) == 3
+        assert ann.publish("a/0") == 4
+        bob.publish("a/random")
+
+
+@pytest.mark.parametrize(
+    ("config", "topics"),
+    [(Config(topics_per_root_max=2), ["a/1", "a/2", "a/3"]), (Config(roots_max=1), ["a/1", "b/1"])],
+)
+def test_a_topic_over_the_caps_gets_429_and_nothing_is_made(config: Config, topics: list[str]):
+    with Running(config=config) as running:
+        peer = running.peer()
+        for topic in topics[:-1]:
+            peer.publish(topic)
+        with code(429):
+            peer.publish(topics[-1])
+        assert len(running.bus.topics()) == len(topics) - 1
+        peer.publish(topics[0])
+
+
+def test_the_publisher_is_told_when_forwarding_fails(monkeypatch: pytest.MonkeyPatch):
+    with Running() as running:
+        peer = running.peer()
+        peer.publish("a")
+        roots = running.bus.inside.roots
+        monkeypatch.setattr(roots, "_append", lambda _: (_ for _ in ()).throw(Failed("the disk is gone")))
+        with code(500, "the disk is gone"):
+            peer.publish("a")
+        monkeypatch.undo()
+        peer.publish("a")
+
+
+def test_a_repeat_of_an_idempotent_publish_is_answered_with_the_first_offset():
+    with Running() as running:
+        peer = running.peer()
+        first = peer.published(peer.publish_soon("a", b"1", producer="p", sequence=1))
+        again = peer.published(peer.publish_soon("a", b"1", producer="p", sequence=1))
+        assert (again.first_offset, again.is_repeat, again.time_us) == (first.first_offset, True, first.time_us)
+        assert peer.publish("a", b"2", producer="p", sequence=2) == 2
+        assert [one.payload for one in running.bus.replay("a")] == [b"1", b"2"]
+
+
+def test_repeats_in_one_breath_are_stored_once():
+    with Running() as running:
+        peer = running.peer()
+        numbers = [peer.publish_soon("a", b"%d" % (n // 3), producer="p", sequence=n // 3) for n in range(30)]
+        offsets = [peer.published(number).first_offset for number in numbers]
+        assert offsets == [n // 3 + 1 for n in range(30)]
+        assert len(list(running.bus.replay("a"))) == 10
+
+
+def test_a_publish_refused_before_its_commit_does_not_break_its_producer_and_one_refused_at_it_does():
+    with Running(config=Config(topics_per_root_max=1)) as running:
+        peer = running.peer()
+        peer.publish("a/1", producer="p", sequence=1)
+        with code(422):
+            peer.publish("a/+", producer="p", sequence=2)
+        peer.publish("a/1", producer="p", sequence=2)
+        with code(429):
+            peer.publish("a/2", producer="p", sequence=3)
+        with pytest.raises(Conflict):
+            peer.publish("a/1", producer="p", sequence=4)
+        peer.publish("a/1", producer="p", sequence=3)
+        peer.publish("a/1", producer="p", sequence=4)
+
+
+def test_a_quiet_publish_is_not_answered():
+    with Running() as running:
+        peer = running.peer()
+        peer.subscribe(1, "a")
+        peer.publish_soon("a", b"1", flags=batches.QUIET)
+        assert peer.payloads(1, 1) == [b"1"]
+        peer.quiet(0.05, Kind.PUBLISHED)
+
+
+@pytest.mark.parametrize("topic", ["", "a/+", "#", "a/#/b", "$staged", "$staged/x", "$delayed", "a\0", "x" * 2000])
+def test_a_topic_that_is_none_gets_422(topic: str):
+    with Running() as running:
+        peer = running.peer()
+        with code(422):
+            peer.publish(topic)
+        peer.publish("a")
+        assert [one.topic for one in running.bus.topics()] == ["a"]
+
+
+def test_a_message_over_its_limit_gets_413_and_the_session_goes_on():
+    with Running(config=Config(message_bytes_max=1000, batch_bytes_max=10_000, key_bytes_max=10)) as running:
+        peer = running.peer()
+        with code(413, "message_bytes_max"):
+            peer.publish("a", bytes(1001))
+        with code(413):
+            peer.publish("a", keys=[b"x" * 11])
+        with code(413, "batch_bytes_max"):
+            peer.publish(["a"] * 13, bytes(900))
+        peer.publish("a", bytes(1000))
+
+
+def test_publishes_of_several_clients_to_one_root_are_each_answered_and_all_there():
+    with Running() as running:
+        peers = [running.peer(f"p{n}") for n in range(4)]
+        offsets: list[int] = []
+
+        def publish(peer):
+            numbers = [peer.publish_soon("a", b"%d" % n) for n in range(200)]
+            offsets.extend(peer.published(number).first_offset for number in numbers)
+
+        threads = [threading.Thread(target=publish, args=(peer,)) for peer in peers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(offsets) == list(range(1, 801))
+
+
+def test_publishes_over_those_that_may_be_in_flight_wait_and_are_not_lost():
+    with Running(publishes_in_flight_max=2, publish_bytes_in_flight_max=4000) as running:
+        peer = running.peer()
+        numbers = [peer.publish_soon("a", b"%d" % n) for n in range(300)]
+        numbers += [peer.publish_soon("a", bytes(3000)) for n in range(20)]
+        assert [peer.published(number).first_offset for number in numbers] == list(range(1, 321))
+
+
+def test_a_group_that_others_have_filled_does_not_stop_publishing():
+    with Running(config=Config(group_bytes_max=1000)) as running:
+        peer = running.peer()
+        peer.publish("a")
+        commit, inside, go_on = running.bus.inside.roots.commit, threading.Event(), threading.Event()
+
+        def block() -> None:
+            inside.set()
+            go_on.wait(10)
+
+        blocking = threading.Thread(target=commit.run, args=(block,))
+        blocking.start()
+        assert inside.wait(10)
+        others = running.bus.publish_soon("b", bytes(2000))
+        number = peer.publish_soon("a", b"mine")
+        peer.ping()
+        running.until(lambda: running.server.entry._waiting)
+        go_on.set()
+        others.result(10)
+        assert peer.published(number).first_offset == 2
+        assert peer.publish("a") == 3
+        blocking.join()
+
+
+def test_an_answer_goes_back_with_the_request_of_who_asked():
+    with Running(auth="scram") as running:
+        running.client("asks", allow=["publish rpc/#", "create rpc/#"])
+        running.client("answers", allow=["subscribe rpc/#"])
+        asks, answers = running.peer("asks"), running.peer("answers")
+        answers.subscribe(1, "rpc/sum")
+        asks.subscribe(1, f"$reply/{asks.session}")
+        asks.publish("rpc/sum", b"1+1", headers=[(("reply-to", f"$reply/{asks.session}"), ("correlation-id", "7"))])
+        assert answers.payloads(1, 1) == [b"1+1"]
+        answers.publish(f"$reply/{asks.session}", b"2")
+        assert asks.payloads(1, 1) == [b"2"]
+
+
+def test_topics_below_reply_that_are_nobodys_are_counted_as_made():
+    with Running(auth="scram", topics_created_per_minute_max=2) as running:
+        running.client("ann")
+        peer = running.peer("ann")
+        for name in ("x", "y"):
+            peer.publish(f"$reply/{name}")
+        with code(429):
+            peer.publish("$reply/z")
+        peer.publish(f"$reply/{peer.session}")
+
+
+def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before():
+    with Running() as running:
+        peer = running.peer()
+        peer.subscribe(1, "a")
+        now_us = running.bus.inside.clock.now_us()
+        peer.ask(requests.Delay(topic="a", payload=b"later", deliver_at_us=now_us + 300_000))
+        peer.publish("a", b"now")
+        assert peer.payloads(1, 2) == [b"now", b"later"]
+        with code(422):
+            peer.ask(requests.Delay(topic="a/#", payload=b"", deliver_at_us=now_us))
+        with code(422):
+            peer.ask(requests.Delay(topic="a", payload=b"", deliver_at_us=1 << 60))
+
+
+def test_staged_messages_are_seen_by_nobody_and_then_by_all_once():
+    with Running(auth="scram") as running:
+        for name in ("ann", "bob"):
+            running.client(name, allow=["publish a/#", "create a/#", "subscribe a/#"])
+        ann, bob = running.peer("ann"), running.peer("bob")
+        bob.subscribe(1, "a/#", kind="session")
+
+        def stage(peer, part, topic="a/x", epoch=1):
+            body = make_body([topic], [part.encode()])
+            root = topic.partition("/")[0]
+            peer.ask(
+                requests.Stage(producer="p", epoch=epoch, part=part, root=root, count=1, crc=checksum(body), body=body)
+            )
+
+        stage(ann, "1"), stage(ann, "2")
+        with code(403):
+            stage(ann, "3", "b/x")
+        bob.quiet(0.05)
+        with code(404):
+            bob.ask(requests.CommitStage(producer="p", epoch=1, parts=("1",)))
+        bob.ask(requests.DropStage(producer="p", epoch=1))
+        commit = requests.CommitStage(producer="p", epoch=1, parts=("2", "1"))
+        assert ann.ask(commit) == {"a": (1, 2)}
+        assert ann.ask(commit) == {"a": (1, 2)}
+        assert bob.payloads(1, 2) == [b"2", b"1"]
+        stage(ann, "x", epoch=2)
+        ann.ask(requests.DropStage(producer="p", epoch=2))
+        with code(404):
+            ann.ask(requests.CommitStage(producer="p", epoch=2, parts=("x",)))
