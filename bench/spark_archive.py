@@ -1,8 +1,8 @@
 """How fast the log is archived, and how fast history is read: `python bench/spark_archive.py [--rows 2000000]`.
 
-Messages of 400 bytes in batches of 1,000. Archived is what is committed to the Iceberg table, durable; the session is warm
-(a small archive went before). Then the same aggregate over `headwater.spark.table` and over `spark.read.parquet` of the
-same files, in turns, warm, medians.
+Messages of 400 bytes in batches of 1,000. Archived is what is committed to the Iceberg table, durable; the session is
+warm (a small archive went before). Then the same aggregate over `headwater.spark.table` and over `spark.read.parquet`
+of the same files, in turns, warm, medians.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Protocol
 
 import msgspec
 
@@ -38,6 +39,36 @@ class Extent(msgspec.Struct, frozen=True):
     """One past the newest that is durable."""
     purged_upto: int = 0
     holes: tuple[Hole, ...] = ()
+
+
+class Log(Protocol):
+    """What planning needs of a log, wherever it is."""
+
+    @property
+    def bus_id(self) -> str:
+        """The id of the bus, by which a lake knows whose it is."""
+
+    def refresh(self) -> None:
+        """See what happened meanwhile."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+    def __enter__(self) -> Log: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def extents(self, topics: str) -> list[Extent]:
+        """The roots that a filter may match, by name."""
+
+    def offset_at(self, root: str, time_us: int) -> int:
+        """The first offset appended at or after a time."""
+
+    def bytes_between(self, root: str, first: int, last: int) -> int:
+        """About how many bytes a stretch takes on disk."""
+
+    def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
+        """A stretch of a root, cut into pieces of about so many bytes, or exactly by count."""
 
 
 class Folder:

@@ -2,8 +2,9 @@
 
 What holds:
 
-- A table has every message of its root up to `headwater.archived-offset` that was alive when it was archived, each once,
-  and none after it. Files and that property change in one commit, which succeeds only on the snapshot that it began with.
+- A table has every message of its root up to `headwater.archived-offset` that was alive when it was archived, each
+  once, and none after it. Files and that property change in one commit, which succeeds only on the snapshot that it
+  began with.
 - A lake belongs to one bus; its namespace says which. Another bus is refused before anything is read or written.
 - Nothing that a reader may have planned with is deleted before `grace_s` has passed since it was replaced.
 
@@ -17,7 +18,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from pyiceberg.catalog import Catalog, load_catalog
@@ -38,7 +39,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update.snapshot import UpdateSnapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
-from pyiceberg.types import BinaryType, LongType, MapType, NestedField, StringType, TimestamptzType
+from pyiceberg.types import BinaryType, LongType, MapType, NestedField, PrimitiveType, StringType, TimestamptzType
 
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, NotFound
 from headwater.store.files import DiskFiles
@@ -54,6 +55,8 @@ BUS = "headwater.bus"
 LAKE = "headwater.lake"
 ROOT = "headwater.root"
 ARCHIVED = "headwater.archived-offset"
+FIRST = "headwater.first-offset"
+"""Where the archive of a root began."""
 
 OFFSET_ID, TIMESTAMP_ID = 3, 4
 SCHEMA = Schema(
@@ -98,6 +101,8 @@ class Archived(msgspec.Struct, frozen=True):
     """A root as the lake has it at one moment: files and offset are of the same commit."""
 
     root: str
+    first: int
+    """Where the archive began: the oldest offset that was in the log by then."""
     upto: int
     """The last offset that is archived."""
     files: tuple[LakeFile, ...] = ()
@@ -148,7 +153,7 @@ class Lake:
             raise NotFound(f'"{self.where}" is no lake yet; `headwater pipeline archive --lake {self.where}` makes one')
         if stated.get(BUS) != bus_id:
             raise Conflict(
-                f'the lake "{self.where}" belongs to another bus (its id is {stated.get(BUS)}, this one\'s is {bus_id}); '
+                f'the lake "{self.where}" belongs to another bus (id {stated.get(BUS)}; this one is {bus_id}); '
                 "use the lake of this bus, or a new folder"
             )
 
@@ -269,9 +274,8 @@ def offset_of(table: Table) -> int:
 
 def archived_in(table: Table, root: str) -> Archived:
     """What a table has; all of it from the metadata that was loaded with it."""
-    return Archived(
-        root, offset_of(table), tuple(sorted(map(_lake_file, data_files(table)), key=lambda file: file.first))
-    )
+    files = sorted(map(_lake_file, data_files(table)), key=lambda file: file.first)
+    return Archived(root, int(table.properties.get(FIRST, "1")), offset_of(table), tuple(files))
 
 
 def data_files(table: Table) -> list[DataFile]:
@@ -280,21 +284,24 @@ def data_files(table: Table) -> list[DataFile]:
 
 
 def _lake_file(file: DataFile) -> LakeFile:
+    def bound(bounds: dict[int, bytes], kind: PrimitiveType, column: int) -> int:
+        return cast("int", from_bytes(kind, bounds[column]))
+
     return LakeFile(
         file.file_path,
         file.record_count,
         file.file_size_in_bytes,
-        from_bytes(LongType(), file.lower_bounds[OFFSET_ID]),
-        from_bytes(LongType(), file.upper_bounds[OFFSET_ID]),
+        bound(file.lower_bounds, LongType(), OFFSET_ID),
+        bound(file.upper_bounds, LongType(), OFFSET_ID),
         file.partition[0],
-        from_bytes(TimestamptzType(), file.upper_bounds[TIMESTAMP_ID]),
+        bound(file.upper_bounds, TimestamptzType(), TIMESTAMP_ID),
     )
 
 
 # Changing a table
 
 
-def append(table: Table, paths: Sequence[str], after: int, upto: int) -> int:
+def append(table: Table, paths: Sequence[str], after: int, first: int, upto: int) -> int:
     """Commit files together with the offset up to which they archive the root; answers how many rows they have.
 
     The table must be at `after`, and at the snapshot that it was loaded with: else `LostRace`, and nothing has changed.
@@ -303,11 +310,12 @@ def append(table: Table, paths: Sequence[str], after: int, upto: int) -> int:
         raise LostRace(f'"{table.properties[ROOT]}" was archived up to {offset_of(table)} meanwhile, not {after}')
     files = _described(table, paths)
     for file in map(_lake_file, files):
-        if not after < file.first <= file.last <= upto:
-            raise Failed(f"{file.path} has offsets {file.first} to {file.last}; expected were {after + 1} to {upto}")
+        if not after < first <= file.first <= file.last <= upto:
+            raise Failed(f"{file.path} has offsets {file.first} to {file.last}; expected were {first} to {upto}")
 
     def change(transaction: Transaction, snapshot: UpdateSnapshot) -> None:
-        transaction.set_properties({ARCHIVED: str(upto)})
+        reached = {ARCHIVED: str(upto)} if after else {ARCHIVED: str(upto), FIRST: str(first)}
+        transaction.set_properties(reached)
         with snapshot.merge_append() as producer:
             for file in files:
                 producer.append_data_file(file)

@@ -1,17 +1,20 @@
 """The files of a lake: where attempts write, what is durable, and what may be deleted.
 
-An attempt (to archive a range, to compact a day) writes into a folder of its own below the table's `data`, named by what it
-does and a random token. Its files count from the moment a commit names them. What no snapshot names is waste: of an
-attempt that was killed or lost a race, or replaced by a compaction. It is deleted once it is older than the grace period.
+An attempt (to archive a range, to compact a day) writes into a folder of its own below the table's `data`, named by
+what it does and a random token. Its files count from the moment a commit names them. What no snapshot names is waste:
+of an attempt that was killed or lost a race, or replaced by a compaction. It is deleted once it is older than the
+grace period.
 """
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from pyarrow import fs
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 from headwater.clock import SECOND_US, SystemClock
@@ -63,7 +66,7 @@ def make_commit_durable(table: Table) -> None:
 
 def drop_attempt(attempt: str) -> None:
     """Delete what an attempt wrote, which is certain not to be committed."""
-    filesystem, path = _at(attempt)
+    filesystem, path = located(attempt)
     if filesystem.get_file_info(path).type == fs.FileType.Directory:
         filesystem.delete_dir(path)
 
@@ -71,7 +74,8 @@ def drop_attempt(attempt: str) -> None:
 def sweep(table: Table, grace_s: float) -> int:
     """Forget snapshots that were replaced longer ago than the grace period, and delete what none names; how many files.
 
-    A snapshot counts from when it was replaced, not from when it was made: a reader may have planned with it until then.
+    A snapshot counts from when it was replaced, not from when it was made: a reader may have planned with it until
+    then.
     """
     now_us = SystemClock().now_us()
     horizon_us = now_us - round(grace_s * SECOND_US)
@@ -82,7 +86,7 @@ def sweep(table: Table, grace_s: float) -> int:
     for folder, endings in ((DATA, (".parquet", ".crc", "_SUCCESS")), (METADATA, (".avro",))):
         for path, modified_us in _files_below(f"{table.location()}/{folder}"):
             if path not in named and modified_us < horizon_us and path.endswith(endings):
-                filesystem, place = _at(path)
+                filesystem, place = located(path)
                 filesystem.delete_file(place)
                 count += 1
     _remove_empty(f"{table.location()}/{DATA}", horizon_us)
@@ -92,9 +96,7 @@ def sweep(table: Table, grace_s: float) -> int:
 def _expire(table: Table, horizon_ms: int) -> None:
     made = sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
     # Each is current until the next one is made.
-    old = [
-        one.snapshot_id for one, following in zip(made, made[1:], strict=False) if following.timestamp_ms < horizon_ms
-    ]
+    old = [one.snapshot_id for one, following in itertools.pairwise(made) if following.timestamp_ms < horizon_ms]
     if old:
         table.maintenance.expire_snapshots().by_ids(old).commit()
 
@@ -102,7 +104,7 @@ def _expire(table: Table, horizon_ms: int) -> None:
 def _named(table: Table) -> set[str]:
     """Everything that some snapshot needs."""
     named: set[str] = set()
-    manifests = {}
+    manifests: dict[str, ManifestFile] = {}
     for snapshot in table.snapshots():
         named.add(snapshot.manifest_list)
         manifests |= {one.manifest_path: one for one in snapshot.manifests(table.io)}
@@ -115,7 +117,7 @@ def _named(table: Table) -> set[str]:
 
 def _remove_empty(data: str, horizon_us: int) -> None:
     """Folders of attempts in which nothing is left."""
-    filesystem, path = _at(data)
+    filesystem, path = located(data)
     for found in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
         if found.type == fs.FileType.Directory and (found.mtime_ns or 0) // 1000 < horizon_us:
             inside = filesystem.get_file_info(fs.FileSelector(found.path, recursive=True))
@@ -125,7 +127,7 @@ def _remove_empty(data: str, horizon_us: int) -> None:
 
 def _files_below(folder: str) -> list[tuple[str, int]]:
     """Files, spelled as the table spells them, and when they were last changed."""
-    filesystem, path = _at(folder)
+    filesystem, path = located(folder)
     prefix = folder.removesuffix(path)
     return [
         (prefix + found.path, (found.mtime_ns or 0) // 1000)
@@ -141,7 +143,8 @@ def _local(location: str) -> str | None:
     return None if urlsplit(location).scheme else location
 
 
-def _at(location: str) -> tuple[fs.FileSystem, str]:
+def located(location: str) -> tuple[fs.FileSystem, str]:
+    """The file system that a location is in, and the path there."""
     path = _local(location)
     if path is not None:
         return fs.LocalFileSystem(), path

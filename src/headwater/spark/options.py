@@ -10,6 +10,7 @@
 | maxMessagesPerTrigger | at most so many messages a micro-batch                         | all       |
 | messagesPerPartition  | at most so many messages a partition                           | by bytes  |
 | failOnDataLoss        | whether messages that are gone are an error                    | true      |
+| lake                  | the lake of the bus: what the log no longer has is read there  |           |
 | subscription          | with `url`: shows the query's progress on the broker           |           |
 | table                 | messages, dead_letters, subscriptions or message_states        | messages  |
 """
@@ -53,6 +54,7 @@ OF_MESSAGES_ALONE = (
     "maxMessagesPerTrigger",
     "messagesPerPartition",
     "failOnDataLoss",
+    "lake",
     "subscription",
 )
 INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics", "maxoffsetspertrigger": "maxMessagesPerTrigger"}
@@ -81,14 +83,13 @@ class ReadOptions(msgspec.Struct, frozen=True):
     fail_on_data_loss: bool
     subscription: str | None
     table: str
+    lake: str | None = None
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Understand the options of a read; `Malformed` says what to write instead."""
     options = {name.lower(): value for name, value in given.items()}
     _check_names(options)
-    if "lake" in options:
-        raise Malformed('option "lake": reading archived history is not there yet; leave it out to read the log')
     data, url = options.get("data"), options.get("url")
     if (data is None) == (url is None):
         raise Malformed(
@@ -114,6 +115,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=_flag("failOnDataLoss", options, default=True),
         subscription=options.get("subscription"),
         table=table,
+        lake=_lake(options),
     )
 
 
@@ -162,6 +164,13 @@ def _folder(data: str) -> str:
     if not data:
         raise Malformed('option "data" is empty; name the folder of the bus')
     return str(Path(data).absolute())
+
+
+def _lake(options: Mapping[str, str]) -> str | None:
+    lake = options.get("lake")
+    if lake == "":
+        raise Malformed('option "lake" is empty; name the folder of the lake, or "catalog:NAME"')
+    return lake if lake is None or lake.startswith("catalog:") else str(Path(lake).absolute())
 
 
 def _count(name: str, options: Mapping[str, str]) -> int | None:

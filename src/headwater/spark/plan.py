@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from headwater.errors import Conflict, Gap, Malformed
 from headwater.spark.conditions import Conditions
-from headwater.spark.folder import Extent, Folder
+from headwater.spark.folder import Extent, Log
 from headwater.spark.options import ReadOptions, resolve
 from headwater.spark.spans import Span, pack, partition_bytes
 from headwater.store.log import Hole
@@ -19,7 +19,7 @@ Range = tuple[int, int]
 """The first offset to read, and the first not to read any more."""
 
 
-def ranges_of_batch(log: Folder, options: ReadOptions, conditions: Conditions) -> dict[str, Range]:
+def ranges_of_batch(log: Log, options: ReadOptions, conditions: Conditions) -> dict[str, Range]:
     """What a batch read asks for, by root; errors say what is wrong with it."""
     found: dict[str, Range] = {}
     low, high = conditions.offsets()
@@ -39,7 +39,7 @@ def ranges_of_batch(log: Folder, options: ReadOptions, conditions: Conditions) -
     return found
 
 
-def starting(log: Folder, options: ReadOptions, extent: Extent) -> int:
+def starting(log: Log, options: ReadOptions, extent: Extent) -> int:
     """The first offset of a root that a new query is to read."""
     start = resolve(
         options.start, extent.root, extent.first, extent.end, lambda time_us: log.offset_at(extent.root, time_us)
@@ -49,7 +49,7 @@ def starting(log: Folder, options: ReadOptions, extent: Extent) -> int:
     return start
 
 
-def ending(log: Folder, options: ReadOptions, extent: Extent) -> int:
+def ending(log: Log, options: ReadOptions, extent: Extent) -> int:
     """The first offset of a root that a batch read leaves out."""
     return resolve(
         options.end, extent.root, extent.first, extent.end, lambda time_us: log.offset_at(extent.root, time_us)
@@ -97,7 +97,7 @@ def report(root: str, hole: Hole, purged_upto: int, fail_on_data_loss: bool) -> 
         raise Gap(root, hole.first, hole.last, hole.reason, ADVICE)
 
 
-def partitions(log: Folder, ranges: Mapping[str, Range], options: ReadOptions) -> list[tuple[Span, ...]]:
+def partitions(log: Log, ranges: Mapping[str, Range], options: ReadOptions) -> list[tuple[Span, ...]]:
     """Partitions that together have each offset of the ranges once."""
     extents = {extent.root: extent for extent in log.extents(options.topics)}
     there = {

@@ -15,7 +15,7 @@ from headwater.spark import conditions as pushed
 from headwater.spark import plan
 from headwater.spark.columns import Columns, coalesced
 from headwater.spark.conditions import Conditions
-from headwater.spark.folder import Folder
+from headwater.spark.folder import Folder, Log
 from headwater.spark.options import ReadOptions
 from headwater.spark.pieces import Pieces
 from headwater.spark.spans import Span
@@ -77,13 +77,22 @@ class BatchReader(DataSourceReader):
         return read_spans(self.options, self.schema, self.conditions, partition)
 
 
-def open_log(options: ReadOptions) -> Folder:
-    """The log that the options name."""
+def open_log(options: ReadOptions) -> Log:
+    """The log that the options name; with a lake, its history before it."""
     assert options.data is not None
-    return Folder(options.data)
+    log = Folder(options.data)
+    if options.lake is None:
+        return log
+    from headwater.spark.crossing import Crossing
+
+    try:
+        return Crossing(log, options.lake)
+    except BaseException:
+        log.close()
+        raise
 
 
-def partitions_of(log: Folder, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
+def partitions_of(log: Log, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
     """Partitions that together have each offset of the ranges once."""
     now_us = SystemClock().now_us()
     return [SpansPartition(spans, now_us) for spans in plan.partitions(log, ranges, options)]
@@ -95,13 +104,15 @@ def read_spans(
     """Record batches of a partition's messages."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     wanted = compile_filter(options.topics)
-    return coalesced(
-        batch
-        for span in partition.spans
-        for batch in _batches(
-            options, span, Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us)
-        )
-    )
+
+    def batches(span: Span) -> Iterator[Any]:
+        if span.file:
+            from headwater.spark.lake_reading import batches_of
+
+            return batches_of(span, arrow, wanted, conditions)
+        return _batches(options, span, Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us))
+
+    return coalesced(batch for span in partition.spans for batch in batches(span))
 
 
 def _batches(options: ReadOptions, span: Span, columns: Columns) -> Iterator[Any]:

@@ -40,6 +40,8 @@ class Span(msgspec.Struct, frozen=True):
     purged_upto: int = 0
     """Everything up to here was purged as a whole: nobody is to miss it."""
     purges: tuple[Purge, ...] = ()
+    file: str = ""
+    """Of the lake: the data file that has these messages. It has those of one day, so some offsets may be missing."""
 
     @property
     def count(self) -> int:
@@ -60,7 +62,8 @@ def pack(spans: Iterable[Span], bytes_max: int, messages_max: int | None) -> lis
         if held and (count + span.count > messages_max if messages_max else size + span.bytes > bytes_max):
             packed.append(tuple(held))
             held, size, count = [], 0, 0
-        if held and held[-1].root == span.root and held[-1].last + 1 == span.first:
+        is_next = bool(held) and held[-1].root == span.root and held[-1].last + 1 == span.first
+        if is_next and held[-1].file == span.file:
             held[-1] = msgspec.structs.replace(held[-1], last=span.last, bytes=held[-1].bytes + span.bytes)
         else:
             held.append(span)

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from headwater.spark import plan
 from headwater.spark.conditions import Conditions
-from headwater.spark.folder import Extent, Folder
+from headwater.spark.folder import Extent, Log
 from headwater.spark.options import ReadOptions
 from headwater.spark.reading import SpansPartition, open_log, partitions_of, read_spans
 from headwater.spark.spans import share
@@ -30,11 +30,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._log: Folder | None = None
+        self._log: Log | None = None
         self._target: Offsets | None = None
         """With Trigger.AvailableNow: where to stop."""
 
-    def _look(self) -> Folder:
+    def _look(self) -> Log:
         """The log as it is now."""
         if self._log is None:
             self._log = open_log(self.options)

@@ -1,8 +1,8 @@
 """How far lakes have archived each root: marks that other processes leave in the folder for its owner.
 
 An archive reads the folder beside its owner and cannot write to the owner's state. So it leaves a small file,
-`archived/LAKE`, a JSON object of the archived offset per root, written whole; the owner's retention looks at it and waits
-as it waits for a durable subscription. Removing the file lets retention go on without that lake.
+`archived/LAKE`, a JSON object of the archived offset per root, written whole; the owner's retention looks at it and
+waits as it waits for a durable subscription. Removing the file lets retention go on without that lake.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The archive: what the log has and the lake lacks, written by Spark and committed with the offset it reaches.
 
-One attempt is one range of one root: Spark reads it through the source and writes Parquet into a folder of the attempt's
-own; then pyiceberg commits these files and the root's archived offset together. Killed anywhere, the next run goes on from
-the offset that was committed; of two archives at once, one commits and the other finds that it lost.
+One attempt is one range of one root: Spark reads it through the source and writes Parquet into a folder of the
+attempt's own; then pyiceberg commits these files and the root's archived offset together. Killed anywhere, the next
+run goes on from the offset that was committed; of two archives at once, one commits and the other finds that it lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict, Failed, Gap
 from headwater.spark import lake_files, plan
-from headwater.spark.folder import Extent, Folder
+from headwater.spark.folder import Extent, Log
 from headwater.spark.lake import (
     Lake,
     LakeFile,
@@ -109,10 +109,12 @@ class Archive:
             self._check(log)
         self.leave_mark()
 
-    def _check(self, log: Folder) -> None:
+    def _check(self, log: Log) -> None:
         """What would fail fails before anything is written."""
+        archived = self.lake.marks()
+        log.refresh()  # after the lake was looked at, so that it reaches at least as far
         extents = {extent.root: extent for extent in log.extents("#")}
-        for root, upto in self.lake.marks().items():
+        for root, upto in archived.items():
             extent = extents.get(root)
             if extent is None or extent.end <= upto:
                 end = 0 if extent is None else extent.end - 1
@@ -163,7 +165,7 @@ class Archive:
         with self._attempt(table, f"{first:020d}-{last:020d}") as attempt:
             self._write(self._range(root, first, last), attempt)
             paths = lake_files.written(attempt)
-            rows = append(table, paths, after, last)
+            rows = append(table, paths, after, first, last)
         lake_files.make_commit_durable(table)
         size = sum(file.bytes for file in archived_in(table, root).files if file.path in set(paths))
         seconds = (SystemClock().monotonic_us() - started_us) / SECOND_US
