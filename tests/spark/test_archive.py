@@ -200,9 +200,10 @@ def command(tmp: Path, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.timeout(300)
 def test_the_command_speaks_to_machines(tmp_path: Path) -> None:
     publish(tmp_path / "data", 30)
-    done = subprocess.run(command(tmp_path, "--json"), capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command(tmp_path, "--json"), capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     (line,) = map(json.loads, done.stdout.splitlines())
     assert (line["root"], line["first"], line["last"], line["rows"]) == ("home", 1, 30, 30)

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headwater.spark.pipelines.archive import Archive, Compacted, Step
+    from headwater.spark.pipelines.rollup import Rolled
 
 app = typer.Typer(help="Jobs on Spark over topics: archive them, roll them up.", no_args_is_help=True)
 
@@ -37,9 +39,7 @@ COMPACT_ALL = 1
 @app.command()
 def archive(
     lake: LakeDir,
-    once: Annotated[
-        bool, typer.Option("--once", help="Archive what there is, and end (if --every is not said).")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Archive what there is, and end (the default).")] = False,
     every: Annotated[
         str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
     ] = None,
@@ -125,6 +125,91 @@ def _show_compacted(done: Compacted, as_json: bool) -> None:
     say((safe(done.root), "cyan"), f"  {done.files_before} files of a day became {done.files_after}")
 
 
+@app.command()
+def rollup(
+    lake: LakeDir,
+    topics: Annotated[str, typer.Option("--topics", metavar="FILTER", help="Which topics.")] = "#",
+    window: Annotated[str, typer.Option("--window", metavar="TIME", help="How long a window is: 10s, 1m, 1h.")] = "1m",
+    watermark: Annotated[
+        str,
+        typer.Option("--watermark", metavar="TIME", help="How much later a message is that completes a window."),
+    ] = "1m",
+    name: Annotated[str, typer.Option("--name", help="Of the rollup; its table is headwater.=rollup=NAME.")] = "topics",
+    picture: Annotated[
+        str | None, typer.Option("--plot", metavar="FILE", help="Draw rates, sizes and gaps: FILE.png, .svg or .pdf.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Roll up what is complete, and end (the default).")] = False,
+    data: Data = None,
+    url: Url = None,
+    master: Master = None,
+    spark_logs: SparkLogs = False,
+    json: Json = False,
+) -> None:
+    """Roll up topics in windows of event time: counts, bytes, rates, payload sizes, gaps, and the numbers in JSON.
+
+    A window is rolled up once, when it is complete: when a message was seen that is later than its end by the
+    watermark. The result is an Iceberg table in the lake; each run goes on where the last one ended, and reads lake and
+    log as one.
+
+    With --json: an object for each run (rows, late, since_us, upto_us, seconds).
+    """
+    if once and every is not None:
+        raise Malformed("--once ends, --every goes on; give one of them")
+    at = place(data, url)
+    wait_s = None if every is None else seconds(every, "--every")
+    window_s, delay_s = seconds(window, "--window"), seconds(watermark, "--watermark")
+    check_source(at)
+    if picture is not None:
+        check_picture(picture)
+    with running(master, spark_logs, "headwater rollup") as spark:
+        from headwater.spark.pipelines import rollup as rollups
+
+        job = rollups.Rollup(spark, lake, source_of(at), name, rollups.Settings(topics, window_s, delay_s))
+        while True:
+            try:
+                _show_rolled(job.run(), json)
+                if picture is not None:
+                    drawn = rollups.plot(job.frame(), picture, f"{topics}, windows of {window}")
+                    if not json:
+                        say(f"{picture} shows ", (", ".join(map(safe, drawn)), "cyan"))
+            except HeadwaterError as error:
+                if wait_s is None or not error.retryable:
+                    raise
+                remark(f"{error}; trying again in {every}")
+            if wait_s is None:
+                break
+            pause(wait_s)
+
+
+def check_picture(path: str) -> None:
+    """That a picture can be drawn, before Spark is started for it."""
+    if find_spec("matplotlib") is None:
+        raise Malformed("--plot needs matplotlib: pip install matplotlib")
+    if not path.lower().endswith((".png", ".svg", ".pdf")):
+        raise Malformed(f'--plot "{path}" is no picture; end its name in .png, .svg or .pdf')
+
+
+def _show_rolled(done: Rolled, as_json: bool) -> None:
+    if as_json:
+        from msgspec.structs import asdict
+
+        emit(asdict(done))
+        return
+    if done.since_us == done.upto_us:
+        say("no further window is complete yet")
+        return
+    from headwater.spark.pipelines.rollup import moment
+
+    late = f", {done.late:,} messages came too late" if done.late else ""
+    say(
+        f"{done.rows:,} rows, from {moment(done.since_us)} to {moment(done.upto_us)}{late}",
+        (f"  {done.seconds:.1f} s", "dim"),
+    )
+
+
 # What pipelines share
 
 
@@ -159,7 +244,7 @@ def running(master: str | None, logs: bool, name: str) -> Iterator[SparkSession]
     except ImportError as error:
         raise Malformed(f"pipelines need Spark ({error.name} is missing): pip install 'headwater[spark]'") from None
     from headwater.spark import session
-    from headwater.spark.pipelines.archive import teaching
+    from headwater.spark.pipelines.attempts import teaching
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt

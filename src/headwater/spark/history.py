@@ -7,6 +7,7 @@ ends are looked up once, when the table is made: it is the state of that moment,
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import msgspec
 
 from headwater.errors import Malformed
 from headwater.spark.crossing import check_restored
-from headwater.spark.lake import existing_lake
+from headwater.spark.lake import LakeFile, existing_lake
 from headwater.spark.options import read_options
 from headwater.spark.reading import open_log
 from headwater.spark.source import COLUMNS
@@ -40,12 +41,18 @@ def table(
     It reads the files that the lake has now and the log after them. Make a new one to see what came since; one that is
     older than the grace period of the archive may find its files compacted away.
     """
-    where = {"data": data} if data is not None else {"url": url}
-    source = {name: str(value) for name, value in where.items() if value is not None}
-    source |= {"topics": topics, "failOnDataLoss": str(fail_on_data_loss).lower()}
+    if (data is None) == (url is None):
+        raise Malformed("say where the messages are: data=FOLDER or url=URL, one of them")
+    source = {"data": data} if data is not None else {"url": str(url)}
+    return table_of(spark, {**source, "topics": topics, "failOnDataLoss": str(fail_on_data_loss).lower()}, lake)
+
+
+def table_of(
+    spark: SparkSession, source: dict[str, str], lake: str, is_wanted: Callable[[str, LakeFile], bool] | None = None
+) -> DataFrame:
+    """`table`, by the options of the source; without those files that are not wanted."""
     options = read_options(source)
-    if data is not None and url is not None:
-        raise Malformed("say data=FOLDER or url=URL, not both")
+    topics = options.topics
     opened = existing_lake(lake)
     # The lake is looked at before the log: what is archived in between is then still read from the log.
     archived = opened.archived(topics)
@@ -61,8 +68,9 @@ def table(
             starts[extent.root], ends[extent.root] = first, extent.end
     parts = []
     for root, known in archived.items():
-        if known.files:
-            scanned = spark.read.schema(SCHEMA).parquet(*(file.path for file in known.files))
+        paths = [file.path for file in known.files if is_wanted is None or is_wanted(root, file)]
+        if paths:
+            scanned = spark.read.schema(SCHEMA).parquet(*paths)
             parts.append(scanned if is_everything_of(topics, root) else scanned.where(topic_matches(topics)))
     if any(starts[root] < ends[root] for root in starts) or not parts:
         reader = spark.read.format("headwater").options(**source)

@@ -313,14 +313,23 @@ def append(table: Table, paths: Sequence[str], after: int, first: int, upto: int
         if not after < first <= file.first <= file.last <= upto:
             raise Failed(f"{file.path} has offsets {file.first} to {file.last}; expected were {first} to {upto}")
 
+    reached = {ARCHIVED: str(upto)} if after else {ARCHIVED: str(upto), FIRST: str(first)}
+    return _append(table, files, reached, f'the table of "{table.properties[ROOT]}"')
+
+
+def append_files(table: Table, paths: Sequence[str], reached: dict[str, str], what: str) -> int:
+    """Commit files together with properties that say how far they go; answers how many rows they have."""
+    return _append(table, _described(table, paths), reached, what)
+
+
+def _append(table: Table, files: Sequence[DataFile], reached: dict[str, str], what: str) -> int:
     def change(transaction: Transaction, snapshot: UpdateSnapshot) -> None:
-        reached = {ARCHIVED: str(upto)} if after else {ARCHIVED: str(upto), FIRST: str(first)}
         transaction.set_properties(reached)
         with snapshot.merge_append() as producer:
             for file in files:
                 producer.append_data_file(file)
 
-    _commit(table, {ARCHIVED: str(upto)}, change)
+    _commit(table, reached, change, what)
     return sum(file.record_count for file in files)
 
 
@@ -340,14 +349,14 @@ def replace(table: Table, old: Iterable[DataFile], paths: Sequence[str]) -> None
             for file in files:
                 producer.append_data_file(file)
 
-    _commit(table, {ARCHIVED: str(offset_of(table)), "headwater.compacted": "true"}, change)
+    _commit(table, {ARCHIVED: str(offset_of(table)), "headwater.compacted": "true"}, change, "the table")
 
 
 def _described(table: Table, paths: Sequence[str]) -> list[DataFile]:
     return list(parquet_files_to_data_files(table.io, table.metadata, iter(paths)))
 
 
-def _commit(table: Table, properties: dict[str, str], change: Any) -> None:
+def _commit(table: Table, properties: dict[str, str], change: Any, what: str) -> None:
     try:
         with table.transaction() as transaction:
             if table.metadata.name_mapping() is None:  # Spark's files have names, not ids
@@ -356,11 +365,8 @@ def _commit(table: Table, properties: dict[str, str], change: Any) -> None:
                 )
             change(transaction, transaction.update_snapshot(snapshot_properties=properties))
     except (CommitFailedException, ValidationException) as error:
-        raise LostRace(f'somebody else changed the table of "{table.properties[ROOT]}" meanwhile; run again') from error
+        raise LostRace(f"somebody else changed {what} meanwhile; run again") from error
     except HeadwaterError:
         raise
     except Exception as error:
-        raise Failed(
-            f'the commit to the table of "{table.properties[ROOT]}" failed ({error}); run again: it goes on from what '
-            "was committed"
-        ) from error
+        raise Failed(f"the commit to {what} failed ({error}); run again: it goes on from what was committed") from error

@@ -7,18 +7,14 @@ run goes on from the offset that was committed; of two archives at once, one com
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from headwater.clock import SECOND_US, SystemClock
-from headwater.errors import Conflict, Failed, Gap
+from headwater.errors import Conflict, Gap
 from headwater.spark import lake_files, plan
 from headwater.spark.folder import Extent, Log
 from headwater.spark.lake import (
@@ -33,6 +29,7 @@ from headwater.spark.lake import (
     replace,
 )
 from headwater.spark.options import ReadOptions, read_options
+from headwater.spark.pipelines.attempts import attempt_of, teaching
 from headwater.spark.reading import open_log
 from headwater.store import marks
 from headwater.store.files import DiskFiles
@@ -162,7 +159,7 @@ class Archive:
         after = offset_of(table)
         if after >= first:
             raise LostRace(f'"{root}" was archived up to {after} meanwhile, by another archive')
-        with self._attempt(table, f"{first:020d}-{last:020d}") as attempt:
+        with attempt_of(table, f"{first:020d}-{last:020d}") as attempt:
             self._write(self._range(root, first, last), attempt)
             paths = lake_files.written(attempt)
             rows = append(table, paths, after, first, last)
@@ -189,15 +186,6 @@ class Archive:
                 .parquet(attempt)
             )
 
-    @contextmanager
-    def _attempt(self, table: Any, what: str) -> Iterator[str]:
-        attempt = lake_files.new_attempt(table, what)
-        try:
-            yield attempt
-        except (LostRace, TaskFailed, PySparkException):
-            lake_files.drop_attempt(attempt)  # certain not to be committed
-            raise
-
     def leave_mark(self) -> None:
         """Tell the log how far it may forget."""
         if self._read.data is not None:
@@ -221,7 +209,7 @@ class Archive:
         table = self.lake.table(root)
         old = [file for file in data_files(table) if file.file_path in paths]
         count = max(1, round(sum(file.file_size_in_bytes for file in old) / FILE_BYTES))
-        with self._attempt(table, f"compact-{day}") as attempt:
+        with attempt_of(table, f"compact-{day}") as attempt:
             frame = self.spark.read.parquet(*(file.file_path for file in old))
             ranged = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, "offset")
             self._write(ranged, attempt)
@@ -236,19 +224,3 @@ class Archive:
 
 def _json(offsets: dict[str, int]) -> str:
     return msgspec.json.encode(offsets).decode()
-
-
-@contextmanager
-def teaching() -> Iterator[None]:
-    """What a task or the planner said, rather than the stack of it."""
-    try:
-        yield
-    except PySparkException as error:
-        found = re.findall(r"headwater\.errors\.\w+: (\w+\(\d+\): .*)", str(error))
-        if not found:
-            raise
-        raise TaskFailed(found[-1]) from error
-
-
-class TaskFailed(Failed):
-    """A task or the planner ended with an error of ours; nothing was committed."""
