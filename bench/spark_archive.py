@@ -1,13 +1,14 @@
 """How fast the log is archived, and how fast history is read: `python bench/spark_archive.py [--rows 2000000]`.
 
-Messages of 400 bytes in batches of 1,000. Archived is what is committed to the Iceberg table, durable; the session is
-warm (a small archive went before). Then the same aggregate over `headwater.spark.table` and over `spark.read.parquet`
-of the same files, in turns, warm, medians.
+Messages of 400 bytes, all different, in batches of 1,000. Archived is what is committed to the Iceberg table, durable;
+the session is warm (a small archive went before). Then the same aggregate over `headwater.spark.table` and over
+`spark.read.parquet` of the same files, in turns, warm, medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -16,9 +17,22 @@ import headwater
 from headwater.spark import session
 from headwater.spark.lake import open_lake
 from headwater.spark.pipelines.archive import Archive
-from spark import fill, median_s
+from spark import BATCH, PAYLOAD_BYTES, median_s
 
 QUERY = "select root, count(*), sum(length(payload)), max(offset), max(timestamp) from {} group by root"
+
+
+def fill(folder: str, rows: int, topics: int) -> None:
+    """Payloads that are all different: Parquet would store a few that repeat once, and measure nothing."""
+    with headwater.open(folder) as bus:
+        for start in range(0, rows, BATCH):
+            drawn = os.urandom(BATCH * PAYLOAD_BYTES)
+            bus.publish_many(
+                [
+                    (f"home/device{(start + n) % topics}/temp", drawn[n * PAYLOAD_BYTES : (n + 1) * PAYLOAD_BYTES])
+                    for n in range(BATCH)
+                ]
+            )
 
 
 def main() -> None:

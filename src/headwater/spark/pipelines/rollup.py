@@ -313,7 +313,7 @@ def _draw(rows: Sequence[dict[str, Any]], topics: Sequence[str], path: str, titl
             points = [(row["window_start"], row[column]) for row in rows if row["topic"] == topic]
             chart.plot(*zip(*points, strict=True), marker=".", label=topic, linewidth=1)
         chart.set_ylabel(label)
-        chart.set_ylim(bottom=0)
+        chart.set_ylim(0, 1.1 * max((row[column] or 0 for row in rows), default=0) or 1)
         chart.grid(alpha=0.3)
     axes[0].legend(fontsize="small", ncols=2)
     figure.autofmt_xdate()
