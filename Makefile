@@ -5,10 +5,11 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 # Tests start and kill processes and wait for disks: more than two at a time measure the machine, not the code.
-PYTEST_WORKERS ?= -n auto --maxprocesses=2
+# Those that need Spark go to one of them, as its session is started once.
+PYTEST_WORKERS ?= -n auto --maxprocesses=2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak fmt clean
+.PHONY: help demo test bench soak fmt clean java
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -16,7 +17,7 @@ help: ## show this list
 demo: $(INSTALLED) ## publish, subscribe, fail, retry and resume before your eyes
 	$(BIN)/headwater demo
 
-test: $(INSTALLED) ## lint, formatting, types and tests
+test: $(INSTALLED) java ## lint, formatting, types and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -35,6 +36,17 @@ fmt: $(INSTALLED) ## fix what ruff can fix, and format
 clean: ## remove builds and caches (.venv and headwater-data stay)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# Spark runs on Java; what does not need Spark does not need this.
+java:
+	@command -v java >/dev/null || [ -x "$$JAVA_HOME/bin/java" ] || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "apt-get install openjdk-17-jre-headless"; \
+			apt-get update -qq && apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless >/dev/null; \
+		else \
+			echo "Spark needs Java 17 or newer, and there is none; on Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless" >&2; \
+			exit 1; \
+		fi; }
 
 # A .venv that works is kept and only brought up to date; a broken or too old one is made anew.
 $(INSTALLED): pyproject.toml constraints.txt

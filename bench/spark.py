@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import headwater
 from headwater.spark import session
 
+AGGREGATE = ("count(*)", "sum(length(payload))", "max(offset)", "max(timestamp)", "max(topic)")
 BATCH = 1000
 PAYLOAD_BYTES = 400
 
@@ -55,19 +60,52 @@ def main() -> None:
         if not Path(folder).exists():
             fill(folder, args.rows, args.topics)
         spark = session("bench", master="local[2]")
-        frame = spark.read.format("headwater").option("data", folder).load()
-        frame.createOrReplaceTempView("log")
-        queries = {
-            "aggregate over all columns": "select root, count(*), sum(length(payload)), max(offset), max(timestamp) "
-            "from log group by root",
-            "one topic of it": "select count(*), sum(length(payload)) from log where topic = 'home/device0/temp'",
-            "last 1,000 offsets": f"select count(*) from log where offset > {args.rows - 1000}",
-        }
-        for name, query in queries.items():
-            median, times = median_s(lambda query=query: spark.sql(query).collect(), args.runs)  # type: ignore[misc]
-            shown = " ".join(f"{value:.2f}" for value in times)
-            print(f"{name:30} {args.rows / median:12,.0f} rows/s   {median:.2f} s  ({shown})")
+
+        def aggregate(where: str, **options: str) -> Callable[[], object]:
+            """Planned anew in each run: a frame keeps its plan."""
+
+            def run() -> None:
+                frame = spark.read.format("headwater").options(**options).load()
+                (row,) = frame.where(where).selectExpr(*AGGREGATE).collect()
+                if where == "true":
+                    assert row[0] == args.rows, row
+
+            return run
+
+        tail = f"offset > {args.rows - 1000}"
+        report("folder, all columns", aggregate("true", data=folder), args)
+        report("folder, one topic", aggregate("topic = 'home/device0/temp'", data=folder), args)
+        report("folder, last 1,000, pushed", aggregate(tail, data=folder, pushFilters="true"), args)
+        with served(folder) as url:
+            report("server, all columns", aggregate("true", url=url), args)
         spark.stop()
+
+
+@contextmanager
+def served(folder: str) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "headwater", "serve", "--data", folder, "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"headwater://127.0.0.1:{port}"
+        for _ in range(100):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def report(name: str, work: Callable[[], object], args: argparse.Namespace) -> None:
+    median, times = median_s(work, args.runs)
+    shown = " ".join(f"{value:.2f}" for value in times)
+    print(f"{name:30} {args.rows / median:12,.0f} rows/s   {median:.2f} s  ({shown})", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from headwater.delivery.replay import Reading as ThreadReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed, TimedOut
 from headwater.events import Event
-from headwater.message import DeadLetter, Envelope, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.message import Message as ThreadMessage
 
 if TYPE_CHECKING:
@@ -334,9 +334,11 @@ class Bus:
 
         return Opening(make)
 
-    def replay(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
+    def replay(
+        self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
+    ) -> Reading:
         """History, from an offset or a moment on, up to now: `async for message in bus.replay(…)`."""
-        return Reading(self.threads.replay(filter, after=after, since=since))
+        return Reading(self.threads.replay(filter, after=after, since=since, upto=upto))
 
     def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
         """History and then everything new: no gap, no repeat, in order."""
@@ -376,6 +378,10 @@ class Bus:
     async def ends(self) -> dict[str, int]:
         """The newest offset of each root."""
         return self.threads.ends()
+
+    async def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
+        """What the roots that a filter may match have, and where in them each of these moments is."""
+        return await self._run(self.threads.extents, filter, moments)
 
     async def unsubscribe(self, id: str) -> None:
         """Delete a durable subscription, its place and its dead letters."""

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, to_datetime
+from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters, Place
@@ -28,7 +28,7 @@ from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, NotFound, ReadOnly, TimedOut
 from headwater.events import Event, Events
-from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.outgoing import Desk
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
@@ -392,10 +392,20 @@ class Bus:
         else:
             self._roots.commit.run(lambda: self._dispatcher.leave(reader))
 
-    def seek_subscriber(self, subscriber: Subscriber, to: Start) -> None:
-        """Have a subscription go on from elsewhere."""
+    def seek_subscriber(self, subscriber: Subscriber, to: Start | Mapping[str, int]) -> None:
+        """Have a subscription go on from elsewhere; with offsets by root, roots that are not named stay."""
         self._check_open(writes=True)
         filter = subscriber.options.filter
+        if isinstance(to, Mapping):
+            streams = {root.name: root.stream for root in self._roots.all() if filter_covers_root(filter, root.name)}
+            subscriber.seek(
+                {
+                    streams[root].number: max(1, min(offset, streams[root].durable + 1))
+                    for root, offset in to.items()
+                    if root in streams
+                }
+            )
+            return
         check_start(filter, to)
         subscriber.seek(
             {
@@ -433,19 +443,30 @@ class Bus:
 
     # Reading
 
-    def replay(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
-        """History, from an offset or a moment on, up to now."""
-        return self._reading(filter, after, since, follows=False)
+    def replay(
+        self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
+    ) -> Reading:
+        """History, from an offset or a moment on, up to now; with `upto`, of those roots alone and not beyond it."""
+        return self._reading(filter, after, since, follows=False, upto=upto)
 
     def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
         """History and then everything new: no gap, no repeat, in order."""
         return self._reading(filter, after, since, follows=True)
 
-    def _reading(self, filter: str, after: After, since: datetime | None, follows: bool) -> Reading:
+    def _reading(
+        self,
+        filter: str,
+        after: After,
+        since: datetime | None,
+        follows: bool,
+        upto: Mapping[str, int] | None = None,
+    ) -> Reading:
         self._check_open(writes=follows)
         check_filter(filter, self.config)
         origin = _Answers(self._reply)
-        reading = Reading(self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave)
+        reading = Reading(
+            self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave, upto
+        )
 
         def join() -> None:
             self._dispatcher.listen(filter, reading)
@@ -474,6 +495,26 @@ class Bus:
         """The newest offset of each root."""
         self._check_open()
         return {root.name: root.stream.durable for root in self._roots.all()}
+
+    def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
+        """What the roots that a filter may match have, by name; and where in them each of these moments is."""
+        self._check_open()
+        check_filter(filter, self.config)
+        times = [from_datetime(moment) for moment in moments]
+        return sorted(
+            (
+                Extent(
+                    root.name,
+                    root.stream.first_offset,
+                    root.stream.durable + 1,
+                    root.purged_upto,
+                    tuple(root.stream.offset_at(time_us) for time_us in times),
+                )
+                for root in self._roots.all()
+                if filter_covers_root(filter, root.name)
+            ),
+            key=lambda extent: extent.root,
+        )
 
     def events(self) -> list[Event]:
         """What happened lately that somebody should know, oldest first."""

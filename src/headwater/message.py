@@ -169,6 +169,20 @@ class TopicInfo(msgspec.Struct, frozen=True):
     retained: bool
 
 
+class Extent(msgspec.Struct, frozen=True):
+    """What a root has at this moment, as `bus.extents()` lists it."""
+
+    root: str
+    first: int
+    """The oldest offset that is kept."""
+    end: int
+    """One past the newest."""
+    purged_upto: int = 0
+    """Everything up to here was purged as a whole: nobody is to miss it."""
+    places: tuple[int, ...] = ()
+    """For each moment that was asked about, the first offset appended at or after it."""
+
+
 class SubscriptionInfo(msgspec.Struct, frozen=True):
     """A durable subscription as `bus.subscriptions()` lists it."""
 

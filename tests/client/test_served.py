@@ -458,3 +458,31 @@ def test_import_headwater_loads_no_client() -> None:
     code = "import sys, headwater; print(*[name for name in sys.modules if 'headwater.client' in name])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []
+
+
+def test_batches_of_a_stretch_come_as_they_were_sent(bus: Bus) -> None:
+    bus.publish_many([(f"home/{n % 2}", b"%d" % n) for n in range(100)])
+    bus.publish_many([("home/0", b"%d" % n) for n in range(50)])
+    (extent,) = bus.extents("home/#")
+    assert (extent.first, extent.end) == (1, 151)
+    with bus.replay("home/1", after={"home": 10}, upto={"home": 50}) as reading:
+        found = reading.take_batch()
+        assert found is not None
+        assert found.deltas is not None
+        assert [found.first_offset + delta for delta in found.deltas] == list(range(12, 51, 2))
+        assert reading.take_batch() is None
+    with bus.replay("#", upto={"home": 150}) as reading:
+        counts = []
+        while (found := reading.take_batch()) is not None:
+            counts.append(found.count)
+        assert sum(counts) == 150
+
+
+def test_a_reader_with_a_place_of_its_own_shows_it_as_a_subscription(bus: Bus) -> None:
+    bus.publish_many([("home/a", b"x")] * 10 + [("office/a", b"x")] * 5)
+    bus.show_progress("#", "job", {"home": 4, "office": 1})
+    (info,) = bus.subscriptions()
+    assert (info.floors, info.lag, info.in_flight) == ({"home": 3, "office": 0}, 12, 0)
+    bus.show_progress("#", "job", {"home": 11, "elsewhere": 7})
+    (info,) = bus.subscriptions()
+    assert (info.floors, info.lag) == ({"home": 10, "office": 0}, 5)

@@ -288,3 +288,28 @@ def test_messages_from_history_can_be_answered_and_nothing_else(bus: Bus) -> Non
     for verb in (message.ack, message.nack, message.reject, lambda: message.extend(1)):
         with pytest.raises(headwater.HeadwaterError, match="read from history"):
             verb()
+
+
+def test_it_ends_where_it_is_told_and_reads_no_other_root(bus: Bus) -> None:
+    bus.publish_many([("home/a", b"%d" % n) for n in range(10)])
+    bus.publish_many([("office/a", b"%d" % n) for n in range(10)])
+    found = [(m.root, m.offset) for m in bus.replay("#", after={"home": 3}, upto={"home": 6})]
+    assert found == [("home", 4), ("home", 5), ("home", 6)]
+    assert len(list(bus.replay("#", upto={"home": 99, "nowhere": 5}))) == 10
+    assert list(bus.replay("#", upto={})) == []
+    with pytest.raises(Malformed):
+        bus.replay("#", upto={"home": -1})
+
+
+def test_extents_say_what_there_is_and_where_moments_are(bus: Bus, clock: ManualClock) -> None:
+    bus.publish_many([("home/a", b"%d" % n) for n in range(3)])
+    clock.advance(60)
+    moment = bus.now
+    bus.publish("home/a", b"x")
+    bus.publish("office/a", b"x")
+    bus.purge("office/#")
+    home, office = bus.extents("#", [moment, moment - timedelta(days=1)])
+    assert (home.root, home.first, home.end, home.purged_upto, home.places) == ("home", 1, 5, 0, (4, 1))
+    assert (office.end, office.purged_upto) == (2, 1)
+    assert [extent.root for extent in bus.extents("home/+")] == ["home"]
+    assert bus.extents("nothing/#") == []

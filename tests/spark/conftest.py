@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     if which("java") is None:
-        pytest.skip("Spark needs Java, and there is none: `make test` installs it, or apt install openjdk-17-jre-headless")
+        pytest.skip(
+            "Spark needs Java, and there is none: `make test` installs it, or apt install openjdk-17-jre-headless"
+        )
     from headwater.spark import session
 
     made = session("headwater-tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 import headwater
 from headwater.message import Message
 from headwater.spark.options import check_batch, read_options
-from headwater.spark.reading import BatchReader
+from headwater.spark.reading import PushingReader
 
 SCHEMA = StructType(
     [
@@ -40,7 +40,7 @@ def batches(folder: object, filters: Sequence[Filter] = (), **options: object) -
     """The record batches of each partition."""
     asked = read_options({"data": str(folder), **{name: str(value) for name, value in options.items()}})
     check_batch(asked)
-    reader = BatchReader(asked, SCHEMA)
+    reader = PushingReader(asked, SCHEMA)
     left = list(reader.pushFilters(list(filters)))
     assert not left, "a filter was not taken over"
     partitions = pickle.loads(pickle.dumps(list(reader.partitions())))

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from spark.rows import SCHEMA, checked, row_of, row_of_message
-from store.test_body import MESSAGES, PLAIN, TIME_US, Given, encode
 
 from headwater.spark.columns import Columns, coalesced
 from headwater.spark.conditions import Conditions
@@ -17,6 +15,8 @@ from headwater.spark.spans import Purge
 from headwater.store.batch import BadBatch
 from headwater.store.body import Body
 from headwater.topics.name import compile_filter
+from spark.rows import SCHEMA, checked, row_of, row_of_message
+from store.test_body import MESSAGES, PLAIN, TIME_US, Given, encode
 
 ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
 BODIES = st.lists(MESSAGES | PLAIN, min_size=1, max_size=6)
@@ -71,8 +71,8 @@ def test_only_what_is_wanted_comes_out(messages, first, last, purged, upto):
         row
         for row, expiry in zip(expected(bodies), expiries, strict=True)
         if wanted(row[0])
-        and first <= row[1] <= last  # type: ignore[operator]
-        and not (gone(str(row[0])) and row[1] <= upto)  # type: ignore[operator]
+        and first <= row[1] <= last
+        and not (gone(str(row[0])) and row[1] <= upto)
         and not 0 < expiry <= now_us
     ]
 

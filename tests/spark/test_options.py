@@ -54,6 +54,7 @@ def test_places_are_words_offsets_or_times():
         ({"startingOffsets": '{"office": 1}', "topics": "home/#"}, 'root "office"'),
         ({"maxMessagesPerTrigger": "0"}, "from 1 on"),
         ({"messagesPerPartition": "1.5"}, "from 1 on"),
+        ({"pushFilters": "yes"}, "true or false"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"subscription": "s"}, 'use option "url"'),
         ({"table": "letters"}, "dead_letters"),
@@ -80,6 +81,8 @@ def test_what_only_streams_or_batches_have_is_refused_elsewhere():
         check_batch(options(startingOffsets="latest"))
     with pytest.raises(Malformed, match="is for batch reads"):
         check_streaming(options(endingOffsets='{"home": 5}'))
+    with pytest.raises(Malformed, match="is for batch reads"):
+        check_streaming(options(pushFilters="true"))
     with pytest.raises(Malformed, match="is no stream"):
         check_streaming(options(table="subscriptions"))
     check_streaming(options(maxMessagesPerTrigger="5", startingOffsets="latest"))

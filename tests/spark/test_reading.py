@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
-from spark.beside import Owner
-from spark.rows import batches, partitions, replayed, rows
 
 import headwater
 from headwater.errors import Gap, Malformed, NotFound
@@ -18,6 +16,8 @@ from headwater.spark.folder import Folder
 from headwater.spark.pieces import Pieces
 from headwater.spark.spans import pack
 from headwater.store.log import Hole
+from spark.beside import Owner
+from spark.rows import batches, partitions, replayed, rows
 
 KIB = 1024
 SMALL = headwater.Config(segment_bytes=64 * KIB)

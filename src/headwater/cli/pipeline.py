@@ -228,11 +228,15 @@ def source_of(at: Place) -> dict[str, str]:
 
 def check_source(at: Place) -> None:
     """That there is something to read, before Spark is started for it."""
-    if at.url is None:
-        from headwater.store import folder as folders
-        from headwater.store.files import DiskFiles
+    if at.url is not None:
+        raise Malformed(
+            "a server does not tell yet which bus it serves, so its lake cannot be checked; "
+            "on the server's machine, say --data FOLDER, beside it"
+        )
+    from headwater.store import folder as folders
+    from headwater.store.files import DiskFiles
 
-        folders.check(DiskFiles(), at.data)
+    folders.check(DiskFiles(), at.data)
 
 
 @contextmanager

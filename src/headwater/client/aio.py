@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from headwater.client.admin import Acl, Clients
 from headwater.client.bus import (
     GivenHeaders,
     extend_of,
+    extents_of,
     nack_of,
     one_letter,
     places_of,
@@ -40,7 +41,7 @@ from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import Closed, TimedOut
 from headwater.events import Event
-from headwater.message import DeadLetter, Envelope, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.message import Message as ThreadMessage
 from headwater.topics.roots import Publish
 from headwater.wire import requests as wire
@@ -318,9 +319,11 @@ class Bus:
 
         return Opening(make)
 
-    def replay(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
+    def replay(
+        self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
+    ) -> Reading:
         """History, from an offset or a moment on, up to now: `async for message in bus.replay(…)`."""
-        return Reading(self._client, self._client.history(filter, after, since, follows=False))
+        return Reading(self._client, self._client.history(filter, after, since, False, upto))
 
     def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
         """History and then everything new: no gap, no repeat, in order."""
@@ -363,6 +366,10 @@ class Bus:
     async def ends(self) -> dict[str, int]:
         """The newest offset of each root."""
         return cast("dict[str, int]", await self._ask(wire.Ends()))
+
+    async def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
+        """What the roots that a filter may match have, and where in them each of these moments is."""
+        return cast("list[Extent]", await self._ask(extents_of(filter, moments)))
 
     async def events(self) -> list[Event]:
         """What happened lately that somebody should know, oldest first."""

@@ -25,7 +25,7 @@ from headwater.client.feed import Feed
 from headwater.client.link import State
 from headwater.client.publisher import Call
 from headwater.client.url import Address, parse_url
-from headwater.clock import to_datetime
+from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config, Connecting
 from headwater.delivery.dead_letters import Place
 from headwater.delivery.live import CLOSED_BY_USER, Policy, check_max
@@ -34,9 +34,10 @@ from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import _text as text_of
 from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotFound, TimedOut
 from headwater.events import Event
-from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.topics.roots import Publish
 from headwater.wire import requests as wire
+from headwater.wire.batches import Deliver
 
 R = TypeVar("R")
 THREAD_NAME = "headwater-client"
@@ -296,17 +297,26 @@ class Bus:
 
     # Reading
 
-    def replay(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
-        """History, from an offset or a moment on, up to now."""
-        return self._reading(filter, after, since, follows=False)
+    def replay(
+        self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
+    ) -> Reading:
+        """History, from an offset or a moment on, up to now; with `upto`, of those roots alone and not beyond it."""
+        return self._reading(filter, after, since, follows=False, upto=upto)
 
     def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
         """History and then everything new: no gap, no repeat, in order."""
         return self._reading(filter, after, since, follows=True)
 
-    def _reading(self, filter: str, after: After, since: datetime | None, follows: bool) -> Reading:
+    def _reading(
+        self,
+        filter: str,
+        after: After,
+        since: datetime | None,
+        follows: bool,
+        upto: Mapping[str, int] | None = None,
+    ) -> Reading:
         self._check_open()
-        asked = self._client.history(filter, after, since, follows)
+        asked = self._client.history(filter, after, since, follows, upto)
         return Reading(self, self._wait(self._client.subscribe(asked, _Verbs(self))))
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
@@ -320,6 +330,23 @@ class Bus:
     def ends(self) -> dict[str, int]:
         """The newest offset of each root."""
         return cast("dict[str, int]", self._ask(wire.Ends()))
+
+    def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
+        """What the roots that a filter may match have, by name; and where in them each of these moments is."""
+        return cast("list[Extent]", self._ask(extents_of(filter, moments)))
+
+    def show_progress(self, filter: str, id: str, places: Mapping[str, int]) -> None:
+        """Have a durable subscription, made if need be, stand at the next offset to read of each root.
+
+        For readers that keep their own place, as Spark does: nothing is handed out here.
+        """
+        self._check_open()
+        asked = self._client.durable(filter, id, "earliest", {})
+        feed = self._wait(self._client.subscribe(asked, _Verbs(self), (0, 0)))
+        try:
+            self._ask(wire.Seek(number=feed.number, to=dict(places)))
+        finally:
+            self._wait(self._client.leave(feed))
 
     def events(self) -> list[Event]:
         """What happened lately that somebody should know, oldest first."""
@@ -605,6 +632,13 @@ class Reading(_Reader):
                 raise StopIteration
         return self._ready.pop()
 
+    def take_batch(self) -> Deliver | None:
+        """The next batch as the server sent it, with the messages that match alone; None at the end of history.
+
+        For readers that make no objects of messages, as Spark's do.
+        """
+        return self._feed.wait_batch(self._check_open)
+
     @property
     def is_over(self) -> bool:
         """Whether nothing will come any more."""
@@ -615,6 +649,11 @@ class Reading(_Reader):
 
 
 # What both shells make of what users say
+
+
+def extents_of(filter: str, moments: Sequence[datetime]) -> wire.Extents:
+    """A request for what roots have."""
+    return wire.Extents(filter=filter, moments_us=tuple(from_datetime(moment) for moment in moments))
 
 
 def retained_message(one: wire.RetainedMessage) -> Message:

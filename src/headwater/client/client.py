@@ -335,16 +335,25 @@ class Client:
             raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
         return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
 
-    def history(self, filter: str, after: After, since: datetime | None, follows: bool) -> wire.Subscribe:
+    def history(
+        self,
+        filter: str,
+        after: After,
+        since: datetime | None,
+        follows: bool,
+        upto: Mapping[str, int] | None = None,
+    ) -> wire.Subscribe:
         """A request for history; from any thread."""
         check_filter(filter, self.config)
         check_after(filter, after, since)
+        check_after("#", upto, None)
         return wire.Subscribe(
             number=0,
             filter=filter,
             kind="follow" if follows else "replay",
             after=dict(after) if isinstance(after, Mapping) else after,
             since_us=from_datetime(since) if since is not None else None,
+            upto=dict(upto) if upto is not None else None,
         )
 
     async def _subscribe_again(self, feed: Feed, delay_s: float = 0.0) -> None:

@@ -361,6 +361,30 @@ class Feed:
                 finally:
                     self._waiting -= 1
 
+    def wait_batch(self, check: Callable[[], None]) -> Deliver | None:
+        """The next batch as it came, waiting for it; None at the end. Not for feeds that also hand out messages."""
+        while True:
+            check()
+            with self._reading:
+                head = self._head(())
+                if head is not None:
+                    with self._lock:
+                        self._chunks.popleft()
+                        self._used_messages += head.count
+                        self._used_bytes += head.bytes_left
+                        self._note_flush()
+                    return head.deliver
+            if self.is_over:
+                return None
+            with self._lock:
+                if self._chunks or self._error is not None or self._is_over:
+                    continue
+                self._waiting += 1
+                try:
+                    self._clock.wait(self._changed, None)
+                finally:
+                    self._waiting -= 1
+
     # Acks
 
     def ranges_of(self, messages: Iterable[Message], wait: bool) -> list[Range]:

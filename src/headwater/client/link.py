@@ -47,6 +47,7 @@ REPEATABLE = frozenset(
         wire.Subscriptions,
         wire.States,
         wire.Ends,
+        wire.Extents,
         wire.Events,
         wire.DeadLetters,
         wire.ListClients,

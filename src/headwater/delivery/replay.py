@@ -67,14 +67,17 @@ class Reading:
         clock: Clock,
         origin: Any,
         on_close: Callable[[Reading], None],
+        upto: Mapping[str, int] | None = None,
     ) -> None:
         check_after(filter, after, since)
+        check_after("#", upto, None)
         self.filter = filter
         self._roots = roots
         self._wanted = compile_filter(filter)
         self._after = after
         self._since = since
         self._follows = follows
+        self._upto = upto
         self._config = config
         self._clock = clock
         self._origin = origin
@@ -90,6 +93,8 @@ class Reading:
         self._wakers: list[Callable[[], None]] = []
         self._open()
         self._ends = {root: cursor.root.stream.durable for root, cursor in self._cursors.items()}
+        if upto is not None:
+            self._ends = {root: min(end, upto[root]) for root, end in self._ends.items()}
         self._is_open = True
 
     def _open(self) -> None:
@@ -97,7 +102,8 @@ class Reading:
         if len(self._cursors) == self._roots.count:
             return
         for root in self._roots.all():
-            if root.name not in self._cursors and filter_covers_root(self.filter, root.name):
+            is_wanted = self._upto is None or root.name in self._upto
+            if root.name not in self._cursors and is_wanted and filter_covers_root(self.filter, root.name):
                 self._cursors[root.name] = Cursor(root, self._wanted, self._position(root), self._config)
 
     def _position(self, root: Root) -> int:

@@ -119,6 +119,10 @@ class Answers:
                 ]
             case requests.Ends():
                 return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
+            case requests.Extents():
+                broker.check_subscribe(user, session.row.id, request.filter)
+                moments = [self.datetime(time_us) for time_us in request.moments_us]
+                return lambda: bus.extents(request.filter, moments)
             case requests.Events():
                 broker.check_admin(user, "read events")
                 return bus.events

@@ -208,8 +208,13 @@ class Session(Actor):
     def _on_publish(self, connection: Connection, frame: Frame) -> None:
         entry, broker = self.sessions.entry, self.sessions.broker
         publish = batches.read_publish(frame)
-        item, names = entry.check(connection, frame.id, publish, bool(frame.flags & batches.QUIET))
-        broker.check_publish(self.row.user, self.row.id, publish.root, names)
+        try:
+            item, names = entry.check(connection, frame.id, publish, bool(frame.flags & batches.QUIET))
+            broker.check_publish(self.row.user, self.row.id, publish.root, names)
+        except HeadwaterError:
+            if publish.producer is not None:
+                broker.bus.inside.roots.note_refusal(publish.root, publish.producer, publish.sequence)
+            raise
         connection.on_publish(item.weight)
         entry.commit(item)
 
@@ -290,9 +295,13 @@ class Session(Actor):
                 self._on_unsubscribe(id, request.id)
             case requests.Seek():
                 subscriber = self._durable(request.number)
+                seek = self.sessions.broker.bus.seek_subscriber
+                if isinstance(request.to, dict):
+                    places = request.to
+                    self._ask(id, lambda: seek(subscriber.durable, places))
+                    return
                 to = Answers.moment(request.to, request.to_us)
                 check_start(subscriber.filter, to)
-                seek = self.sessions.broker.bus.seek_subscriber
                 self._ask(id, lambda: seek(subscriber.durable, to))
             case requests.Pause():
                 subscriber = self._durable(request.number)
@@ -476,11 +485,12 @@ class Session(Actor):
 
     def _read(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
         bus = self.sessions.broker.bus
-        read = bus.follow if request.kind == "follow" else bus.replay
         since = None if request.since_us is None else Answers.datetime(request.since_us)
 
         def make() -> Reading:
-            return read(request.filter, after=request.after, since=since)
+            if request.kind == "follow":
+                return bus.follow(request.filter, after=request.after, since=since)
+            return bus.replay(request.filter, after=request.after, since=since, upto=request.upto)
 
         def serve(reading: Reading) -> Subscriber:
             return ReadingSubscriber(self, request.number, request.kind, reading, credit)

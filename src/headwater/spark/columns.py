@@ -9,7 +9,7 @@ expired messages, offsets outside the span) goes by one mask over the rows, and 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -168,6 +168,7 @@ class Columns:
         self._expiries: list[tuple[int, memoryview]] = []
         self._validity: list[tuple[int, memoryview]] = []
         self._pairs: list[tuple[int, int, memoryview]] = []
+        self._picked: list[tuple[int, Numbers]] = []
         self._cut: tuple[int, int] | None = None
         for column in (self._topics, self._keys, self._payloads, self._header_names, self._header_values):
             column.clear()
@@ -178,14 +179,17 @@ class Columns:
 
     # Gathering
 
-    def add(self, first_offset: int, body: bytes, first: int, last: int) -> None:
-        """Gather the messages of a body from offset `first` to `last`; `BadBatch` if it is none, and it is left out."""
+    def add(self, first_offset: int, body: bytes, first: int, last: int, deltas: Sequence[int] | None = None) -> None:
+        """Gather the messages of a body from offset `first` to `last`; `BadBatch` if it is none, and it is left out.
+
+        Their offsets are dense, unless `deltas` says how far each is from the first.
+        """
         try:
-            self._add(first_offset, body, first, last)
+            self._add(first_offset, body, first, last, deltas)
         except struct.error as error:
             raise BadBatch(f"the body's columns are wrong: {error}") from error
 
-    def _add(self, first_offset: int, body: bytes, first: int, last: int) -> None:
+    def _add(self, first_offset: int, body: bytes, first: int, last: int, deltas: Sequence[int] | None) -> None:
         count, topics, columns, _ = FIXED.unpack_from(body)
         if not 0 < topics <= count or count * 8 > len(body) or columns & ~COLUMNS_KNOWN:
             raise BadBatch("its counts are impossible")
@@ -205,6 +209,8 @@ class Columns:
         keys = (layout.take((count + 7) // 8), *layout.binary(count)) if columns & KEYS else None
         headers = self._headers(layout, count) if columns & HEADERS else None
         payloads = layout.binary(count)
+        if deltas is not None and len(deltas) != count:
+            raise BadBatch("its offsets are not as many as its messages")
         # Nothing is gathered before all of it was found to be right.
         if expiries is not None:
             self._expiries.append((self.rows, expiries))
@@ -219,7 +225,10 @@ class Columns:
         self._times.append(times)
         self._starts.append(first_offset - self.rows)
         self._counts.append(count)
-        if first_offset < first or first_offset + count - 1 > last:
+        last_offset = first_offset + (count - 1 if deltas is None else deltas[-1])
+        if deltas is not None:
+            self._picked.append((self.rows, first_offset + np.array(deltas, np.int64)))
+        if first_offset < first or last_offset > last:
             self._cut = (first, last)
         self.rows += count
 
@@ -276,6 +285,8 @@ class Columns:
             return _empty(self._schema)
         offsets = np.arange(self.rows, dtype=np.int64)
         offsets += np.repeat(np.array(self._starts, np.int64), self._counts)
+        for start, picked in self._picked:
+            offsets[start : start + len(picked)] = picked
         times = np.frombuffer(b"".join(self._times), np.int64)
         index = np.frombuffer(b"".join(self._index), np.int32)
         if len(self._places) > 1:

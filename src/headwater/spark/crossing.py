@@ -13,10 +13,9 @@ import msgspec
 
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict
-from headwater.spark.folder import Extent, Log
 from headwater.spark.lake import Archived, LakeFile, existing_lake
 from headwater.spark.lake_reading import first_since
-from headwater.spark.spans import Span, cuts_by_count
+from headwater.spark.spans import Extent, Log, Span, cuts_by_count
 from headwater.store.log import Hole
 from headwater.store.stream import RETENTION
 
@@ -59,12 +58,6 @@ class Crossing:
 
     def close(self) -> None:
         self._log.close()
-
-    def __enter__(self) -> Crossing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # What there is
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Protocol
 
 import msgspec
 
 from headwater.config import Config
 from headwater.errors import Malformed
-from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX, Pieces
-from headwater.spark.spans import Purge, Span, cuts_by_count
+from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX
+from headwater.spark.spans import Extent, Purge, Span, cuts_by_count
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
@@ -27,48 +26,6 @@ from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams
 from headwater.topics.name import filter_covers_root
 from headwater.topics.root import RootRow
-
-
-class Extent(msgspec.Struct, frozen=True):
-    """What a root has at this moment."""
-
-    root: str
-    first: int
-    """The oldest offset that is kept."""
-    end: int
-    """One past the newest that is durable."""
-    purged_upto: int = 0
-    holes: tuple[Hole, ...] = ()
-
-
-class Log(Protocol):
-    """What planning needs of a log, wherever it is."""
-
-    @property
-    def bus_id(self) -> str:
-        """The id of the bus, by which a lake knows whose it is."""
-
-    def refresh(self) -> None:
-        """See what happened meanwhile."""
-
-    def close(self) -> None:
-        """Let go of it."""
-
-    def __enter__(self) -> Log: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def extents(self, topics: str) -> list[Extent]:
-        """The roots that a filter may match, by name."""
-
-    def offset_at(self, root: str, time_us: int) -> int:
-        """The first offset appended at or after a time."""
-
-    def bytes_between(self, root: str, first: int, last: int) -> int:
-        """About how many bytes a stretch takes on disk."""
-
-    def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
-        """A stretch of a root, cut into pieces of about so many bytes, or exactly by count."""
 
 
 class Folder:
@@ -229,9 +186,3 @@ class Folder:
             size = min(size, segment.index.positions[-1] + 1)  # what comes after is allocated ahead
         whole = self._last_of(stream, at) - segment.base + 1
         return size * (last - first + 1) // whole if whole > 0 else 0
-
-    # Reading
-
-    def pieces(self, span: Span) -> Pieces:
-        """The batches of a span."""
-        return Pieces(self.path, span)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def table_of(
     archived = opened.archived(topics)
     starts: dict[str, int] = {}
     ends: dict[str, int] = {}
-    with open_log(options) as log:
+    with closing(open_log(options)) as log:
         opened.check(log.bus_id)
         for extent in log.extents(topics):
             known = archived.get(extent.root)

@@ -12,6 +12,7 @@
 | failOnDataLoss        | whether messages that are gone are an error                    | true      |
 | lake                  | the lake of the bus: what the log no longer has is read there  |           |
 | subscription          | with `url`: shows the query's progress on the broker           |           |
+| pushFilters           | let a query's filters prune what is read (batch reads)         | false     |
 | table                 | messages, dead_letters, subscriptions or message_states        | messages  |
 """
 
@@ -45,6 +46,7 @@ NAMES = (
     "failOnDataLoss",
     "lake",
     "subscription",
+    "pushFilters",
     "table",
 )
 OF_MESSAGES_ALONE = (
@@ -56,6 +58,7 @@ OF_MESSAGES_ALONE = (
     "failOnDataLoss",
     "lake",
     "subscription",
+    "pushFilters",
 )
 INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics", "maxoffsetspertrigger": "maxMessagesPerTrigger"}
 OFFSET_MAX = (1 << 48) - 1
@@ -82,6 +85,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     messages_per_partition: int | None
     fail_on_data_loss: bool
     subscription: str | None
+    push_filters: bool
     table: str
     lake: str | None = None
 
@@ -114,6 +118,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         messages_per_partition=_count("messagesPerPartition", options),
         fail_on_data_loss=_flag("failOnDataLoss", options, default=True),
         subscription=options.get("subscription"),
+        push_filters=_flag("pushFilters", options, default=False),
         table=table,
         lake=_lake(options),
     )
@@ -123,6 +128,8 @@ def check_streaming(options: ReadOptions) -> None:
     """That a stream can be made of it."""
     if options.table != MESSAGES:
         raise Malformed(f'table "{options.table}" is no stream: read it with spark.read')
+    if options.push_filters:
+        raise Malformed('option "pushFilters" is for batch reads: Spark pushes no filters into streams')
     if options.end != Place(LATEST):
         raise Malformed(
             'option "endingOffsets" is for batch reads: a stream ends when it is stopped, '
@@ -170,6 +177,11 @@ def _lake(options: Mapping[str, str]) -> str | None:
     lake = options.get("lake")
     if lake == "":
         raise Malformed('option "lake" is empty; name the folder of the lake, or "catalog:NAME"')
+    if lake is not None and "url" in options:
+        raise Malformed(
+            'option "lake" needs option "data" for now: a server does not tell yet which bus it serves, '
+            "so nobody could check that it is its lake"
+        )
     return lake if lake is None or lake.startswith("catalog:") else str(Path(lake).absolute())
 
 

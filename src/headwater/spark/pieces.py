@@ -8,7 +8,7 @@ and how to name what is lost.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headwater.config import Config
 from headwater.spark.spans import Span
@@ -24,8 +24,9 @@ OPEN_FILES_MAX = 16
 LOOKS_MAX = 10
 """Tries to list segments while the owner deletes old ones."""
 
-Piece = tuple[int, int, bytes] | Hole
-"""First and last offset of a batch, and its body; or offsets that are gone."""
+Piece = tuple[int, int, bytes, Sequence[int] | None] | Hole
+"""First and last offset of a batch, its body, and how far each offset is from the first unless they are dense; or
+offsets that are gone."""
 
 
 class Pieces:
@@ -60,14 +61,14 @@ class Pieces:
             if offset == before:
                 for found in self._stream.read(offset, READ_BYTES):
                     if isinstance(found, Batch):
-                        yield found.first_offset, found.last_offset, found.data
+                        yield found.first_offset, found.last_offset, found.data, None
                         offset = found.last_offset + 1
                     else:
                         yield found
                         offset = found.last + 1
             place = self._find(offset)
 
-    def _walk(self, place: tuple[int, int], offset: int) -> Iterator[tuple[int, int, bytes]]:
+    def _walk(self, place: tuple[int, int], offset: int) -> Iterator[tuple[int, int, bytes, None]]:
         """Batches from a place on, while they are the ones that come next."""
         base, position = place
         try:
@@ -81,7 +82,7 @@ class Pieces:
                 body = open_body(header, stored)
             except BadBatch:
                 return
-            yield header.first_offset, header.last_offset, body
+            yield header.first_offset, header.last_offset, body, None
             offset = header.last_offset + 1
 
     def _find(self, offset: int) -> tuple[int, int] | None:

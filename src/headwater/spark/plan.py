@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 from headwater.errors import Conflict, Gap, Malformed
 from headwater.spark.conditions import Conditions
-from headwater.spark.folder import Extent, Log
 from headwater.spark.options import ReadOptions, resolve
-from headwater.spark.spans import Span, pack, partition_bytes
+from headwater.spark.spans import Extent, Log, Span, pack, partition_bytes
 from headwater.store.log import Hole
 from headwater.store.stream import RETENTION
 
@@ -77,18 +76,23 @@ def _beyond(name: str, extent: Extent, offset: int, otherwise: str) -> Malformed
 def checked(extent: Extent, wanted: Range, fail_on_data_loss: bool) -> Range:
     """What of a range is there; `Gap` names what is not, if that is to be an error."""
     start, end = wanted
+    check_end(extent, start, fail_on_data_loss)
     if start > extent.end:
-        if fail_on_data_loss:
-            raise Conflict(
-                f'this query has read "{extent.root}" up to {start - 1}, and the log ends at {extent.end - 1}: it is '
-                "another bus, or one restored from an older backup; start the query with a new checkpoint location"
-            )
         return extent.end, extent.end
     lost = [Hole(start, min(end, extent.first) - 1, RETENTION)] if start < min(end, extent.first) else []
     lost += [hole for hole in extent.holes if hole.first < end and hole.last >= start and hole.last >= extent.first]
     for hole in lost:
         report(extent.root, hole, extent.purged_upto, fail_on_data_loss)
     return min(max(start, extent.first), end), end
+
+
+def check_end(extent: Extent, place: int, fail_on_data_loss: bool) -> None:
+    """That a query has not read more of a root than there is."""
+    if place > extent.end and fail_on_data_loss:
+        raise Conflict(
+            f'this query has read "{extent.root}" up to {place - 1}, and the log ends at {extent.end - 1}: it is '
+            "another bus, or one restored from an older backup; start the query with a new checkpoint location"
+        )
 
 
 def report(root: str, hole: Hole, purged_upto: int, fail_on_data_loss: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,11 @@ from headwater.spark import conditions as pushed
 from headwater.spark import plan
 from headwater.spark.columns import Columns, coalesced
 from headwater.spark.conditions import Conditions
-from headwater.spark.folder import Folder, Log
+from headwater.spark.folder import Folder
 from headwater.spark.options import ReadOptions
-from headwater.spark.pieces import Pieces
-from headwater.spark.spans import Span
+from headwater.spark.pieces import Piece, Pieces
+from headwater.spark.served import Served, served_pieces
+from headwater.spark.spans import Log, Span
 from headwater.store.batch import BadBatch
 from headwater.store.log import Hole
 from headwater.topics.name import compile_filter
@@ -33,22 +35,6 @@ class SpansPartition(InputPartition):
     """When it was planned: messages that had expired by then are left out."""
 
 
-class _PushFilters:
-    """`pushFilters` of a reader, for sessions that push filters and for those that do not.
-
-    Spark refuses a reader that overrides `pushFilters` in a session where push-down is off (the default), and a planner
-    cannot see whether it is. It tells an override by `__func__`; this says that there is none, and is called all the
-    same where push-down is on.
-    """
-
-    def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
-        self.__func__ = DataSourceReader.pushFilters
-        self._push = push
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._push(filters)
-
-
 class BatchReader(DataSourceReader):
     """Reads what there is."""
 
@@ -57,18 +43,9 @@ class BatchReader(DataSourceReader):
         self.schema = schema
         self.conditions = Conditions()
 
-    @property
-    def pushFilters(self) -> Any:
-        """Take over the filters on root, topic, offset and timestamp."""
-        return _PushFilters(self._push)
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        self.conditions, left = pushed.take(filters)
-        return left
-
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
-        with open_log(options) as log:
+        with closing(open_log(options)) as log:
             ranges = plan.ranges_of_batch(log, options, self.conditions)
             return partitions_of(log, ranges, options) or [SpansPartition((), 0)]
 
@@ -77,10 +54,22 @@ class BatchReader(DataSourceReader):
         return read_spans(self.options, self.schema, self.conditions, partition)
 
 
+class PushingReader(BatchReader):
+    """Reads what there is and the query's filters leave.
+
+    A class of its own, and only for frames that ask for it: Spark 4.3 refuses a reader with `pushFilters` in a session
+    where push-down is off, and where it is on, it reads every use of a frame with the filters that were pushed last.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take over the filters on root, topic, offset and timestamp."""
+        self.conditions, left = pushed.take(filters)
+        return left
+
+
 def open_log(options: ReadOptions) -> Log:
     """The log that the options name; with a lake, its history before it."""
-    assert options.data is not None
-    log = Folder(options.data)
+    log: Log = Folder(options.data) if options.data is not None else Served(options.url or "", options.topics)
     if options.lake is None:
         return log
     from headwater.spark.crossing import Crossing
@@ -115,15 +104,20 @@ def read_spans(
     return coalesced(batch for span in partition.spans for batch in batches(span))
 
 
+def _pieces(options: ReadOptions, span: Span) -> Iterable[Piece]:
+    if options.data is not None:
+        return Pieces(options.data, span)
+    return served_pieces(options.url or "", options.topics, span)
+
+
 def _batches(options: ReadOptions, span: Span, columns: Columns) -> Iterator[Any]:
-    assert options.data is not None
-    for piece in Pieces(options.data, span):
+    for piece in _pieces(options, span):
         if isinstance(piece, Hole):
             plan.report(span.root, piece, span.purged_upto, options.fail_on_data_loss)
             continue
-        first_offset, last_offset, body = piece
+        first_offset, last_offset, body, deltas = piece
         try:
-            columns.add(first_offset, body, span.first, span.last)
+            columns.add(first_offset, body, span.first, span.last, deltas)
         except BadBatch as error:
             hole = Hole(first_offset, last_offset, f"damaged: {error}")
             plan.report(span.root, hole, span.purged_upto, options.fail_on_data_loss)

@@ -11,20 +11,53 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from headwater.errors import Malformed
-from headwater.spark.options import MESSAGES, ReadOptions, check_batch, check_streaming, read_options
-from headwater.spark.reading import BatchReader
-from headwater.spark.streaming import StreamReader
-from headwater.spark.tables import TABLES, TableReader
+from headwater.spark.options import MESSAGES, check_batch, check_streaming, read_options
 
-COLUMNS = {
-    "root": "string",
-    "topic": "string",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "key": "binary",
-    "headers": "map<string,string>",
-    "payload": "binary",
+COLUMNS: dict[str, dict[str, str]] = {
+    MESSAGES: {
+        "root": "string",
+        "topic": "string",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "key": "binary",
+        "headers": "map<string,string>",
+        "payload": "binary",
+    },
+    "dead_letters": {
+        "subscription": "string",
+        "root": "string",
+        "topic": "string",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "key": "binary",
+        "headers": "map<string,string>",
+        "payload": "binary",
+        "attempts": "int",
+        "errors": "array<string>",
+        "dead_at": "timestamp",
+    },
+    "subscriptions": {
+        "id": "string",
+        "filter": "string",
+        "order": "string",
+        "lag": "bigint",
+        "in_flight": "bigint",
+        "retrying": "bigint",
+        "dead": "bigint",
+        "consumers": "int",
+        "paused": "boolean",
+        "floors": "map<string,bigint>",
+    },
+    "message_states": {
+        "subscription": "string",
+        "root": "string",
+        "offset": "bigint",
+        "state": "string",
+        "attempts": "int",
+        "errors": "array<string>",
+    },
 }
+"""Of each table: names and types."""
 
 
 class HeadwaterSource(DataSource):
@@ -35,25 +68,28 @@ class HeadwaterSource(DataSource):
         return "headwater"
 
     def schema(self) -> str:
-        columns = columns_of(read_options(self.options))
+        columns = COLUMNS[read_options(self.options).table]
         return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
         check_batch(options)
-        check_schema(schema, columns_of(options))
-        return BatchReader(options, schema) if options.table == MESSAGES else TableReader(options, schema)
+        check_schema(schema, COLUMNS[options.table])
+        # Imported here: Spark starts a process for each step of planning, and most have no need of it.
+        from headwater.spark.reading import BatchReader, PushingReader
+        from headwater.spark.tables import TableReader
+
+        if options.table != MESSAGES:
+            return TableReader(options, schema)
+        return PushingReader(options, schema) if options.push_filters else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self.options)
         check_streaming(options)
-        check_schema(schema, columns_of(options))
+        check_schema(schema, COLUMNS[options.table])
+        from headwater.spark.streaming import StreamReader
+
         return StreamReader(options, schema)
-
-
-def columns_of(options: ReadOptions) -> dict[str, str]:
-    """Names and types of what is read."""
-    return COLUMNS if options.table == MESSAGES else TABLES[options.table]
 
 
 def check_schema(schema: StructType, columns: dict[str, str]) -> None:

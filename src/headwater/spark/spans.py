@@ -7,8 +7,11 @@ task need not search. Cutting is arithmetic on what the planner found; no file i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
+
+from headwater.store.log import Hole
 
 MIB = 1 << 20
 PARTITION_BYTES_MAX = 64 * MIB
@@ -21,6 +24,44 @@ class Purge(msgspec.Struct, frozen=True):
 
     filter: str
     upto: int
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """What a root has at this moment."""
+
+    root: str
+    first: int
+    """The oldest offset that is kept."""
+    end: int
+    """One past the newest that is durable."""
+    purged_upto: int = 0
+    holes: tuple[Hole, ...] = ()
+
+
+class Log(Protocol):
+    """What a planner asks of a log, be it a folder's or a server's."""
+
+    @property
+    def bus_id(self) -> str:
+        """The id of the bus, by which a lake knows whose it is."""
+
+    def refresh(self) -> None:
+        """See what happened meanwhile."""
+
+    def extents(self, topics: str) -> list[Extent]:
+        """The roots that a filter may match, by name."""
+
+    def offset_at(self, root: str, time_us: int) -> int:
+        """The first offset appended at or after a time."""
+
+    def bytes_between(self, root: str, first: int, last: int) -> int:
+        """About how many bytes a stretch takes."""
+
+    def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
+        """A stretch of a root, cut into pieces of about so many bytes, or exactly by count."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class Span(msgspec.Struct, frozen=True):

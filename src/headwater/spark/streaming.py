@@ -8,6 +8,7 @@ spans, as those of a batch read do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -16,10 +17,10 @@ from pyspark.sql.types import StructType
 
 from headwater.spark import plan
 from headwater.spark.conditions import Conditions
-from headwater.spark.folder import Extent, Log
 from headwater.spark.options import ReadOptions
 from headwater.spark.reading import SpansPartition, open_log, partitions_of, read_spans
-from headwater.spark.spans import share
+from headwater.spark.served import Served
+from headwater.spark.spans import Extent, Log, share
 
 Offsets = dict[str, int]
 
@@ -30,29 +31,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._log: Log | None = None
+        self._served: Served | None = None
         self._target: Offsets | None = None
         """With Trigger.AvailableNow: where to stop."""
 
-    def _look(self) -> Log:
-        """The log as it is now."""
-        if self._log is None:
-            self._log = open_log(self.options)
-        else:
-            self._log.refresh()
-        return self._log
+    @contextmanager
+    def _looking(self) -> Iterator[Log]:
+        """The log as it is now.
 
-    def _ends(self) -> Offsets:
-        return {extent.root: extent.end for extent in self._look().extents(self.options.topics)}
+        A folder is opened for each look, as Spark may kill the planner at any time and a secondary of the state leaves
+        files behind then; a connection is kept.
+        """
+        if self.options.data is not None:
+            with closing(open_log(self.options)) as log:
+                yield log
+            return
+        yield self._connected()
+
+    def _connected(self) -> Served:
+        if self._served is None:
+            self._served = Served(self.options.url or "", self.options.topics)
+        else:
+            self._served.refresh()
+        return self._served
 
     # What Spark asks, in its planner
 
     def initialOffset(self) -> Offsets:
         """Where a new query begins."""
-        log = self._look()
-        extents = log.extents(self.options.topics)
-        plan.check_named(self.options, extents)
-        return {extent.root: plan.starting(log, self.options, extent) for extent in extents}
+        with self._looking() as log:
+            extents = log.extents(self.options.topics)
+            plan.check_named(self.options, extents)
+            return {extent.root: plan.starting(log, self.options, extent) for extent in extents}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """At most so many messages a micro-batch."""
@@ -63,12 +73,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Everything up to now, and nothing that comes later."""
         self._target = self._ends()
 
+    def _ends(self) -> Offsets:
+        with self._looking() as log:
+            return {extent.root: extent.end for extent in log.extents(self.options.topics)}
+
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next micro-batch ends."""
-        extents = {extent.root: extent for extent in self._look().extents(self.options.topics)}
+        with self._looking() as log:
+            extents = {extent.root: extent for extent in log.extents(self.options.topics)}
+        for root, place in start.items():
+            plan.check_end(extents.get(root, Extent(root, 1, 1)), place, self.options.fail_on_data_loss)
         ends = {root: extent.end for root, extent in extents.items()}
         if self._target is not None:
-            ends = {root: min(end, ends.get(root, end)) for root, end in self._target.items()}
+            ends = {root: min(end, self._target[root]) for root, end in ends.items() if root in self._target}
         begin = {root: start.get(root, extents[root].first) for root in ends}
         backlog = {root: max(0, end - begin[root]) for root, end in ends.items()}
         if isinstance(limit, ReadMaxRows):
@@ -82,23 +99,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """What a micro-batch reads."""
-        log = self._look()
-        extents = {extent.root: extent for extent in log.extents(self.options.topics)}
-        ranges = {
-            root: (start.get(root, _oldest(extents.get(root), upto)), upto)
-            for root, upto in end.items()
-            if start.get(root) != upto
-        }
-        return partitions_of(log, ranges, self.options)
+        with self._looking() as log:
+            extents = {extent.root: extent for extent in log.extents(self.options.topics)}
+            ranges = {
+                root: (start.get(root, _oldest(extents.get(root), upto)), upto)
+                for root, upto in end.items()
+                if start.get(root) != upto
+            }
+            return partitions_of(log, ranges, self.options)
 
     def commit(self, end: Offsets) -> None:
-        """Spark keeps its own place, in the checkpoint."""
+        """Spark keeps its own place, in the checkpoint; a subscription shows it on the broker."""
+        if self.options.subscription is not None:
+            self._connected().show_progress(self.options.subscription, end)
 
     def stop(self) -> None:
         """The query is over."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        if self._served is not None:
+            self._served.close()
+            self._served = None
 
     # In the tasks
 

@@ -16,43 +16,10 @@ import headwater
 from headwater.errors import NotFound
 from headwater.spark.columns import ROWS
 from headwater.spark.options import ReadOptions
+from headwater.spark.served import connect
 
-TABLES: dict[str, dict[str, str]] = {
-    "dead_letters": {
-        "subscription": "string",
-        "root": "string",
-        "topic": "string",
-        "offset": "bigint",
-        "timestamp": "timestamp",
-        "key": "binary",
-        "headers": "map<string,string>",
-        "payload": "binary",
-        "attempts": "int",
-        "errors": "array<string>",
-        "dead_at": "timestamp",
-    },
-    "subscriptions": {
-        "id": "string",
-        "filter": "string",
-        "order": "string",
-        "lag": "bigint",
-        "in_flight": "bigint",
-        "retrying": "bigint",
-        "dead": "bigint",
-        "consumers": "int",
-        "paused": "boolean",
-        "floors": "map<string,bigint>",
-    },
-    "message_states": {
-        "subscription": "string",
-        "root": "string",
-        "offset": "bigint",
-        "state": "string",
-        "attempts": "int",
-        "errors": "array<string>",
-    },
-}
 Row = dict[str, Any]
+SUBSCRIPTION = ("id", "filter", "order", "lag", "in_flight", "retrying", "dead", "consumers", "paused")
 
 
 class TableReader(DataSourceReader):
@@ -67,8 +34,9 @@ class TableReader(DataSourceReader):
             return [InputPartition(self.options.table)]
 
     def _open(self) -> Any:
-        assert self.options.data is not None
-        return headwater.open(self.options.data, read_only=True)
+        if self.options.data is not None:
+            return headwater.open(self.options.data, read_only=True)
+        return connect(self.options.url or "")
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         import pyarrow as pa
@@ -109,7 +77,7 @@ def _dead_letters(bus: Any) -> Iterator[Row]:
 
 def _subscriptions(bus: Any) -> Iterator[Row]:
     for info in bus.subscriptions():
-        row: Row = {name: getattr(info, name) for name in TABLES["subscriptions"]}
+        row: Row = {name: getattr(info, name) for name in SUBSCRIPTION}
         yield {**row, "floors": list(info.floors.items())}
 
 

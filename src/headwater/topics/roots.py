@@ -438,7 +438,7 @@ class Roots:
                     f"their order; send {broken} again first"
                 )
             if item.sequence == broken:
-                del self._broken[part.root, item.producer or ""]
+                self._broken.pop((part.root, item.producer or ""), None)
 
     def check_all(self, items: Sequence[Publish]) -> None:
         """Refuse what would be refused of these, if they came together; in the committing role."""
@@ -566,12 +566,18 @@ class Roots:
             item.runs.append((ONLY, offset, time_us, False))
 
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
-        if item.producer is not None:
+        if item.producer is not None and error.code != 409:
             for part in item.parts:
-                if error.code != 409 and len(self._broken) < self._config.producers_max:
-                    key = (part.root, item.producer)
-                    self._broken[key] = min(item.sequence, self._broken.get(key, item.sequence))
+                self.note_refusal(part.root, item.producer, item.sequence)
         item.finish(error)
+
+    def note_refusal(self, root: str, producer: str, sequence: int) -> None:
+        """A producer's publish was refused: what it sent after that is refused too, to keep their order. From any
+        thread."""
+        key = (root, producer)
+        if len(self._broken) >= self._config.producers_max and key not in self._broken:
+            self._broken.pop(next(iter(self._broken)), None)
+        self._broken[key] = min(sequence, self._broken.get(key, sequence))
 
     def _note_delays(self, root: Root, batch: Batch) -> None:
         """A message has begun to wait, or has reached its topic and waits no more."""

@@ -14,7 +14,7 @@ import msgspec
 from headwater import errors
 from headwater.errors import Gap, HeadwaterError, Malformed, TooLarge
 from headwater.events import Event
-from headwater.message import DeadLetter, Headers, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Headers, SubscriptionInfo, TopicInfo
 from headwater.wire.batches import check_count
 from headwater.wire.frame import Frame, Kind, pack
 
@@ -32,6 +32,7 @@ CARRIERS = frozenset(("Delay", "Stage"))
 
 OPTIONS_MAX = 32
 HEADERS_MAX = 10_000
+MOMENTS_MAX = 16
 TIME_US_MAX = 253_402_300_799_000_000
 """The last second of the year 9999, where calendars end."""
 SECONDS_MAX = 1e10
@@ -120,6 +121,8 @@ class Subscribe(Request, frozen=True, kw_only=True):
     when_full: str = "drop_oldest"
     after: U64 | dict[str, U64] | None = None
     since_us: Micros | None = None
+    upto: dict[str, U64] | None = None
+    """With "replay": the last offset of each root that is read; other roots are not."""
     credit_messages: U64 = 0
     credit_bytes: U64 = 0
 
@@ -184,7 +187,8 @@ class Seek(Request, frozen=True, kw_only=True):
     """Go on from elsewhere."""
 
     number: U32
-    to: Literal["earliest", "latest"] | U64 = "latest"
+    to: Literal["earliest", "latest"] | U64 | dict[str, U64] = "latest"
+    """With offsets by root, roots that are not named stay where they are."""
     to_us: Micros | None = None
 
 
@@ -282,6 +286,13 @@ class States(Request, frozen=True, kw_only=True):
 
 class Ends(Request, frozen=True, kw_only=True):
     """The newest offset of each root."""
+
+
+class Extents(Request, frozen=True, kw_only=True):
+    """What the roots that a filter may match have: their oldest and newest offsets, and where moments are in them."""
+
+    filter: str
+    moments_us: Annotated[tuple[Micros, ...], msgspec.Meta(max_length=MOMENTS_MAX)] = ()
 
 
 class Events(Request, frozen=True, kw_only=True):
@@ -416,6 +427,7 @@ REPLIES: dict[type[Request], Any] = {
     Subscriptions: list[SubscriptionInfo],
     States: list[tuple[str, int, str, int, tuple[str, ...]]],
     Ends: dict[str, int],
+    Extents: list[Extent],
     Events: list[Event],
     DeadLetters: list[DeadLetter],
     Redrive: int,
@@ -449,6 +461,7 @@ AnyRequest = (
     | Subscriptions
     | States
     | Ends
+    | Extents
     | Events
     | DeadLetters
     | Redrive

@@ -8,6 +8,7 @@ run goes on from the offset that was committed; of two archives at once, one com
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,6 @@ from pyspark.sql import functions as f
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict, Gap
 from headwater.spark import lake_files, plan
-from headwater.spark.folder import Extent, Log
 from headwater.spark.lake import (
     Lake,
     LakeFile,
@@ -31,6 +31,7 @@ from headwater.spark.lake import (
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.pipelines.attempts import attempt_of, teaching
 from headwater.spark.reading import open_log
+from headwater.spark.spans import Extent, Log
 from headwater.store import marks
 from headwater.store.files import DiskFiles
 from headwater.store.log import Hole
@@ -101,7 +102,7 @@ class Archive:
         self.source = source
         self._read: ReadOptions = read_options(source)
         self.lake: Lake = open_lake(lake)
-        with open_log(self._read) as log:
+        with closing(open_log(self._read)) as log:
             self.lake.claim(log.bus_id)
             self._check(log)
         self.leave_mark()
@@ -126,7 +127,7 @@ class Archive:
         """For each root that has something new: the first and last offset to archive."""
         marks = self.lake.marks()
         found = {}
-        with open_log(self._read) as log:
+        with closing(open_log(self._read)) as log:
             for extent in log.extents("#"):
                 after = marks.get(extent.root, 0)
                 first = after + 1 if after else extent.first

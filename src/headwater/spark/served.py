@@ -1,0 +1,103 @@
+"""The log of a server: planned over one connection, read over one for each task.
+
+A task asks for its span and takes the batches as they are sent: the bodies are those of the segments, or cut down by
+the server to the messages that match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headwater.client.bus import Bus
+from headwater.clock import to_datetime
+from headwater.config import Connecting
+from headwater.errors import Gap, Malformed
+from headwater.spark.pieces import Piece
+from headwater.spark.spans import Extent, Span, cuts_by_count
+from headwater.store.log import Hole
+
+MESSAGE_BYTES = 256
+"""About what a message takes; a server does not tell."""
+PREFETCH_MESSAGES = 50_000
+PREFETCH_BYTES = 16 << 20
+RECONNECT_S_MAX = 60.0
+"""A task gives up after so long without its server; Spark tries it again."""
+
+
+def connect(url: str) -> Bus:
+    """A connection that gives up at last, and whose session nobody keeps."""
+    settings = Connecting(
+        prefetch_messages=PREFETCH_MESSAGES,
+        prefetch_bytes=PREFETCH_BYTES,
+        reconnect_s_max=RECONNECT_S_MAX,
+        session_expire_after_s=RECONNECT_S_MAX,
+    )
+    return Bus(url, settings)
+
+
+class Served:
+    """The log of a server, as far as topics are asked for."""
+
+    def __init__(self, url: str, topics: str) -> None:
+        self._bus = connect(url)
+        self._topics = topics
+        self._extents: dict[str, Extent] = {}
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def bus_id(self) -> str:
+        """The id of the bus, which servers do not tell yet."""
+        raise Malformed("a server does not tell yet which bus it serves, so its lake cannot be checked; use the folder")
+
+    def refresh(self) -> None:
+        self._extents = {
+            found.root: Extent(found.root, found.first, found.end, found.purged_upto)
+            for found in self._bus.extents(self._topics)
+        }
+
+    def extents(self, topics: str) -> list[Extent]:
+        return list(self._extents.values())
+
+    def offset_at(self, root: str, time_us: int) -> int:
+        for found in self._bus.extents(self._topics, [to_datetime(time_us)]):
+            if found.root == root:
+                return min(found.places[0], self._extents[root].end)
+        return self._extents[root].end
+
+    def bytes_between(self, root: str, first: int, last: int) -> int:
+        return (last - first + 1) * MESSAGE_BYTES
+
+    def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
+        purged_upto = self._extents[root].purged_upto
+        for start, end in cuts_by_count(first, last, messages_max or max(1, bytes_max // MESSAGE_BYTES)):
+            size = self.bytes_between(root, start, end)
+            yield Span(root, start, end, bytes=size, purged_upto=purged_upto)
+
+    def show_progress(self, subscription: str, places: Mapping[str, int]) -> None:
+        """Have a subscription on the broker stand where a query is: its lag shows, and retention waits for it."""
+        self._bus.show_progress(self._topics, subscription, places)
+
+    def close(self) -> None:
+        self._bus.close()
+
+
+def served_pieces(url: str, topics: str, span: Span) -> Iterator[Piece]:
+    """The batches of a span that have messages which match."""
+    with (
+        connect(url) as bus,
+        bus.replay(topics, after={span.root: span.first - 1}, upto={span.root: span.last}) as read,
+    ):
+        while True:
+            try:
+                found = read.take_batch()
+            except Gap as gap:
+                yield Hole(gap.first, gap.last, gap.reason)
+                continue
+            if found is None:
+                return
+            last = found.first_offset + (found.count - 1 if found.deltas is None else found.deltas[-1])
+            yield found.first_offset, last, found.body, found.deltas

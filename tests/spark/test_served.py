@@ -1,0 +1,142 @@
+"""Reading from a server: the same rows as from its folder, over connections of the tasks' own."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import headwater
+from client.served import Served
+from headwater.errors import Gap, Malformed
+from headwater.spark.options import read_options
+from headwater.spark.reading import BatchReader
+from headwater.spark.streaming import StreamReader
+from spark.rows import SCHEMA, by_place, replayed, row_of
+from spark.test_reading import SMALL, fill, retained_from
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("served") / "data", SMALL) as server:
+        fill(server.bus, "home")
+        fill(server.bus, "office", 120)
+        server.bus.publish("home/late", b"x", ttl_s=0.001)
+        server.bus.purge("home/3/#")
+        yield server
+
+
+def rows(url: str, **options: object) -> list[Any]:
+    asked = read_options({"url": url, **{name: str(value) for name, value in options.items()}})
+    reader = BatchReader(asked, SCHEMA)
+    return by_place(
+        row_of(row)
+        for partition in pickle.loads(pickle.dumps(list(reader.partitions())))
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    )
+
+
+@pytest.mark.parametrize("topics", ["#", "home/#", "+/4/temp", "home/2/temp", "nothing/#"])
+def test_rows_are_what_a_replay_yields(served, topics):
+    assert rows(served.url, topics=topics) == replayed(served.bus.folder, topics)
+
+
+@pytest.mark.parametrize("count", [1000, 97, 40])
+def test_partitions_of_any_size_give_the_same_rows(served, count):
+    assert rows(served.url, messagesPerPartition=count) == replayed(served.bus.folder)
+
+
+def test_offsets_and_times_choose_as_from_a_folder(served):
+    found = rows(served.url, topics="home/#", startingOffsets='{"home": 290}', endingOffsets='{"home": 295}')
+    assert found == [row for row in replayed(served.bus.folder, "home/#") if 290 <= row[2] < 295]
+    early = datetime(2020, 1, 1, tzinfo=UTC).isoformat()
+    assert rows(served.url, startingOffsets=early) == replayed(served.bus.folder)
+    with pytest.raises(Malformed, match="beyond its end"):
+        rows(served.url, endingOffsets='{"home": 1000}')
+
+
+def test_loss_is_named(tmp_path):
+    with headwater.open(tmp_path / "data", SMALL) as bus:
+        fill(bus)
+    first = retained_from(tmp_path / "data")
+    with Served(tmp_path / "data", SMALL) as server:
+        with pytest.raises(Gap) as caught:
+            rows(server.url, startingOffsets='{"home": 1}')
+        assert (caught.value.first, caught.value.last) == (1, first - 1)
+        found = rows(server.url, startingOffsets='{"home": 1}', failOnDataLoss="false")
+        assert [row[2] for row in found] == list(range(first, 301))
+
+
+def test_sessions_of_readers_do_not_pile_up(served):
+    before = len(served.server.sessions)
+    rows(served.url, messagesPerPartition=40)
+    assert len(served.server.sessions) <= before
+
+
+def test_a_stream_shows_its_progress_as_a_subscription(tmp_path):
+    with Served(tmp_path / "data") as server:
+        fill(server.bus, "home", 10)
+        fill(server.bus, "office", 5)
+        stream = StreamReader(read_options({"url": server.url, "subscription": "spark-job"}), SCHEMA)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert end == {"home": 11, "office": 6}
+        stream.commit({"home": 4, "office": 1})
+        (info,) = server.bus.subscriptions()
+        assert (info.id, info.filter, info.lag, info.floors) == ("spark-job", "#", 12, {"home": 3, "office": 0})
+        stream.commit(end)
+        (info,) = server.bus.subscriptions()
+        assert (info.lag, info.in_flight) == (0, 0)
+        stream.stop()
+
+
+def test_a_frame_from_a_server(spark, served):
+    frame = spark.read.format("headwater").option("url", served.url).option("messagesPerPartition", 100).load()
+    assert frame.groupBy("root").count().orderBy("root").collect() == [("home", 240), ("office", 120)]
+
+
+def test_a_query_over_a_server_goes_on_where_it_was(spark, tmp_path):
+    seen: list[Any] = []
+
+    def run() -> None:
+        query = (
+            spark.readStream.format("headwater")
+            .option("url", server.url)
+            .option("subscription", "job")
+            .load()
+            .writeStream.foreachBatch(lambda frame, _: seen.extend(row.offset for row in frame.collect()))
+            .option("checkpointLocation", str(tmp_path / "place"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(100)
+
+    with Served(tmp_path / "data") as server:
+        fill(server.bus, "home", 50)
+        run()
+        fill(server.bus, "home", 50)
+        run()
+        assert seen == list(range(1, 101))
+        assert [info.id for info in server.bus.subscriptions()] == ["job"]
+
+
+def test_tables_come_from_a_server_too(spark, tmp_path):
+    with Served(tmp_path / "data") as server:
+        server.bus.publish("home/a", b"x")
+        server.bus.subscribe("home/#", id="thermostat", start="earliest").next(1).reject("no")
+        for name in ("dead_letters", "subscriptions"):
+            frame = spark.read.format("headwater").option("url", server.url).option("table", name).load()
+            assert frame.count() == 1
+
+
+def test_a_server_that_is_not_there_is_a_typed_error(spark):
+    with pytest.raises(PySparkException, match=r"headwater://127\.0\.0\.1:1"):
+        spark.read.format("headwater").option("url", "headwater://127.0.0.1:1").load().count()

@@ -1,0 +1,72 @@
+"""Dead letters, subscriptions and message states as tables, beside a running owner."""
+
+from __future__ import annotations
+
+import pytest
+
+import headwater
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory):
+    """A bus that is open, with a subscription that gave up on one message and tries another again."""
+    path = tmp_path_factory.mktemp("tables") / "data"
+    with headwater.open(path) as bus:
+        bus.publish("home/a", b"bad", key=b"k", headers=(("unit", "C"), ("unit", "F")))
+        bus.publish_many([("home/a", b"%d" % n) for n in range(5)])
+        sub = bus.subscribe("home/#", id="thermostat", start="earliest", order="none")
+        sub.next(1).reject("cannot be")
+        sub.next(1).nack("later", delay_s=600)
+        sub.next(1).ack()
+        yield path
+
+
+def table(spark, folder, name, **options):
+    return spark.read.format("headwater").option("data", str(folder)).option("table", name).options(**options).load()
+
+
+def test_dead_letters(spark, folder):
+    (row,) = table(spark, folder, "dead_letters").collect()
+    assert (row.subscription, row.root, row.topic, row.offset, row.attempts) == (
+        "thermostat",
+        "home",
+        "home/a",
+        1,
+        1,
+    )
+    assert (bytes(row.key), bytes(row.payload), row.headers, row.errors) == (b"k", b"bad", {"unit": "F"}, ["cannot be"])
+    assert row.dead_at >= row.timestamp
+
+
+def test_subscriptions(spark, folder):
+    (row,) = table(spark, folder, "subscriptions").collect()
+    assert (row.id, row.filter, row.order, row.dead, row.retrying, row.paused) == (
+        "thermostat",
+        "home/#",
+        "none",
+        1,
+        1,
+        False,
+    )
+    assert row.floors == {"home": 1}
+
+
+def test_message_states(spark, folder):
+    found = {
+        row.offset: (row.state, row.attempts, row.errors) for row in table(spark, folder, "message_states").collect()
+    }
+    assert found[2] == ("retry", 1, ["later"])
+
+
+def test_tables_can_be_grouped_and_filtered(spark, folder):
+    frame = table(spark, folder, "dead_letters")
+    assert frame.where("root = 'home' and offset > 0").groupBy("subscription").count().first()[1] == 1
+    assert frame.where("root = 'office'").count() == 0
+
+
+def test_a_bus_without_subscriptions_has_empty_tables(spark, tmp_path):
+    headwater.open(tmp_path / "data").close()
+    for name in ("dead_letters", "subscriptions", "message_states"):
+        assert table(spark, tmp_path / "data", name).count() == 0
