@@ -17,7 +17,7 @@ import msgspec
 from headwater.errors import Malformed
 from headwater.spark.crossing import check_restored
 from headwater.spark.lake import LakeFile, existing_lake
-from headwater.spark.options import read_options
+from headwater.spark.options import MESSAGES, read_options
 from headwater.spark.reading import open_log
 from headwater.spark.source import COLUMNS
 from headwater.topics.name import is_everything_of
@@ -25,7 +25,7 @@ from headwater.topics.name import is_everything_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS[MESSAGES].items())
 
 
 def table(
