@@ -33,6 +33,8 @@ from headwater.outgoing import Desk
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
 from headwater.store import folder as folders
+from headwater.store import marks
+from headwater.store import state as rows
 from headwater.store.batch import Batch, Seed
 from headwater.store.compression import require
 from headwater.store.files import DiskFiles, Files, Lock
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from headwater.access.clients import Clients
 
 MEMORY = ":memory:"
+ID_BYTES = 8
 
 
 class Inside(NamedTuple):
@@ -95,6 +98,7 @@ class Bus:
         seed = self._own()
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())
+            self.id = self._identify()
             self._streams = Streams(self._files, self.folder, seed, self.config, read_only=read_only)
             self._roots = Roots(
                 self._streams, self._state, self.config, self._clock, self._on_durable, self._events.trouble
@@ -132,6 +136,7 @@ class Bus:
                 self._clock,
                 self._events,
                 self._staging.expire,
+                self._unarchived_from,
             )
             if not read_only:
                 self._staging.recover()
@@ -160,6 +165,17 @@ class Bus:
 
     def _open_state(self) -> State:
         return RocksState(f"{self.folder}/{folders.STATE}", read_only=self.is_read_only)
+
+    def _identify(self) -> str:
+        """The id of this bus, by which a lake knows whose it is; drawn when the folder is first opened to write."""
+        stored = self._state.get(rows.IDENTITY)
+        if stored is None and not self.is_read_only:
+            stored = self._files.secret(ID_BYTES).hex().encode()
+            self._state.write({rows.IDENTITY: stored})  # durable with the first row that anybody waits for
+        return (stored or b"").decode()
+
+    def _unarchived_from(self, root: str, needed: int) -> int:
+        return min(needed, marks.unarchived_from(self._files, self.folder, root, needed))
 
     def _report(self, met: dict[str, Found]) -> None:
         for root, found in met.items():

@@ -43,6 +43,7 @@ class Upkeep:
         clock: Clock,
         events: Events,
         expire_staged: Callable[[], None],
+        unarchived_from: Callable[[str, int], int],
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
@@ -53,6 +54,7 @@ class Upkeep:
         self._clock = clock
         self._events = events
         self._expire_staged = expire_staged
+        self._unarchived_from = unarchived_from
         self._rolls: dict[str, int] = {}
 
     def start(self) -> None:
@@ -174,7 +176,7 @@ class Upkeep:
             soft, hard = self._not_waiting(root), 0
         if max(soft, hard) < stream.first_offset:
             return
-        needed = self._dispatcher.needed_from(root)
+        needed = self._unarchived_from(root.name, self._dispatcher.needed_from(root))
         upto = max(hard, min(soft, needed - 1))
         if upto < stream.first_offset:
             return
@@ -185,7 +187,7 @@ class Upkeep:
         if first > max(needed, before):
             self._events.add(
                 "retention",
-                f'messages {max(needed, before)} to {first - 1} of "{root.name}" were deleted unacked: '
+                f'messages {max(needed, before)} to {first - 1} of "{root.name}" were deleted unacked or unarchived: '
                 "the hard limit of its retention was reached",
             )
 

@@ -98,3 +98,14 @@ def replayed(folder: object, filter: str = "#") -> list[Row]:
 
 def by_place(rows: Any) -> list[Row]:
     return sorted(rows, key=lambda row: (row[0], row[2]))
+
+
+def trim(bus: headwater.Bus) -> None:
+    """Delete every message that is stored by now, as retention would in time."""
+
+    def delete() -> None:
+        bus._streams.seal()
+        for root in bus._roots.all():
+            root.stream.trim(root.stream.durable)
+
+    bus._roots.commit.run(delete)

@@ -42,7 +42,7 @@ def test_places_are_words_offsets_or_times():
         ({"maxMesagesPerTrigger": "1"}, 'did you mean "maxMessagesPerTrigger"'),
         ({"colour": "1"}, "there are data, url"),
         ({"url": "headwater://127.0.0.1"}, "not both"),
-        ({"lake": "x"}, "not there yet"),
+        ({"lake": ""}, "name the folder"),
         ({"topics": "home/*"}, "use +"),
         ({"topics": ""}, "topics"),
         ({"startingOffsets": "yesterday"}, "use earliest, latest"),

@@ -12,7 +12,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import acl, bench, clients, dead, demo, keeping, pub, replay, serve, sub, subs, topics, verify
+from headwater.cli import (
+    acl,
+    bench,
+    clients,
+    dead,
+    demo,
+    keeping,
+    pipeline,
+    pub,
+    replay,
+    serve,
+    sub,
+    subs,
+    topics,
+    verify,
+)
 from headwater.cli.output import complain
 from headwater.errors import HeadwaterError
 
@@ -88,6 +103,7 @@ app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
+app.add_typer(pipeline.app, name="pipeline")
 app.command()(keeping.purge)
 app.command()(keeping.backup)
 app.command()(keeping.restore)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headwater.config import Config
+from headwater.errors import Malformed
 from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX
 from headwater.spark.spans import Extent, Purge, Span, cuts_by_count
 from headwater.store import folder as folders
@@ -39,6 +40,16 @@ class Folder:
         self._streams = Streams(files, path, seed, config, read_only=True)
         self._rows: dict[int, RootRow] = {}
         self.refresh()
+
+    @property
+    def bus_id(self) -> str:
+        """The id of the bus, by which a lake knows whose it is."""
+        stored = self._state.get(rows.IDENTITY)
+        if stored is None:
+            raise Malformed(
+                f'the bus in "{self.path}" has no id yet; open it once for writing, with this Headwater, to give it one'
+            )
+        return stored.decode()
 
     def refresh(self) -> None:
         """See what the owner did meanwhile."""

@@ -10,6 +10,7 @@
 | maxMessagesPerTrigger | at most so many messages a micro-batch                         | all       |
 | messagesPerPartition  | at most so many messages a partition                           | by bytes  |
 | failOnDataLoss        | whether messages that are gone are an error                    | true      |
+| lake                  | the lake of the bus: what the log no longer has is read there  |           |
 | subscription          | with `url`: shows the query's progress on the broker           |           |
 | pushFilters           | let a query's filters prune what is read (batch reads)         | false     |
 | table                 | messages, dead_letters, subscriptions or message_states        | messages  |
@@ -56,6 +57,7 @@ OF_MESSAGES_ALONE = (
     "maxMessagesPerTrigger",
     "messagesPerPartition",
     "failOnDataLoss",
+    "lake",
     "subscription",
     "pushFilters",
 )
@@ -92,14 +94,13 @@ class ReadOptions(msgspec.Struct, frozen=True):
         return f"ReadOptions({place}, topics={self.topics!r})"
 
     table: str
+    lake: str | None = None
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Understand the options of a read; `Malformed` says what to write instead."""
     options = {name.lower(): value for name, value in given.items()}
     _check_names(options)
-    if "lake" in options:
-        raise Malformed('option "lake": reading archived history is not there yet; leave it out to read the log')
     data, url = options.get("data"), options.get("url")
     if (data is None) == (url is None):
         raise Malformed(
@@ -126,6 +127,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         subscription=options.get("subscription"),
         push_filters=_flag("pushFilters", options, default=False),
         table=table,
+        lake=_lake(options),
     )
 
 
@@ -176,6 +178,18 @@ def _folder(data: str) -> str:
     if not data:
         raise Malformed('option "data" is empty; name the folder of the bus')
     return str(Path(data).absolute())
+
+
+def _lake(options: Mapping[str, str]) -> str | None:
+    lake = options.get("lake")
+    if lake == "":
+        raise Malformed('option "lake" is empty; name the folder of the lake, or "catalog:NAME"')
+    if lake is not None and "url" in options:
+        raise Malformed(
+            'option "lake" needs option "data" for now: a server does not tell yet which bus it serves, '
+            "so nobody could check that it is its lake"
+        )
+    return lake if lake is None or lake.startswith("catalog:") else str(Path(lake).absolute())
 
 
 def _count(name: str, options: Mapping[str, str]) -> int | None:

@@ -68,8 +68,17 @@ class PushingReader(BatchReader):
 
 
 def open_log(options: ReadOptions) -> Log:
-    """The log that the options name."""
-    return Folder(options.data) if options.data is not None else Served(options.url or "", options.topics)
+    """The log that the options name; with a lake, its history before it."""
+    log: Log = Folder(options.data) if options.data is not None else Served(options.url or "", options.topics)
+    if options.lake is None:
+        return log
+    from headwater.spark.crossing import Crossing
+
+    try:
+        return Crossing(log, options.lake)
+    except BaseException:
+        log.close()
+        raise
 
 
 def partitions_of(log: Log, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
@@ -84,13 +93,15 @@ def read_spans(
     """Record batches of a partition's messages."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     wanted = compile_filter(options.topics)
-    return coalesced(
-        batch
-        for span in partition.spans
-        for batch in _batches(
-            options, span, Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us)
-        )
-    )
+
+    def batches(span: Span) -> Iterator[Any]:
+        if span.file:
+            from headwater.spark.lake_reading import batches_of
+
+            return batches_of(span, arrow, wanted, conditions)
+        return _batches(options, span, Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us))
+
+    return coalesced(batch for span in partition.spans for batch in batches(span))
 
 
 def _pieces(options: ReadOptions, span: Span) -> Iterable[Piece]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from headwater.client.bus import Bus
 from headwater.clock import to_datetime
 from headwater.config import Connecting
-from headwater.errors import Gap
+from headwater.errors import Gap, Malformed
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store.log import Hole
@@ -47,6 +47,11 @@ class Served:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def bus_id(self) -> str:
+        """The id of the bus, which servers do not tell yet."""
+        raise Malformed("a server does not tell yet which bus it serves, so its lake cannot be checked; use the folder")
 
     def refresh(self) -> None:
         self._extents = {

@@ -41,6 +41,10 @@ class Extent(msgspec.Struct, frozen=True):
 class Log(Protocol):
     """What a planner asks of a log, be it a folder's or a server's."""
 
+    @property
+    def bus_id(self) -> str:
+        """The id of the bus, by which a lake knows whose it is."""
+
     def refresh(self) -> None:
         """See what happened meanwhile."""
 
@@ -77,6 +81,8 @@ class Span(msgspec.Struct, frozen=True):
     purged_upto: int = 0
     """Everything up to here was purged as a whole: nobody is to miss it."""
     purges: tuple[Purge, ...] = ()
+    file: str = ""
+    """Of the lake: the data file that has these messages. It has those of one day, so some offsets may be missing."""
 
     @property
     def count(self) -> int:
@@ -97,7 +103,8 @@ def pack(spans: Iterable[Span], bytes_max: int, messages_max: int | None) -> lis
         if held and (count + span.count > messages_max if messages_max else size + span.bytes > bytes_max):
             packed.append(tuple(held))
             held, size, count = [], 0, 0
-        if held and held[-1].root == span.root and held[-1].last + 1 == span.first:
+        is_next = bool(held) and held[-1].root == span.root and held[-1].last + 1 == span.first
+        if is_next and held[-1].file == span.file:
             held[-1] = msgspec.structs.replace(held[-1], last=span.last, bytes=held[-1].bytes + span.bytes)
         else:
             held.append(span)

@@ -43,6 +43,8 @@ RULE = b"W"
 """What they may do: user, action and filter, with a NUL between."""
 DECOY = b"Z"
 """The folder's own secret, from which unknown users are given a salt."""
+IDENTITY = b"B"
+"""The id of the bus, which is no secret."""
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")

@@ -1,0 +1,279 @@
+"""`headwater pipeline`: jobs on Spark over topics, live and archived."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.following import pause
+from headwater.cli.options import RELATIVE, UNITS_S, Data, Json, Place, Url, place
+from headwater.cli.output import emit, progress, remark, safe, say, size
+from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headwater.spark.pipelines.archive import Archive, Compacted, Step
+    from headwater.spark.pipelines.rollup import Rolled
+
+app = typer.Typer(help="Jobs on Spark over topics: archive them, roll them up.", no_args_is_help=True)
+
+LakeDir = Annotated[
+    str,
+    typer.Option("--lake", metavar="DIR", help="The lake: a folder, or catalog:NAME of pyiceberg's configuration."),
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Where Spark runs; this machine's cores if nothing is said."),
+]
+SparkLogs = Annotated[bool, typer.Option("--spark-logs", help="Show what Spark has to say.")]
+COMPACT_ALL = 1
+
+
+@app.command()
+def archive(
+    lake: LakeDir,
+    once: Annotated[bool, typer.Option("--once", help="Archive what there is, and end (the default).")] = False,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
+    ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Join small files now, and not only where there are many.")
+    ] = False,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="How long replaced files stay for those who read them.")
+    ] = "6h",
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on where messages were lost before they were archived.")
+    ] = False,
+    data: Data = None,
+    url: Url = None,
+    master: Master = None,
+    spark_logs: SparkLogs = False,
+    json: Json = False,
+) -> None:
+    """Keep an Iceberg table of each root: what is new is written by Spark and committed with the offset it reaches.
+
+    It works beside the process that owns the folder, and can be killed at any moment: the next run goes on from what
+    was committed. The log keeps what is not archived yet (up to the hard limits of its retention).
+
+    With --json: an object for each commit (root, first, last, rows, bytes, files, seconds), each day compacted (root,
+    day, files_before, files_after, rows) and each sweep (deleted).
+    """
+    if once and every is not None:
+        raise Malformed("--once ends, --every goes on; give one of them")
+    wait_s = None if every is None else seconds(every, "--every")
+    at = place(data, url)
+    grace_s = seconds(grace, "--grace")
+    check_source(at)
+    with running(master, spark_logs, "headwater archive") as spark:
+        from headwater.spark.pipelines.archive import Archive, Options
+
+        job = Archive(spark, lake, source_of(at), Options(skip_lost=skip_lost, grace_s=grace_s))
+        while True:
+            try:
+                _archive_once(job, COMPACT_ALL if compact else None, json)
+            except HeadwaterError as error:
+                if wait_s is None or not (error.retryable or isinstance(error, Conflict)):
+                    raise
+                remark(f"{error}; trying again in {every}")
+            if wait_s is None:
+                break
+            pause(wait_s)
+
+
+def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> None:
+    pending = job.pending()
+    total = sum(last - first + 1 for first, last in pending.values())
+    with progress("archiving", total or None) as advance:
+        for step in job.round():
+            advance(step.last - step.first + 1)
+            _show_step(step, as_json)
+    for compacted in job.compact(small_files_max):
+        _show_compacted(compacted, as_json)
+    deleted = job.sweep()
+    if deleted:
+        emit({"deleted": deleted}) if as_json else say(f"{deleted} files that nobody needs any more were deleted")
+
+
+def _show_step(step: Step, as_json: bool) -> None:
+    if as_json:
+        from msgspec.structs import asdict
+
+        emit(asdict(step))
+        return
+    rate = step.rows / step.seconds if step.seconds else 0
+    say(
+        (safe(step.root), "cyan"),
+        f"  {step.first:,} to {step.last:,}  {step.rows:,} messages  {step.files} files, {size(step.bytes)}",
+        (f"  {rate:,.0f} messages/s", "dim"),
+    )
+
+
+def _show_compacted(done: Compacted, as_json: bool) -> None:
+    if as_json:
+        from msgspec.structs import asdict
+
+        emit(asdict(done))
+        return
+    say((safe(done.root), "cyan"), f"  {done.files_before} files of a day became {done.files_after}")
+
+
+@app.command()
+def rollup(
+    lake: LakeDir,
+    topics: Annotated[str, typer.Option("--topics", metavar="FILTER", help="Which topics.")] = "#",
+    window: Annotated[str, typer.Option("--window", metavar="TIME", help="How long a window is: 10s, 1m, 1h.")] = "1m",
+    watermark: Annotated[
+        str,
+        typer.Option("--watermark", metavar="TIME", help="How much later a message is that completes a window."),
+    ] = "1m",
+    name: Annotated[str, typer.Option("--name", help="Of the rollup; its table is headwater.=rollup=NAME.")] = "topics",
+    picture: Annotated[
+        str | None, typer.Option("--plot", metavar="FILE", help="Draw rates, sizes and gaps: FILE.png, .svg or .pdf.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Roll up what is complete, and end (the default).")] = False,
+    data: Data = None,
+    url: Url = None,
+    master: Master = None,
+    spark_logs: SparkLogs = False,
+    json: Json = False,
+) -> None:
+    """Roll up topics in windows of event time: counts, bytes, rates, payload sizes, gaps, and the numbers in JSON.
+
+    A window is rolled up once, when it is complete: when a message was seen that is later than its end by the
+    watermark. The result is an Iceberg table in the lake; each run goes on where the last one ended, and reads lake and
+    log as one.
+
+    With --json: an object for each run (rows, late, since_us, upto_us, seconds).
+    """
+    if once and every is not None:
+        raise Malformed("--once ends, --every goes on; give one of them")
+    at = place(data, url)
+    wait_s = None if every is None else seconds(every, "--every")
+    window_s, delay_s = seconds(window, "--window"), seconds(watermark, "--watermark")
+    check_source(at)
+    if picture is not None:
+        check_picture(picture)
+    with running(master, spark_logs, "headwater rollup") as spark:
+        from headwater.spark.pipelines import rollup as rollups
+
+        job = rollups.Rollup(spark, lake, source_of(at), name, rollups.Settings(topics, window_s, delay_s))
+        while True:
+            try:
+                _show_rolled(job.run(), json)
+                if picture is not None:
+                    drawn = rollups.plot(job.frame(), picture, f"{topics}, windows of {window}")
+                    if not json:
+                        say(f"{picture} shows ", (", ".join(map(safe, drawn)), "cyan"))
+            except HeadwaterError as error:
+                if wait_s is None or not error.retryable:
+                    raise
+                remark(f"{error}; trying again in {every}")
+            if wait_s is None:
+                break
+            pause(wait_s)
+
+
+def check_picture(path: str) -> None:
+    """That a picture can be drawn, before Spark is started for it."""
+    if find_spec("matplotlib") is None:
+        raise Malformed("--plot needs matplotlib: pip install matplotlib")
+    if not path.lower().endswith((".png", ".svg", ".pdf")):
+        raise Malformed(f'--plot "{path}" is no picture; end its name in .png, .svg or .pdf')
+
+
+def _show_rolled(done: Rolled, as_json: bool) -> None:
+    if as_json:
+        from msgspec.structs import asdict
+
+        emit(asdict(done))
+        return
+    if done.since_us == done.upto_us:
+        say("no further window is complete yet")
+        return
+    from headwater.spark.pipelines.rollup import moment
+
+    late = f", {done.late:,} messages came too late" if done.late else ""
+    say(
+        f"{done.rows:,} rows, from {moment(done.since_us)} to {moment(done.upto_us)}{late}",
+        (f"  {done.seconds:.1f} s", "dim"),
+    )
+
+
+# What pipelines share
+
+
+def seconds(text: str, name: str) -> float:
+    """A length of time: 500ms, 30s, 5m, 2h, 1d."""
+    found = RELATIVE.fullmatch(text.strip())
+    if not found or found[1]:
+        raise Malformed(f'{name} "{text}" is no length of time; write 500ms, 30s, 5m, 2h or 1d')
+    return float(found[2]) * UNITS_S[found[3]]
+
+
+def source_of(at: Place) -> dict[str, str]:
+    """The options of the source for a place."""
+    return {"url": at.url} if at.url is not None else {"data": at.data}
+
+
+def check_source(at: Place) -> None:
+    """That there is something to read, before Spark is started for it."""
+    if at.url is not None:
+        raise Malformed(
+            "a server does not tell yet which bus it serves, so its lake cannot be checked; "
+            "on the server's machine, say --data FOLDER, beside it"
+        )
+    from headwater.store import folder as folders
+    from headwater.store.files import DiskFiles
+
+    folders.check(DiskFiles(), at.data)
+
+
+@contextmanager
+def running(master: str | None, logs: bool, name: str) -> Iterator[SparkSession]:
+    """A session, ended with the command; SIGTERM ends it as Ctrl-C does."""
+    try:
+        import pyiceberg  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise Malformed(f"pipelines need Spark ({error.name} is missing): pip install 'headwater[spark]'") from None
+    from headwater.spark import session
+    from headwater.spark.pipelines.attempts import teaching
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    spark = session(name, master=master, logs=True) if logs else _quiet(lambda: session(name, master=master))
+    try:
+        with teaching():
+            yield spark
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        spark.stop()
+
+
+def _quiet(start: Callable[[], SparkSession]) -> SparkSession:
+    """Start a session whose Java process has no stderr: it talks before it can be told not to."""
+    from pyspark.errors import PySparkException
+
+    ours, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        return start()
+    except PySparkException as error:
+        raise Failed(f"Spark does not start ({error}); --spark-logs shows what it has to say") from error
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+        os.close(nowhere)

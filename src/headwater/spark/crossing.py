@@ -1,0 +1,126 @@
+"""A log with its lake before it, as a planner sees both: one run of offsets from the first archived message on.
+
+What the lake has is read there, the rest from the log, so that the two meet at the archived offset: no gap and no
+repeat. Retention deletes from the log only what is archived; where it did so since the lake was last looked at, the
+lake is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from headwater.clock import SECOND_US, SystemClock
+from headwater.errors import Conflict
+from headwater.spark.lake import Archived, LakeFile, existing_lake
+from headwater.spark.lake_reading import first_since
+from headwater.spark.spans import Extent, Log, Span, cuts_by_count
+from headwater.store.log import Hole
+from headwater.store.stream import RETENTION
+
+LOOK_AGAIN_S = 60
+"""Files that the lake replaced stay for hours; a plan made of a list of them that is this old is good."""
+
+
+class Crossing:
+    """A log, and the lake of the same bus."""
+
+    def __init__(self, log: Log, lake: str) -> None:
+        self._log = log
+        self._lake = existing_lake(lake)
+        self._lake.check(log.bus_id)
+        self._look()
+        self._log.refresh()
+
+    def _look(self) -> None:
+        """See what the lake has. The log is looked at after it: it then reaches at least as far."""
+        self._archived: dict[str, Archived] = self._lake.archived()
+        self._looked_us = SystemClock().monotonic_us()
+
+    @property
+    def bus_id(self) -> str:
+        """The id of the bus."""
+        return self._log.bus_id
+
+    def refresh(self) -> None:
+        """See what happened meanwhile."""
+        if SystemClock().monotonic_us() - self._looked_us > LOOK_AGAIN_S * SECOND_US:
+            self._look()
+        self._log.refresh()
+        if any(self._is_behind(extent) for extent in self._log.extents("#")):
+            self._look()
+            self._log.refresh()
+
+    def _is_behind(self, extent: Extent) -> bool:
+        known = self._archived.get(extent.root)
+        return extent.first > (known.upto + 1 if known else 1)
+
+    def close(self) -> None:
+        self._log.close()
+
+    # What there is
+
+    def extents(self, topics: str) -> list[Extent]:
+        """The roots that a filter may match, each from its first archived message on."""
+        return [self._extent(extent) for extent in self._log.extents(topics)]
+
+    def _extent(self, extent: Extent) -> Extent:
+        archived = self._archived.get(extent.root)
+        if archived is None or not archived.upto:
+            return extent
+        check_restored(extent, archived)
+        holes = [hole for hole in extent.holes if hole.last > archived.upto]
+        if extent.first > archived.upto + 1:
+            holes.insert(0, Hole(archived.upto + 1, extent.first - 1, RETENTION))
+        return msgspec.structs.replace(extent, first=min(extent.first, archived.first), holes=tuple(holes))
+
+    def offset_at(self, root: str, time_us: int) -> int:
+        """The first offset at or after a time."""
+        found = self._log.offset_at(root, time_us)
+        kept = {extent.root: extent.first for extent in self._log.extents(root)}
+        archived = self._archived.get(root)
+        if archived is None or found > kept.get(root, 1):
+            return found
+        return first_since(archived, time_us, found)
+
+    # Where it stands
+
+    def bytes_between(self, root: str, first: int, last: int) -> int:
+        """About how many bytes a stretch takes."""
+        lake = sum(span.bytes for span in self._lake_spans(root, first, last, None))
+        start = max(first, self._live_from(root))
+        return lake + (self._log.bytes_between(root, start, last) if start <= last else 0)
+
+    def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
+        """A stretch of a root: files of the lake, then pieces of the log."""
+        yield from self._lake_spans(root, first, last, messages_max)
+        start = max(first, self._live_from(root))
+        if start <= last:
+            yield from self._log.spans(root, start, last, bytes_max, messages_max)
+
+    def _live_from(self, root: str) -> int:
+        archived = self._archived.get(root)
+        return 1 if archived is None else archived.upto + 1
+
+    def _lake_spans(self, root: str, first: int, last: int, messages_max: int | None) -> Iterator[Span]:
+        archived = self._archived.get(root)
+        if archived is None:
+            return
+        for file in archived.between(first, last):
+            start, end = max(first, file.first), min(last, file.last)
+            for low, high in cuts_by_count(start, end, messages_max) if messages_max else [(start, end)]:
+                yield Span(root, low, high, bytes=_share(file, low, high), file=file.path)
+
+
+def check_restored(extent: Extent, archived: Archived) -> None:
+    """That the log has not lost what the lake has; else offsets would mean other messages."""
+    if extent.end <= archived.upto:
+        raise Conflict(
+            f'the lake has "{extent.root}" up to {archived.upto}, and the log ends at {extent.end - 1}: it was '
+            "restored from an older backup, and new messages repeat offsets; use a new lake for it"
+        )
+
+
+def _share(file: LakeFile, first: int, last: int) -> int:
+    return file.bytes * (last - first + 1) // max(1, file.last - file.first + 1)

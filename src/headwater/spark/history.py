@@ -1,0 +1,101 @@
+"""Topics as one table from the first archived message to the newest: `headwater.spark.table`.
+
+History is scanned by Spark's own Parquet reader, the rest of it, after the archived offset, through the source. Both
+ends are looked up once, when the table is made: it is the state of that moment, however often it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headwater.errors import Malformed
+from headwater.spark.crossing import check_restored
+from headwater.spark.lake import LakeFile, existing_lake
+from headwater.spark.options import MESSAGES, read_options
+from headwater.spark.reading import open_log
+from headwater.spark.source import COLUMNS
+from headwater.topics.name import is_everything_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS[MESSAGES].items())
+
+
+def table(
+    spark: SparkSession,
+    topics: str = "#",
+    *,
+    lake: str,
+    data: str | None = None,
+    url: str | None = None,
+    fail_on_data_loss: bool = True,
+) -> DataFrame:
+    """The messages of these topics, archived and live, up to this moment.
+
+    It reads the files that the lake has now and the log after them. Make a new one to see what came since; one that is
+    older than the grace period of the archive may find its files compacted away.
+    """
+    if (data is None) == (url is None):
+        raise Malformed("say where the messages are: data=FOLDER or url=URL, one of them")
+    source = {"data": data} if data is not None else {"url": str(url)}
+    return table_of(spark, {**source, "topics": topics, "failOnDataLoss": str(fail_on_data_loss).lower()}, lake)
+
+
+def table_of(
+    spark: SparkSession, source: dict[str, str], lake: str, is_wanted: Callable[[str, LakeFile], bool] | None = None
+) -> DataFrame:
+    """`table`, by the options of the source; without those files that are not wanted."""
+    options = read_options(source)
+    topics = options.topics
+    opened = existing_lake(lake)
+    # The lake is looked at before the log: what is archived in between is then still read from the log.
+    archived = opened.archived(topics)
+    starts: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    with closing(open_log(options)) as log:
+        opened.check(log.bus_id)
+        for extent in log.extents(topics):
+            known = archived.get(extent.root)
+            if known is not None:
+                check_restored(extent, known)
+            first = known.upto + 1 if known is not None and known.upto else extent.first
+            starts[extent.root], ends[extent.root] = first, extent.end
+    parts = []
+    for root, known in archived.items():
+        paths = [file.path for file in known.files if is_wanted is None or is_wanted(root, file)]
+        if paths:
+            scanned = spark.read.schema(SCHEMA).parquet(*paths)
+            parts.append(scanned if is_everything_of(topics, root) else scanned.where(topic_matches(topics)))
+    if any(starts[root] < ends[root] for root in starts) or not parts:
+        reader = spark.read.format("headwater").options(**source)
+        parts.append(reader.options(startingOffsets=_json(starts), endingOffsets=_json(ends)).load())
+    return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def topic_matches(topics: str) -> str:
+    """A condition in SQL that holds for the topics that a filter matches; the root is right already."""
+    pattern = "/".join("[^/]*" if level == "+" else _literal(level) for level in topics.split("/"))
+    if topics == "#":
+        pattern = ".*"
+    elif topics.endswith("/#"):
+        pattern = pattern.removesuffix("/" + _literal("#")) + "(/.*)?"
+    return f"topic rlike {_sql(f'(?s)^{pattern}$')}"
+
+
+def _literal(level: str) -> str:
+    return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in level)
+
+
+def _sql(text: str) -> str:
+    return "'" + re.sub(r"(['\\])", r"\\\1", text) + "'"
+
+
+def _json(offsets: dict[str, int]) -> str:
+    return msgspec.json.encode(offsets).decode()

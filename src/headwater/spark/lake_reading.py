@@ -1,0 +1,81 @@
+"""Reading data files of the lake in tasks of the source: Arrow batches, as those that are made of the log.
+
+Batch reads of history alone do better with `headwater.spark.table`, where Spark's own Parquet reader does this; a
+stream, and a batch read with the option `lake`, come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset
+
+from headwater.spark.columns import ROWS
+from headwater.spark.conditions import Conditions
+from headwater.spark.lake import Archived
+from headwater.spark.lake_files import located
+from headwater.spark.spans import Span
+
+Wanted = Callable[[str], bool]
+
+
+def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions) -> Iterator[Any]:
+    """Record batches of the messages that a file has of a span."""
+    needed = list(dict.fromkeys([*schema.names, "topic", "offset", "timestamp"]))
+    inside = (dataset.field("offset") >= span.first) & (dataset.field("offset") <= span.last)
+    filesystem, path = located(span.file)
+    scanned = dataset.dataset(path, format="parquet", filesystem=filesystem).to_batches(
+        columns=needed, filter=inside, batch_size=ROWS, use_threads=False
+    )
+    is_wanted = conditions.topic_test(wanted)
+    for batch in scanned:
+        if batch.num_rows:
+            mask = _mask(batch, is_wanted, conditions)
+            found = batch if mask is None else batch.filter(mask)
+            yield pa.RecordBatch.from_arrays(
+                [_as(found.column(field.name), field.type) for field in schema], schema=schema
+            )
+
+
+def first_since(archived: Archived, time_us: int, otherwise: int) -> int:
+    """The first archived offset of a message sent at or after a time."""
+    best = otherwise
+    for file in archived.files:
+        if file.newest_us >= time_us and file.first < best:
+            filesystem, path = located(file.path)
+            moment = pa.scalar(time_us, pa.timestamp("us", tz="UTC"))
+            found = dataset.dataset(path, format="parquet", filesystem=filesystem).to_table(
+                columns=["offset"], filter=dataset.field("timestamp") >= moment
+            )
+            best = min(best, pc.min(found["offset"]).as_py() if found.num_rows else best)
+    return best
+
+
+def _mask(batch: Any, is_wanted: Wanted, conditions: Conditions) -> Any:
+    """Which rows are wanted; None if all are."""
+    masks = []
+    topics = batch.column("topic").dictionary_encode()
+    wants = np.array([is_wanted(name) for name in topics.dictionary.to_pylist()], np.bool_)
+    if not wants.all():
+        masks.append(wants[topics.indices.to_numpy(zero_copy_only=False)])
+    for column in ("offset", "timestamp"):
+        for condition in conditions.on(column):
+            numbers = batch.column(column).cast(pa.int64()).to_numpy(zero_copy_only=False)
+            masks.append(condition.of_numbers(numbers))
+    return pa.array(np.logical_and.reduce(masks)) if masks else None
+
+
+def _as(column: Any, kind: Any) -> Any:
+    """A column as Spark spells its type."""
+    if column.type == kind:
+        return column
+    if pa.types.is_map(kind):
+        column = pa.concat_arrays([column])  # without the offset of a slice
+        return pa.MapArray.from_arrays(
+            column.offsets, column.keys.cast(kind.key_type), column.items.cast(kind.item_type), type=kind
+        )
+    return column.cast(kind)

@@ -1,0 +1,227 @@
+"""The archive: what the log has and the lake lacks, written by Spark and committed with the offset it reaches.
+
+One attempt is one range of one root: Spark reads it through the source and writes Parquet into a folder of the
+attempt's own; then pyiceberg commits these files and the root's archived offset together. Killed anywhere, the next
+run goes on from the offset that was committed; of two archives at once, one commits and the other finds that it lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from headwater.clock import SECOND_US, SystemClock
+from headwater.errors import Conflict, Gap
+from headwater.spark import lake_files, plan
+from headwater.spark.lake import (
+    Lake,
+    LakeFile,
+    LostRace,
+    append,
+    archived_in,
+    data_files,
+    offset_of,
+    open_lake,
+    replace,
+)
+from headwater.spark.options import ReadOptions, read_options
+from headwater.spark.pipelines.attempts import attempt_of, teaching
+from headwater.spark.reading import open_log
+from headwater.spark.spans import Extent, Log
+from headwater.store import marks
+from headwater.store.files import DiskFiles
+from headwater.store.log import Hole
+from headwater.store.stream import RETENTION
+
+MIB = 1 << 20
+MESSAGES_PER_COMMIT = 4_000_000
+SMALL_BYTES = 32 * MIB
+"""Files below this are worth joining."""
+FILE_BYTES = 128 * MIB
+"""About how large a compacted file is."""
+SMALL_FILES_MAX = 16
+"""Small files of one day at which they are joined without being asked."""
+GRACE_S = 6 * 3600.0
+
+DAY = "cast((unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000)) div 86400000000 as int)"
+SKIP_LOST = "archive what is left with --skip-lost"
+SESSION = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Iceberg knows no other
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.fieldId.write.enabled": "false",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What an archive does beside archiving."""
+
+    skip_lost: bool = False
+    messages_per_commit: int = MESSAGES_PER_COMMIT
+    small_files_max: int = SMALL_FILES_MAX
+    """Small files of a day at which they are joined; 1 joins whatever can be."""
+    grace_s: float = GRACE_S
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A commit: what it did."""
+
+    root: str
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    files: int
+    seconds: float
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """A day whose small files were joined."""
+
+    root: str
+    day: int
+    files_before: int
+    files_after: int
+    rows: int
+
+
+class Archive:
+    """Keeps a lake up with a log."""
+
+    def __init__(self, spark: SparkSession, lake: str, source: dict[str, str], options: Options | None = None) -> None:
+        """`source` has the options that say where the messages are: data or url."""
+        self.spark = spark.newSession()  # its settings are ours, the caller's stay as they are
+        for name, value in SESSION.items():
+            self.spark.conf.set(name, value)
+        self.options = options or Options()
+        self.source = source
+        self._read: ReadOptions = read_options(source)
+        self.lake: Lake = open_lake(lake)
+        with closing(open_log(self._read)) as log:
+            self.lake.claim(log.bus_id)
+            self._check(log)
+        self.leave_mark()
+
+    def _check(self, log: Log) -> None:
+        """What would fail fails before anything is written."""
+        archived = self.lake.marks()
+        log.refresh()  # after the lake was looked at, so that it reaches at least as far
+        extents = {extent.root: extent for extent in log.extents("#")}
+        for root, upto in archived.items():
+            extent = extents.get(root)
+            if extent is None or extent.end <= upto:
+                end = 0 if extent is None else extent.end - 1
+                raise Conflict(
+                    f'the lake has "{root}" up to {upto}, and the log ends at {end}: it was restored from an older '
+                    "backup, whose new messages would repeat offsets; archive it into a new lake"
+                )
+
+    # One round
+
+    def pending(self) -> dict[str, tuple[int, int]]:
+        """For each root that has something new: the first and last offset to archive."""
+        marks = self.lake.marks()
+        found = {}
+        with closing(open_log(self._read)) as log:
+            for extent in log.extents("#"):
+                after = marks.get(extent.root, 0)
+                first = after + 1 if after else extent.first
+                if first < extent.end:
+                    self._check_there(extent, first)
+                    found[extent.root] = (max(first, extent.first), extent.end - 1)
+        return found
+
+    def _check_there(self, extent: Extent, first: int) -> None:
+        if self.options.skip_lost:
+            return
+        try:
+            if first < extent.first:
+                plan.report(extent.root, Hole(first, extent.first - 1, RETENTION), extent.purged_upto, True)
+            plan.checked(extent, (max(first, extent.first), extent.end), True)
+        except Gap as gap:
+            raise Gap(gap.root, gap.first, gap.last, gap.reason, SKIP_LOST) from None
+
+    def round(self) -> Iterator[Step]:
+        """Archive what there is now; each step is committed when it comes out of here."""
+        for root, (first, last) in self.pending().items():
+            for start in range(first, last + 1, self.options.messages_per_commit):
+                yield self.step(root, start, min(last, start + self.options.messages_per_commit - 1))
+            self.leave_mark()
+
+    def step(self, root: str, first: int, last: int) -> Step:
+        """One attempt: read, write, commit."""
+        started_us = SystemClock().monotonic_us()
+        table = self.lake.make_table(root)
+        after = offset_of(table)
+        if after >= first:
+            raise LostRace(f'"{root}" was archived up to {after} meanwhile, by another archive')
+        with attempt_of(table, f"{first:020d}-{last:020d}") as attempt:
+            self._write(self._range(root, first, last), attempt)
+            paths = lake_files.written(attempt)
+            rows = append(table, paths, after, first, last)
+        lake_files.make_commit_durable(table)
+        size = sum(file.bytes for file in archived_in(table, root).files if file.path in set(paths))
+        seconds = (SystemClock().monotonic_us() - started_us) / SECOND_US
+        return Step(root, first, last, rows, size, len(paths), seconds)
+
+    def _range(self, root: str, first: int, last: int) -> DataFrame:
+        reader = self.spark.read.format("headwater").options(**self.source)
+        return reader.options(
+            topics=f"{root}/#",
+            startingOffsets=_json({root: first}),
+            endingOffsets=_json({root: last + 1}),
+            failOnDataLoss=str(not self.options.skip_lost).lower(),
+        ).load()
+
+    def _write(self, frame: DataFrame, attempt: str) -> None:
+        with teaching():
+            (
+                frame.withColumn("day", f.expr(DAY))
+                .sortWithinPartitions("day", "offset")
+                .write.partitionBy("day")
+                .parquet(attempt)
+            )
+
+    def leave_mark(self) -> None:
+        """Tell the log how far it may forget."""
+        if self._read.data is not None:
+            marks.leave(DiskFiles(), self._read.data, self.lake.id, self.lake.marks())
+
+    # Upkeep
+
+    def compact(self, small_files_max: int | None = None) -> Iterator[Compacted]:
+        """Join small files, a day of a root at a time."""
+        most = self.options.small_files_max if small_files_max is None else small_files_max
+        for root, archived in self.lake.archived().items():
+            small: dict[int, list[LakeFile]] = {}
+            for file in archived.files:
+                if file.bytes < SMALL_BYTES:
+                    small.setdefault(file.day, []).append(file)
+            for day, files in small.items():
+                if len(files) > most:
+                    yield self._join(root, day, {file.path for file in files})
+
+    def _join(self, root: str, day: int, paths: set[str]) -> Compacted:
+        table = self.lake.table(root)
+        old = [file for file in data_files(table) if file.file_path in paths]
+        count = max(1, round(sum(file.file_size_in_bytes for file in old) / FILE_BYTES))
+        with attempt_of(table, f"compact-{day}") as attempt:
+            frame = self.spark.read.parquet(*(file.file_path for file in old))
+            ranged = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, "offset")
+            self._write(ranged, attempt)
+            fresh = lake_files.written(attempt)
+            replace(table, old, fresh)
+        return Compacted(root, day, len(old), len(fresh), sum(file.record_count for file in old))
+
+    def sweep(self) -> int:
+        """Delete what nobody needs any more; how many files."""
+        return sum(lake_files.sweep(self.lake.table(root), self.options.grace_s) for root in self.lake.roots())
+
+
+def _json(offsets: dict[str, int]) -> str:
+    return msgspec.json.encode(offsets).decode()

@@ -1,0 +1,41 @@
+"""An attempt to write to a table: a folder of its own, deleted at once where it is certain that nothing came of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyiceberg.table import Table
+from pyspark.errors import PySparkException
+
+from headwater.errors import Failed
+from headwater.spark import lake_files
+from headwater.spark.lake import LostRace
+
+
+class TaskFailed(Failed):
+    """A task or the planner ended with an error of ours; nothing was committed."""
+
+
+@contextmanager
+def teaching() -> Iterator[None]:
+    """What a task or the planner said, rather than the stack of it."""
+    try:
+        yield
+    except PySparkException as error:
+        found = re.findall(r"headwater\.errors\.\w+: (\w+\(\d+\): .*)", str(error))
+        if not found:
+            raise
+        raise TaskFailed(found[-1]) from error
+
+
+@contextmanager
+def attempt_of(table: Table, what: str) -> Iterator[str]:
+    """A folder to write into. Where the outcome of a commit is unknown, its files are left for the sweep."""
+    attempt = lake_files.new_attempt(table, what)
+    try:
+        yield attempt
+    except (LostRace, TaskFailed, PySparkException):
+        lake_files.drop_attempt(attempt)
+        raise

@@ -1,0 +1,259 @@
+"""The archive: every message once, in order, whatever is killed; files that are joined and swept."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import headwater
+from headwater.errors import Gap
+from headwater.spark.lake import LostRace, open_lake
+from headwater.spark.pipelines.archive import Archive, Options
+from headwater.store import marks
+from headwater.store.files import DiskFiles
+from spark.beside import Owner
+from spark.rows import by_place, replayed, row_of, trim
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY_S = 86_400
+
+
+def publish(folder: Path, count: int, **options: object) -> None:
+    with headwater.open(folder, headwater.Config(segment_bytes=64 * 1024)) as bus:
+        bus.publish_many([(f"home/{n % 3}", b"%d" % n) for n in range(count)])
+
+
+def job_of(spark: SparkSession, tmp: Path, **options: object) -> Archive:
+    return Archive(spark, str(tmp / "lake"), {"data": str(tmp / "data")}, Options(**options))  # type: ignore[arg-type]
+
+
+def lake_rows(tmp: Path, root: str = "home") -> list[tuple[object, ...]]:
+    table = open_lake(str(tmp / "lake")).table(root)
+    return [row_of(row) for row in table.scan().to_arrow().to_pylist()]
+
+
+def parquet_files(tmp: Path) -> set[Path]:
+    return set((tmp / "lake").rglob("*.parquet"))
+
+
+def test_rounds_archive_what_is_new_and_only_that(spark: SparkSession, tmp_path: Path) -> None:
+    publish(tmp_path / "data", 100)
+    job = job_of(spark, tmp_path, messages_per_commit=40)
+    assert [(step.first, step.last, step.rows) for step in job.round()] == [(1, 40, 40), (41, 80, 40), (81, 100, 20)]
+    assert list(job.round()) == []
+    publish(tmp_path / "data", 5)
+    assert [(step.first, step.last) for step in job.round()] == [(101, 105)]
+    assert by_place(lake_rows(tmp_path)) == replayed(tmp_path / "data")
+    snapshot = job.lake.table("home").current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary["headwater.archived-offset"] == "105"
+
+
+def test_days_are_partitions_and_files_are_sorted_by_offset(spark: SparkSession, tmp_path: Path) -> None:
+    from headwater.clock import ManualClock
+
+    clock = ManualClock()
+    with headwater.Bus(tmp_path / "data", clock=clock) as bus:
+        for day in range(3):
+            bus.publish_many([("home/a", b"%d" % n) for n in range(50)])
+            clock.advance(DAY_S * (1 if day else -1) if day != 0 else DAY_S)
+    job = job_of(spark, tmp_path)
+    list(job.round())
+    archived = job.lake.archived()["home"]
+    assert len({file.day for file in archived.files}) == 3
+    import pyarrow.parquet as pq
+
+    for file in archived.files:
+        offsets = pq.read_table(file.path.removeprefix("file://"), columns=["offset"])["offset"].to_pylist()
+        assert offsets == sorted(offsets)
+    found = job.lake.table("home").scan(row_filter=f"timestamp < '{replayed(tmp_path / 'data')[50][3].isoformat()}'")
+    assert found.to_arrow().num_rows == 50
+
+
+def test_a_killed_attempt_leaves_nothing_that_counts_and_is_swept(spark: SparkSession, tmp_path: Path) -> None:
+    publish(tmp_path / "data", 60)
+    job = job_of(spark, tmp_path, grace_s=0)
+    list(job.round())
+    kept = parquet_files(tmp_path)
+    table = job.lake.table("home")
+    from headwater.spark import lake_files
+
+    attempt = lake_files.new_attempt(table, "killed")
+    job._write(job._range("home", 1, 60), attempt)
+    assert len(parquet_files(tmp_path)) > len(kept)
+    assert len(lake_rows(tmp_path)) == 60
+    time.sleep(0.05)
+    assert job_of(spark, tmp_path).sweep() == 0
+    assert job.sweep() > 0
+    assert parquet_files(tmp_path) == kept
+    assert len(lake_rows(tmp_path)) == 60
+    job.sweep()
+    assert not list((tmp_path / "lake").rglob("killed-*"))
+
+
+def test_what_another_archive_committed_first_is_not_archived_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path / "data", 60)
+    first, second = job_of(spark, tmp_path), job_of(spark, tmp_path)
+    write = Archive._write
+
+    def write_late(self: Archive, frame: object, attempt: str) -> None:
+        write(self, frame, attempt)  # type: ignore[arg-type]
+        monkeypatch.setattr(Archive, "_write", write)
+        list(second.round())
+
+    monkeypatch.setattr(Archive, "_write", write_late)
+    with pytest.raises(LostRace):
+        list(first.round())
+    assert by_place(lake_rows(tmp_path)) == replayed(tmp_path / "data")
+    assert len(parquet_files(tmp_path)) == len(first.lake.archived()["home"].files)
+    assert list(first.round()) == []
+
+
+def test_small_files_are_joined_and_the_old_ones_stay_for_the_grace_period(spark: SparkSession, tmp_path: Path) -> None:
+    publish(tmp_path / "data", 100)
+    job = job_of(spark, tmp_path, messages_per_commit=20, small_files_max=4)
+    list(job.round())
+    before = parquet_files(tmp_path)
+    planned = job.lake.archived()["home"]
+    (done,) = job.compact()
+    assert (done.files_before, done.files_after, done.rows) == (len(planned.files), 1, 100)
+    assert list(job.compact()) == []
+    assert job.sweep() == 0
+    assert before <= parquet_files(tmp_path)
+    frame = spark.read.parquet(*(file.path for file in planned.files))
+    assert frame.count() == 100
+    impatient = job_of(spark, tmp_path, grace_s=0)
+    time.sleep(0.05)
+    assert impatient.sweep() >= len(before)
+    assert len(parquet_files(tmp_path)) == 1
+    assert lake_rows(tmp_path) == replayed(tmp_path / "data")
+    publish(tmp_path / "data", 10)
+    list(impatient.round())
+    assert by_place(lake_rows(tmp_path)) == replayed(tmp_path / "data")
+
+
+def test_purged_and_expired_messages_are_not_archived_and_the_offset_moves_past_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    publish(tmp_path / "data", 30)
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish("home/x", b"brief", ttl_s=0.001)
+        bus.purge("home/1")
+    time.sleep(0.01)
+    job = job_of(spark, tmp_path)
+    assert [step.rows for step in job.round()] == [20]
+    assert job.lake.marks() == {"home": 31}
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish("home/1", b"to be purged")
+        bus.purge("home/1")
+    assert [(step.rows, step.files) for step in job.round()] == [(0, 0)]
+    assert job.lake.marks() == {"home": 32}
+
+
+def test_the_log_keeps_what_is_not_archived(spark: SparkSession, tmp_path: Path) -> None:
+    publish(tmp_path / "data", 30)
+    job = job_of(spark, tmp_path)
+    left = marks.found(DiskFiles(), str(tmp_path / "data"))
+    assert left == {job.lake.id: {}}
+    list(job.round())
+    assert marks.found(DiskFiles(), str(tmp_path / "data")) == {job.lake.id: {"home": 30}}
+
+
+def test_messages_that_were_lost_are_named_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    publish(tmp_path / "data", 30)
+    job = job_of(spark, tmp_path)
+    list(job.round())
+    publish(tmp_path / "data", 30)
+    with headwater.open(tmp_path / "data") as bus:
+        trim(bus)
+        bus.publish("home/1", b"next")
+    before = parquet_files(tmp_path)
+    with pytest.raises(Gap, match="--skip-lost"):
+        list(job.round())
+    assert parquet_files(tmp_path) == before
+    job = job_of(spark, tmp_path, skip_lost=True)
+    list(job.round())
+    assert job.lake.marks() == {"home": 61}
+
+
+# As users run it
+
+
+def command(tmp: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "headwater", "pipeline", "archive", "--data", str(tmp / "data")),
+        *("--lake", str(tmp / "lake"), "--master", "local[2]", *more),
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_the_command_speaks_to_machines(tmp_path: Path) -> None:
+    publish(tmp_path / "data", 30)
+    done = subprocess.run(command(tmp_path, "--json"), capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    (line,) = map(json.loads, done.stdout.splitlines())
+    assert (line["root"], line["first"], line["last"], line["rows"]) == ("home", 1, 30, 30)
+    assert done.stderr == ""
+
+
+def test_a_folder_that_is_none_is_refused_before_spark_is_started(tmp_path: Path) -> None:
+    done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "is no Headwater folder" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_killed_every_message_is_archived_once(tmp_path: Path, seed: int) -> None:
+    kill_and_check(tmp_path, random.Random(seed), kills=8)
+
+
+@pytest.mark.timeout(300)
+def test_an_archiver_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    kill_and_check(tmp_path, random.Random(1), kills=2)
+
+
+def kill_and_check(tmp: Path, chance: random.Random, kills: int) -> None:
+    """Kill the archiver at random points, beside an owner that publishes; then compare with what was acknowledged."""
+    with Owner(tmp / "data") as owner:
+        for _ in range(kills):
+            archiver = subprocess.Popen(
+                command(tmp, "--every", "100ms", "--json", "--grace", "1h"),
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            assert archiver.stdout is not None
+            for _ in range(chance.randrange(1, 5)):
+                assert archiver.stdout.readline(), "the archiver ended by itself"
+            time.sleep(chance.random() * 1.5)
+            os.killpg(archiver.pid, signal.SIGKILL)
+            archiver.wait()
+            archiver.stdout.close()
+    acked = owner.acked
+    done = subprocess.run(command(tmp, "--once"), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    lake = open_lake(str(tmp / "lake"))
+    for root, number in acked.items():
+        found = lake.table(root).scan().to_arrow().sort_by("offset")
+        assert found["offset"].to_pylist() == list(range(1, found.num_rows + 1))
+        assert found.num_rows >= number
+        said = [int(payload.partition(b".")[0]) for payload in found["payload"].to_pylist()]
+        assert said == list(range(1, found.num_rows + 1))
+        assert lake.marks()[root] == found.num_rows

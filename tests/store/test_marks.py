@@ -1,0 +1,59 @@
+"""Marks that archives leave for the owner of a folder, and retention that waits for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import headwater
+from headwater.config import Retention
+from headwater.store import marks
+from headwater.store.files import DiskFiles
+
+FILES = DiskFiles()
+
+
+def retain(bus: headwater.Bus) -> None:
+    root = bus._roots.get("home")
+    assert root is not None
+    bus._roots.commit.run(lambda: bus._upkeep.retain(root))
+
+
+def test_without_a_lake_nothing_waits(tmp_path: Path) -> None:
+    assert marks.unarchived_from(FILES, str(tmp_path), "home", 17) == 17
+
+
+def test_the_slowest_lake_counts_and_one_that_lacks_a_root_has_nothing_of_it(tmp_path: Path) -> None:
+    marks.leave(FILES, str(tmp_path), "a", {"home": 10, "yard": 3})
+    marks.leave(FILES, str(tmp_path), "b", {"home": 7})
+    assert marks.unarchived_from(FILES, str(tmp_path), "home", 17) == 8
+    assert marks.unarchived_from(FILES, str(tmp_path), "yard", 17) == 1
+    marks.leave(FILES, str(tmp_path), "b", {"home": 12, "yard": 3})
+    assert marks.unarchived_from(FILES, str(tmp_path), "home", 17) == 11
+
+
+def test_a_damaged_mark_holds_everything_back(tmp_path: Path) -> None:
+    marks.leave(FILES, str(tmp_path), "a", {"home": 10})
+    (tmp_path / "archived" / "a").write_text("{")
+    assert marks.unarchived_from(FILES, str(tmp_path), "home", 17) == 1
+
+
+def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
+    config = headwater.Config(segment_bytes=64 * 1024, retention=Retention(bytes=64 * 1024))
+    with headwater.open(tmp_path / "data", config) as bus:
+        marks.leave(FILES, str(tmp_path / "data"), "lake", {})
+        for _ in range(40):
+            bus.publish_many([("home/a", bytes(1000))] * 20)
+        retain(bus)
+        assert next(iter(bus.replay("home/#"))).offset == 1
+        marks.leave(FILES, str(tmp_path / "data"), "lake", {"home": 500})
+        retain(bus)
+        assert 1 < next(iter(bus.replay("home/#"))).offset <= 501
+
+
+def test_a_bus_keeps_its_id(tmp_path: Path) -> None:
+    ids = set()
+    for folder in ("a", "b", "a"):
+        with headwater.open(tmp_path / folder) as bus:
+            ids.add(bus.id)
+    assert len(ids) == 2
+    assert all(ids)
