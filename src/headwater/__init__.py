@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from headwater import seal
-from headwater.bus import Bus, restore
 from headwater.clock import ManualClock
 from headwater.config import Config, Connecting, Retention
 from headwater.errors import (
@@ -38,6 +36,9 @@ from headwater.errors import (
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
 
 if TYPE_CHECKING:
+    from headwater import seal as seal
+    from headwater.bus import Bus as Bus
+    from headwater.bus import restore as restore
     from headwater.client.bus import Bus as ServedBus
 
 __version__ = "0.1.0"
@@ -84,6 +85,8 @@ def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: 
 
     With read_only=True it may be opened beside its owner, to look at topics, history and subscriptions.
     """
+    from headwater.bus import Bus
+
     return Bus(folder, config, **doors)
 
 
@@ -96,3 +99,20 @@ def connect(url: str, settings: Connecting | None = None) -> ServedBus:
     from headwater.client.bus import Bus as ServedBus
 
     return ServedBus(url, settings)
+
+
+def __getattr__(name: str) -> Any:
+    """A client needs no store, and who looks at `--help` needs neither: each is loaded when it is asked for."""
+    if name in ("Bus", "restore"):
+        from headwater import bus
+
+        return getattr(bus, name)
+    if name == "seal":
+        import importlib
+
+        return importlib.import_module("headwater.seal")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import headwater
 from headwater.config import Config
 from headwater.errors import Conflict, QuotaExceeded
 from headwater.store.batch import Batch, Seed, checksum
@@ -278,3 +279,30 @@ def test_purges_add_up_and_are_forgotten_when_their_messages_are_gone(place: Pla
     place.checkpoint()
     place.restart()
     assert place.root.purges == ()
+
+
+def test_topics_that_report_together_again_and_again_are_counted_as_if_one_by_one(tmp_path: Path) -> None:
+    names = [f"home/{number}" for number in range(100)]
+    with headwater.open(tmp_path / "data") as bus:
+        for _ in range(3):
+            bus.publish_many([(name, b"x") for name in names])
+        bus.publish("home/7", b"later")
+        bus.publish_many([(name, b"x") for name in reversed(names)])
+        bus.publish_many([("home/7", b"x"), *((name, b"x") for name in names)])
+
+        def seen() -> dict[str, tuple[int, int]]:
+            return {info.topic: (info.messages, info.last_offset) for info in bus.topics()}
+
+        expected = {name: (5, 403 + number) for number, name in enumerate(names)}
+        expected["home/7"] = (7, 403 + 7)
+        assert seen() == expected
+        bus.inside.roots.commit.run(bus.inside.roots.checkpoint)
+        assert seen() == expected
+        for _ in range(2):
+            bus.publish_many([(name, b"x") for name in names])
+        assert bus.purge("home/3") == 1
+        bus.publish_many([(name, b"x") for name in names])
+        assert seen()["home/3"][0] == 1
+        assert seen()["home/4"][0] == 5 + 3
+    with headwater.open(tmp_path / "data") as bus:
+        assert seen()["home/4"][0] == 5 + 3

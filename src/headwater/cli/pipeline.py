@@ -267,7 +267,9 @@ def _quiet(start: Callable[[], SparkSession]) -> SparkSession:
     """Start a session whose Java process has no stderr: it talks before it can be told not to."""
     from pyspark.errors import PySparkException
 
-    ours, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    from headwater.store.files import open_nowhere
+
+    ours, nowhere = os.dup(2), open_nowhere()
     os.dup2(nowhere, 2)
     try:
         return start()

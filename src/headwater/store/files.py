@@ -350,6 +350,11 @@ class DiskCells:
         return self._cells
 
 
+def open_nowhere() -> int:
+    """A descriptor that swallows whatever is written to it."""
+    return os.open(os.devnull, os.O_WRONLY)
+
+
 class DiskFiles:
     """The machine's file system."""
 

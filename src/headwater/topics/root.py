@@ -25,6 +25,9 @@ from headwater.topics.retained import Retained, RetainedRow
 DELAYED = "$delayed"
 """Root in which delayed messages wait; also how the batch says so that releases one."""
 KNOWN_TOPICS_MAX = 100_000
+RUNS_MAX = 16
+RUN_TOPICS_MIN = 64
+"""Topics of a batch that are remembered as a whole, as the same devices tend to report together."""
 
 
 class RootRow(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +85,8 @@ class Root:
         self.retained = Retained(stream.number, state, config, row.retained, row.expires_from_us)
         self._messages: Counter[str] = Counter()
         self._last: dict[str, int] = {}
+        self._runs: dict[tuple[str, ...], tuple[int, int]] = {}
+        """Topics of batches that came before and came again: how often since, and the last one's first offset."""
         self._known: set[str] = set()
         self._promised: set[str] = set()
         self._producers: dict[str, Producer] = {}
@@ -235,8 +240,23 @@ class Root:
             self._messages[topics[0]] += count
             self._last[topics[0]] = first_offset + count - 1
             return
+        run = tuple(topics) if count >= RUN_TOPICS_MIN else ()
+        again = self._runs.get(run)
+        if again is not None:
+            self._runs[run] = (again[0] + 1, first_offset)
+            return
         self._messages.update(topics)
         self._last.update(zip(topics, range(first_offset, first_offset + count), strict=True))
+        if run and len(self._runs) < RUNS_MAX:
+            self._runs[run] = (0, 0)
+
+    def _fold(self, messages: dict[str, int], last: dict[str, int]) -> None:
+        """Count what came again into these, which may be a copy that was made a moment before."""
+        for run, (times, first_offset) in tuple(self._runs.items()):
+            if times:
+                for offset, topic in enumerate(run, first_offset):
+                    messages[topic] = messages.get(topic, 0) + times
+                    last[topic] = max(last.get(topic, 0), offset)
 
     def _note(self, name: str, sequence: int, stored: Stored) -> None:
         producer = self._producer(name)
@@ -255,11 +275,13 @@ class Root:
         """Rows that bring the state up to this moment."""
         number = self.stream.number
         changed: Rows = {}
-        for topic, count in self._messages.items():
+        messages, last = dict(self._messages), dict(self._last)
+        self._fold(messages, last)
+        for topic, count in messages.items():
             key = rows.key_name(rows.TOPIC, number, topic)
             before = self._state.get(key)
             known = msgspec.msgpack.decode(before, type=tuple[int, int])[0] if before is not None else 0
-            changed[key] = rows.pack((known + count, self._last[topic]))
+            changed[key] = rows.pack((known + count, last[topic]))
         for name in self._producers_dirty:
             changed[rows.key_name(rows.PRODUCER, number, name)] = rows.pack(self._producers[name])
         if self._producer_count > self._config.producers_max:
@@ -295,6 +317,7 @@ class Root:
         self.checkpoint = checkpoint
         self._messages = Counter()
         self._last = {}
+        self._runs = {}
         self._producers_dirty.clear()
         self.retained.checkpointed()
         self.is_dirty = False
@@ -305,6 +328,7 @@ class Root:
         """Topics of this root, in order of their names."""
         number = self.stream.number
         messages, last = dict(self._messages), dict(self._last)
+        self._fold(messages, last)
         found: dict[str, tuple[int, int]] = {}
         for key, value in self._state.scan(rows.key_u32(rows.TOPIC, number)):
             topic = rows.name_in(key)
@@ -321,6 +345,8 @@ class Root:
     def forget_topics(self, wanted: Callable[[str], bool]) -> Rows:
         """Purged topics are no topics any more; the rows to write for that."""
         changed: Rows = {}
+        self._fold(self._messages, self._last)
+        self._runs = {}
         for info in list(self.topics(wanted)):
             changed[rows.key_name(rows.TOPIC, self.stream.number, info.topic)] = None
             self._messages.pop(info.topic, None)
