@@ -132,7 +132,7 @@ def test_a_quiet_subscription_without_a_consumer_is_rows_and_nothing_else(
     assert dispatcher._trees.is_empty
     assert keys(state).count(b"U") == 50
     assert keys(state).count(b"C") == 50
-    assert set(keys(state)) == {b"C", b"N", b"U"}
+    assert set(keys(state)) == {b"B", b"C", b"N", b"U"}
 
 
 def test_a_subscription_is_loaded_while_it_is_looked_at_and_let_go(bus: Bus, dispatcher: Dispatcher) -> None:

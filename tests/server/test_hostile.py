@@ -526,9 +526,13 @@ def test_those_who_connect_and_go_at_once_leave_nothing_behind():
             if number % 2:
                 peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
-        running.until(lambda: len(running.server.listener.connections) == 1)
-        assert running.call(lambda: sum(running.server.listener._by_address.values())) == 1
-        assert running.call(lambda: len(running.server.listener._greeting)) == 0
+        listener = running.server.listener
+
+        def left() -> tuple[int, int, int]:
+            return len(listener.connections), sum(listener._by_address.values()), len(listener._greeting)
+
+        # Those whom the system still holds for the server to accept may come after a moment that looks like the end.
+        running.until(lambda: left() == (1, 1, 0), "the end of all but one")
 
 
 def test_large_batches_that_few_want_a_part_of_are_not_kept_in_memory():
