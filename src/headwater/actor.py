@@ -8,6 +8,7 @@ mailbox. A mailbox has a limit, a call has a deadline, and an actor that fails i
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -27,7 +28,7 @@ class Supervisor(Protocol):
         """An actor raised what it should not have; what it was at is lost."""
 
 
-class Actor:
+class Actor(ABC):
     """One owner of some state."""
 
     __slots__ = ("_is_running", "_mail", "_mail_max", "_supervisor")
@@ -38,9 +39,9 @@ class Actor:
         self._mail: deque[object] = deque()
         self._is_running = False
 
+    @abstractmethod
     def receive(self, message: Any) -> None:
         """Handle one message: a `match` over what this actor understands."""
-        raise NotImplementedError
 
     def tell(self, message: object) -> None:
         """Give it a message; QuotaExceeded (429) if its mailbox is full."""

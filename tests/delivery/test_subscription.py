@@ -675,27 +675,6 @@ def test_a_seek_lets_a_stuck_subscription_go_on() -> None:
     assert sub.room("a") == 64
 
 
-def test_what_is_dropped_is_forgotten_and_the_floor_rises() -> None:
-    sub = opened("none")
-    lease = hand_out(sub, 1, 2, 3, 5)
-    sub.nack(lease, 1, "no", None, NOW)
-    sub.ack(lease, [3])
-    changes = sub.drop(1, 3)
-    assert changes == Changes(floors={1: 4}, unacked=[(1, 3)], failures={(HOME, 1): None})
-    assert (sub.in_flight, sub.retrying) == (1, 0)
-    assert not sub.ack(lease, [2])
-    with pytest.raises(Recalled, match="gone"):
-        sub.nack(lease, 2, "no", None, NOW)
-
-
-def test_a_drop_beyond_the_position_moves_it() -> None:
-    sub = opened()
-    assert sub.drop(1, 9) == Changes(floors={1: 9})
-    assert sub.position(1) == 10
-    assert not sub.drop(1, 5)
-    assert not sub.drop(2, 5)
-
-
 # Cost
 
 

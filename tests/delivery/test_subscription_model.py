@@ -227,13 +227,6 @@ class Model(RuleBasedStateMachine):
                 told.state = State.PENDING if offset >= position else State.ACKED
                 told.attempts, told.lease, told.due_us, told.read = 0, None, 0, False
 
-    def drop(self, stream: int, back: int) -> None:
-        upto = self.ends[stream] - 1 - back
-        self.rows.store(self.sub.drop(stream, upto))
-        for (lane, offset), told in self.messages.items():
-            if lane == (stream, False) and offset <= upto and told.state in OPEN:
-                told.state, told.lease = State.ACKED, None
-
     @rule(
         stream=st.sampled_from(STREAMS), offsets=st.sets(st.integers(1, 4)), keys=st.text("xy", min_size=4, max_size=4)
     )
@@ -249,7 +242,7 @@ class Model(RuleBasedStateMachine):
         self.rows.copies.update((stream, offset) for offset in offsets)
 
     @rule(
-        kind=st.sampled_from(["seek", "drop", "detach", "crash", "crash"]),
+        kind=st.sampled_from(["seek", "detach", "crash", "crash"]),
         stream=st.sampled_from(STREAMS),
         back=st.integers(0, 12),
         consumer=st.sampled_from(CONSUMERS),
@@ -258,8 +251,6 @@ class Model(RuleBasedStateMachine):
         """One rule for all that wipes the slate, so that most steps do not."""
         if kind == "seek":
             self.seek(stream, back)
-        elif kind == "drop":
-            self.drop(stream, back)
         elif kind == "detach":
             self.detach(consumer)
         else:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.store.batch import HEADER_BYTES_MAX, BadBatch, Seed, aligned, checksum, seal_header
+from headwater.store.batch import HEADER_BYTES_MAX, Seed, aligned, checksum, seal_header
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, File
 from headwater.store.memory_files import MemoryFiles
@@ -23,7 +23,6 @@ from headwater.store.segment import (
     Index,
     Segment,
     bases,
-    batch_at,
     find_next,
     header_at,
     load_index,
@@ -226,23 +225,6 @@ def test_a_header_with_very_long_names_is_read(path: str) -> None:
     header = header_at(SEED, file_with(path, head, body), 0)
     assert header is not None
     assert header.producer == "p" * 60_000
-
-
-def test_a_batch_is_read_by_its_header(path: str) -> None:
-    file = file_with(path, batch(1, payload=b"mine"))
-    header = header_at(SEED, file, 0)
-    assert header is not None
-    assert batch_at(file, 0, header).body.payload(0) == b"mine"
-
-
-def test_a_batch_whose_body_is_short_or_wrong_is_bad(path: str) -> None:
-    data = batch(1)
-    for damaged in (data[:-16], spoiled(data)):
-        file = file_with(path, damaged)
-        header = header_at(SEED, file, 0)
-        assert header is not None
-        with pytest.raises(BadBatch):
-            batch_at(file, 0, header)
 
 
 def test_a_walk_goes_from_batch_to_batch_until_something_is_not_one(path: str) -> None:

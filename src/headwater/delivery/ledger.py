@@ -148,8 +148,8 @@ class Ledger:
 
     # Any → forgotten
 
-    def forget(self, lane: Lane, offsets: list[int], changes: Changes, why: str | None) -> None:
-        """Nothing is known of these messages any more; leases that held them say why, if there is something to say."""
+    def forget(self, lane: Lane, offsets: list[int], changes: Changes, why: str) -> None:
+        """Nothing is known of these messages any more; leases that held them say why."""
         gone = set(offsets)
         self.waiting.forget(lane, gone)
         for offset in offsets:
@@ -157,8 +157,7 @@ class Ledger:
             lease = lane.in_flight.get(offset)
             if lease is not None:
                 self._land(lane, (offset,))
-                if why:
-                    lease.take(offset, why)
+                lease.take(offset, why)
             elif offset in lane.acked:
                 lane.acked.discard(offset)
                 changes.unacked.append((lane.id[0], offset))

@@ -184,16 +184,6 @@ class Subscription:
         lane.position = position
         return changes
 
-    def drop(self, stream: int, upto: int) -> Changes:
-        """Messages up to an offset are gone: they are forgotten as if they were done."""
-        lane, changes = self._ledger.lanes.get((stream, False)), Changes()
-        if lane is not None and upto > lane.floor:
-            gone = [offset for offset in (*lane.trail, *lane.ahead) if offset <= upto]
-            self._ledger.forget(lane, gone, changes, None)
-            lane.position = max(lane.position, upto + 1)
-            self._ledger.settle(lane, (), changes)
-        return changes
-
     # Consumers
 
     def attach(self, consumer: Hashable) -> None:

@@ -8,6 +8,7 @@ says; what was taken back from the client is told before anything is sent after 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -168,9 +169,9 @@ class Subscriber(Actor):
             # Nobody asked for it, so it is no answer: the subscriber has failed.
             raise RuntimeError(f"cannot go on: {error}") from error
 
+    @abstractmethod
     def _pump(self) -> None:
         """Send as much as there is and may be sent."""
-        raise NotImplementedError
 
     def _send(
         self,
@@ -246,9 +247,9 @@ class Subscriber(Actor):
     def _fail(self, id: int, request: requests.Nack | requests.Reject | requests.Extend) -> None:
         raise Malformed("only messages of a durable subscription can be given back")
 
+    @abstractmethod
     def leave(self) -> Callable[[], object] | None:
         """Stop; what is left to do in a thread."""
-        raise NotImplementedError
 
 
 class LiveSubscriber(Subscriber):

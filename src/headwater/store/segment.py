@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from headwater.errors import Closed
-from headwater.store.batch import ALIGN, HEADER_BYTES_MAX, MAGIC, BadBatch, Batch, Header, Seed, open_body, read_header
+from headwater.store.batch import ALIGN, HEADER_BYTES_MAX, MAGIC, BadBatch, Header, Seed, open_body, read_header
 from headwater.store.files import File, Files
 
 LOG = ".log"
@@ -203,14 +203,6 @@ def header_at(seed: Seed, file: File, position: int) -> Header | None:
     except BadBatch:
         return None
     return header
-
-
-def batch_at(file: File, position: int, header: Header) -> Batch:
-    """The batch whose header was read; `BadBatch` if its body is short or wrong."""
-    stored = file.pread(header.body_bytes, position + header.header_bytes)
-    if len(stored) < header.body_bytes:
-        raise BadBatch("the body ends with the file")
-    return Batch(header, open_body(header, stored))
 
 
 def walk(seed: Seed, file: File, position: int, bytes_at_once: int = SCAN_BYTES) -> Iterator[tuple[int, Header, bytes]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headwater.cli import bench_match
+from headwater.cli.bench import lookup
 from headwater.cli.bench.figure import Figure
 
 
 def measure(subscriptions: int, seconds: float) -> Iterator[Figure]:
     """All figures of matching; a wrong answer is an AssertionError."""
-    found = bench_match.measure(subscriptions, seconds)
+    found = lookup.measure(subscriptions, seconds)
     variant = f"{subscriptions:,} filters"
     name = "filter look-up"
     yield Figure(f"{name}, warm", variant, found["warm_per_s"], "look-ups/s", goal=("value ≥", 3_000_000))
