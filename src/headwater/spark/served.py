@@ -50,8 +50,13 @@ class Served:
 
     @property
     def bus_id(self) -> str:
-        """The id of the bus, which servers do not tell yet."""
-        raise Malformed("a server does not tell yet which bus it serves, so its lake cannot be checked; use the folder")
+        """The id of the bus, by which a lake knows whose it is."""
+        if not self._bus.id:
+            raise Malformed(
+                f"{self._bus.address} does not tell which bus it serves, so its lake cannot be checked: it is of an "
+                "older version; bring it up to date"
+            )
+        return self._bus.id
 
     def refresh(self) -> None:
         self._extents = {

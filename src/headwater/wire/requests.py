@@ -100,6 +100,8 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     expire_after_s: float
     subscriptions: tuple[Subscribed, ...] = ()
     """Those of a session that was resumed; each goes on by itself."""
+    bus: str = ""
+    """The id of the bus that is served, which a lake names as its own."""
 
 
 # Subscriptions
