@@ -107,7 +107,7 @@ def test_a_stream_misses_nothing_while_the_log_forgets_what_is_archived(spark: S
     """Publishing, archiving, compaction and retention go on; the stream begins at the first message of all."""
     with Served(tmp_path / "data", FORGETTING) as server:
         publish(server.bus, 300)
-        job = archive(spark, tmp_path, small_files_max=3)
+        job = Archive(spark, str(tmp_path / "lake"), {"url": server.url}, Options(small_files_max=3))
         list(job.round())
         ending, failures = threading.Event(), list[BaseException]()
         published = {"home": 300, "yard": 300}

@@ -441,6 +441,10 @@ class Bus:
         """A copy of the data as of now, in a new folder on the server's machine."""
         self._ask(wire.Backup(target=os.fspath(target)))
 
+    def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
+        """Say how far a lake has each root: retention waits for it as for a durable subscription."""
+        self._ask(wire.MarkArchived(lake=lake, archived=dict(archived)))
+
     @property
     def now(self) -> datetime:
         """The server's time."""

@@ -50,6 +50,7 @@ REPEATABLE = frozenset(
         wire.Extents,
         wire.Events,
         wire.DeadLetters,
+        wire.MarkArchived,
         wire.ListClients,
         wire.ChangeRule,
         wire.ListRules,

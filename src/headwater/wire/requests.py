@@ -344,6 +344,14 @@ class Backup(Request, frozen=True, kw_only=True):
     target: str
 
 
+class MarkArchived(Request, frozen=True, kw_only=True):
+    """Say how far a lake has each root: what is not archived yet is kept."""
+
+    lake: str
+    """Its id."""
+    archived: dict[str, U63]
+
+
 # Clients and rules
 
 
@@ -436,6 +444,7 @@ REPLIES: dict[type[Request], Any] = {
     DropDeadLetters: int,
     Purge: int,
     Backup: None,
+    MarkArchived: None,
     AddClient: Registration,
     RotateClient: Registration,
     RemoveClient: None,
@@ -470,6 +479,7 @@ AnyRequest = (
     | DropDeadLetters
     | Purge
     | Backup
+    | MarkArchived
     | AddClient
     | RotateClient
     | RemoveClient
