@@ -24,6 +24,7 @@ from headwater.store import marks
 from headwater.store.files import DiskFiles
 from spark.beside import Owner
 from spark.rows import by_place, replayed, row_of, trim
+from spark.served import Server, workers
 from store.test_marks import retain
 
 if TYPE_CHECKING:
@@ -243,10 +244,11 @@ def test_messages_that_were_lost_are_named_before_anything_is_written(spark: Spa
 # As users run it
 
 
-def command(tmp: Path, *more: str) -> list[str]:
+def command(tmp: Path, *more: str, url: str | None = None) -> list[str]:
+    place = ("--data", str(tmp / "data")) if url is None else ("--url", url)
     return [
-        *(sys.executable, "-m", "headwater", "pipeline", "archive", "--data", str(tmp / "data")),
-        *("--lake", str(tmp / "lake"), "--master", "local[2]", *more),
+        *(sys.executable, "-m", "headwater", "pipeline", "archive", *place),
+        *("--lake", str(tmp / "lake"), "--master", "local[2,4]", *more),
     ]
 
 
@@ -274,22 +276,34 @@ def test_whatever_is_killed_every_message_is_archived_once(tmp_path: Path, seed:
     kill_and_check(tmp_path, random.Random(seed), kills=8)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_killed_every_message_of_a_server_is_archived_once(tmp_path: Path, seed: int) -> None:
+    with Server(tmp_path / "data") as server:
+        kill_and_check(tmp_path, random.Random(seed), kills=5, server=server)
+
+
 @pytest.mark.timeout(300)
 def test_an_archiver_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    kill_and_check(tmp_path, random.Random(1), kills=2)
+    """And so are its workers, and the broker that it reads from."""
+    with Server(tmp_path / "data") as server:
+        kill_and_check(tmp_path, random.Random(1), kills=1, server=server)
 
 
-def kill_and_check(tmp: Path, chance: random.Random, kills: int) -> None:
+def kill_and_check(tmp: Path, chance: random.Random, kills: int, server: Server | None = None) -> None:
     """Kill the archiver at random points, beside an owner that publishes; then compare with what was acknowledged."""
-    with Owner(tmp / "data") as owner:
+    url = None if server is None else server.url
+    with Owner(tmp / "data" if url is None else url) as owner:
         for _ in range(kills):
             archiver = subprocess.Popen(
-                command(tmp, "--every", "100ms", "--json", "--grace", "1h"),
+                command(tmp, "--every", "100ms", "--json", "--grace", "1h", url=url),
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
             )
             assert archiver.stdout is not None
+            if server is not None:
+                harm(archiver, server, chance)
             for _ in range(chance.randrange(1, 5)):
                 assert archiver.stdout.readline(), "the archiver ended by itself"
             time.sleep(chance.random() * 1.5)
@@ -297,9 +311,28 @@ def kill_and_check(tmp: Path, chance: random.Random, kills: int) -> None:
             archiver.wait()
             archiver.stdout.close()
     acked = owner.acked
-    done = subprocess.run(command(tmp, "--once"), capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command(tmp, "--once", url=url), capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
+    check_archived(tmp, acked)
+
+
+def harm(archiver: subprocess.Popen[str], server: Server, chance: random.Random) -> None:
+    """Kill what an archiver stands on; it is to go on by itself."""
+    assert archiver.stdout is not None
+    for what in chance.sample(["workers", "broker"], 2):
+        assert archiver.stdout.readline(), "the archiver ended by itself"
+        time.sleep(chance.random())
+        if what == "broker":
+            server.kill()
+            server.start()
+        else:
+            for worker in workers(archiver.pid):
+                os.kill(worker, signal.SIGKILL)
+
+
+def check_archived(tmp: Path, acked: dict[str, int]) -> None:
     lake = open_lake(str(tmp / "lake"))
+    assert acked
     for root, number in acked.items():
         found = lake.table(root).scan().to_arrow().sort_by("offset")
         assert found["offset"].to_pylist() == list(range(1, found.num_rows + 1))

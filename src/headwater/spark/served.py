@@ -6,12 +6,13 @@ the server to the messages that match.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 
 from headwater.client.bus import Bus
-from headwater.clock import to_datetime
+from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.config import Connecting
-from headwater.errors import Conflict, Gap, Malformed
+from headwater.errors import Conflict, Disconnected, Gap, Malformed
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store.log import Hole
@@ -22,17 +23,34 @@ PREFETCH_MESSAGES = 50_000
 PREFETCH_BYTES = 16 << 20
 RECONNECT_S_MAX = 60.0
 """A task gives up after so long without its server; Spark tries it again."""
+RETRY_S = 0.25
 
 
-def connect(url: str) -> Bus:
-    """A connection that gives up at last, and whose session nobody keeps."""
+def connect(url: str, patience_s: float = 0) -> Bus:
+    """A connection that gives up at last, and whose session nobody keeps; it may wait for a server that is away."""
     settings = Connecting(
         prefetch_messages=PREFETCH_MESSAGES,
         prefetch_bytes=PREFETCH_BYTES,
         reconnect_s_max=RECONNECT_S_MAX,
+        request_timeout_s=RECONNECT_S_MAX,
         session_expire_after_s=RECONNECT_S_MAX,
     )
-    return Bus(url, settings)
+    return awaited(url, settings, patience_s)
+
+
+def awaited(url: str, settings: Connecting, patience_s: float) -> Bus:
+    """A connection, once there is a server, or Disconnected: a server that is restarted is away for a moment."""
+    clock = SystemClock()
+    until_us = clock.monotonic_us() + round(patience_s * SECOND_US)
+    condition = threading.Condition()
+    while True:
+        try:
+            return Bus(url, settings)
+        except Disconnected:
+            if clock.monotonic_us() >= until_us:
+                raise
+        with condition:
+            clock.wait(condition, round(RETRY_S * SECOND_US))
 
 
 class Served:
@@ -99,7 +117,7 @@ class Served:
 def served_pieces(url: str, topics: str, span: Span) -> Iterator[Piece]:
     """The batches of a span that have messages which match."""
     with (
-        connect(url) as bus,
+        connect(url, RECONNECT_S_MAX) as bus,
         bus.replay(topics, after={span.root: span.first - 1}, upto={span.root: span.last}) as read,
     ):
         while True:
