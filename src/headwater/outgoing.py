@@ -171,8 +171,9 @@ class Desk:
         self._check_columns(body)
         number = self._sequence(producer, sequence if producer is not None else None)
         if may_join and count == 1 and producer is None and not body.columns:
-            part = Part(root, names, (body.payload(0),), ONE)
-            part.body, part.crc, part.columns, part.time_us = data, crc, body, body.time_span()[0]
+            part = Part(
+                root, names, (body.payload(0),), ONE, None, None, None, None, data, crc, body, body.time_span()[0]
+            )
             return item(names, [part], len(data) + MESSAGE_WEIGHT, None, 0, is_one=True), body
         part = Part(root, body.topics, (), range(count))
         if body.retain is not None:

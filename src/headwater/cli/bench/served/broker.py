@@ -107,6 +107,7 @@ def raise_files_max() -> None:
 
 
 async def _serve(folder: str, auth: str) -> None:
+    from headwater.server.process import spare_the_collector
     from headwater.server.server import Server
 
     with headwater.open(folder) as bus:
@@ -118,6 +119,7 @@ async def _serve(folder: str, auth: str) -> None:
             bus.acl.allow(USER, "admin", "#")
             for action in ("publish", "subscribe", "create"):
                 bus.acl.allow(USER, action, "#")
+        spare_the_collector()
         print(server.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         await server.stop()
