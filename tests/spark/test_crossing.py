@@ -36,7 +36,13 @@ WAIT_S = 90
 
 
 def publish(bus: headwater.Bus, count: int, roots: tuple[str, ...] = ("home", "yard")) -> None:
-    bus.publish_many([(f"{root}/{n % 5}/temp", b"%d" % n) for root in roots for n in range(count)])
+    bus.publish_many(
+        [
+            headwater.Outgoing(f"{root}/{n % 5}/temp", b"%d" % n, headers={"n": str(n)} if n % 3 else (), key=b"%d" % n)
+            for root in roots
+            for n in range(count)
+        ]
+    )
 
 
 def archive(spark: SparkSession, tmp: Path, **options: Any) -> Archive:
