@@ -1,4 +1,4 @@
-"""An owner in a process of its own, for tests that read beside it."""
+"""A publisher in a process of its own, for tests that read beside it; what it was acknowledged is its journal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SCRIPT = Path(__file__).with_name("publisher.py")
 
 
 class Owner:
-    """A process that publishes into a folder."""
+    """A process that publishes into a folder, or to a server if the place is its address."""
 
-    def __init__(self, folder: object) -> None:
+    def __init__(self, place: object) -> None:
         self.acked: dict[str, int] = {}
         self._process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(SCRIPT), str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)

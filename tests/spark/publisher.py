@@ -1,4 +1,4 @@
-"""A process that owns a folder and publishes until it is told to end: `python publisher.py FOLDER`.
+"""A process that publishes until it is told to end: `python publisher.py PLACE`, a folder of its own or a server.
 
 Each message says its own number within its root; a line on stdout says how far each root is acknowledged.
 """
@@ -13,7 +13,7 @@ import headwater
 ROOTS = ("home", "office", "yard")
 
 
-def main(folder: str) -> None:
+def main(place: str) -> None:
     ending = threading.Event()
 
     def wait() -> None:
@@ -21,11 +21,12 @@ def main(folder: str) -> None:
         ending.set()
 
     threading.Thread(target=wait, daemon=True).start()
+    served = place.startswith("headwater")
     config = headwater.Config(segment_bytes=64 * 1024)
-    with headwater.open(folder, config) as bus:
+    with headwater.connect(place) if served else headwater.open(place, config) as bus:
         numbers = dict.fromkeys(ROOTS, 0)
         turn = 0
-        while not ending.wait(0.001):
+        while not ending.wait(0.02 if served else 0.001):
             turn += 1
             # Sometimes one root, sometimes all of them through the journal; small batches and large ones.
             roots = ROOTS if turn % 3 == 0 else (ROOTS[turn % len(ROOTS)],)

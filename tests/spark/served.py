@@ -57,17 +57,16 @@ class Server:
         self.kill()
 
 
-def workers() -> set[int]:
-    """The Python workers of this process's Spark: leaves below `pyspark.daemon`."""
+def workers(driver: int | None = None) -> set[int]:
+    """The Python workers of a driver's Spark (this process's, if none is named): leaves below `pyspark.daemon`."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found = {
-        child for child in parents if b"pyspark.daemon" in _command(child) and os.getpid() in _above(child, parents)
-    }
+    top = os.getpid() if driver is None else driver
+    found = {child for child in parents if b"pyspark.daemon" in _command(child) and top in _above(child, parents)}
     return {child for child in found if parents[child] in found}
 
 

@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater
-from headwater.errors import Gap
+from client.served import Served
+from headwater.errors import Failed, Gap, NotAllowed
+from headwater.spark import lake_files
 from headwater.spark.lake import LostRace, open_lake
 from headwater.spark.pipelines.archive import Archive, Options
 from headwater.store import marks
 from headwater.store.files import DiskFiles
 from spark.beside import Owner
 from spark.rows import by_place, replayed, row_of, trim
+from spark.served import Server, workers
+from store.test_marks import retain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,8 +92,6 @@ def test_a_killed_attempt_leaves_nothing_that_counts_and_is_swept(spark: SparkSe
     list(job.round())
     kept = parquet_files(tmp_path)
     table = job.lake.table("home")
-    from headwater.spark import lake_files
-
     attempt = lake_files.new_attempt(table, "killed")
     job._write(job._range("home", 1, 60), attempt)
     assert len(parquet_files(tmp_path)) > len(kept)
@@ -101,6 +103,21 @@ def test_a_killed_attempt_leaves_nothing_that_counts_and_is_swept(spark: SparkSe
     assert len(lake_rows(tmp_path)) == 60
     job.sweep()
     assert not list((tmp_path / "lake").rglob("killed-*"))
+
+
+def test_files_that_the_driver_does_not_find_are_an_error_before_the_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where executors wrote them to disks of their own."""
+    publish(tmp_path / "data", 60)
+    job = job_of(spark, tmp_path)
+    written = lake_files.written
+    monkeypatch.setattr(lake_files, "written", lambda attempt: written(attempt)[1:])
+    with pytest.raises(Failed, match=r"Spark wrote 60 rows .* 0 of them .* storage that they share"):
+        list(job.round())
+    assert job.lake.marks() == {"home": 0}
+    monkeypatch.setattr(lake_files, "written", written)
+    assert [step.rows for step in job.round()] == [60]
 
 
 def test_what_another_archive_committed_first_is_not_archived_again(
@@ -173,6 +190,40 @@ def test_the_log_keeps_what_is_not_archived(spark: SparkSession, tmp_path: Path)
     assert marks.found(DiskFiles(), str(tmp_path / "data")) == {job.lake.id: {"home": 30}}
 
 
+def test_an_archive_from_a_server_tells_it_what_it_may_forget(spark: SparkSession, tmp_path: Path) -> None:
+    config = headwater.Config(
+        segment_bytes=64 * 1024, retention=headwater.Retention(bytes=64 * 1024), retention_interval_s=1.0
+    )
+    with Served(tmp_path / "data", config) as server:
+        job = Archive(spark, str(tmp_path / "lake"), {"url": server.url}, Options(messages_per_commit=300))
+        server.bus.publish_many([(f"home/{n % 3}", b"%d" % n + b"." * 1000) for n in range(500)])
+        whole = replayed(tmp_path / "data")
+        retain(server.bus)
+        assert server.bus.extents("#")[0].first == 1, "what is not archived is kept"
+        assert [(step.first, step.last, step.rows) for step in job.round()] == [(1, 300, 300), (301, 500, 200)]
+        assert marks.found(DiskFiles(), server.bus.folder) == {job.lake.id: {"home": 500}}
+        server.bus.publish("home/1", b"next")
+        retain(server.bus)
+        assert server.bus.extents("#")[0].first > 300
+        assert by_place(lake_rows(tmp_path)) == whole
+        assert [(step.first, step.last) for step in job.round()] == [(501, 501)]
+        again = Archive(spark, str(tmp_path / "lake"), {"data": server.bus.folder})
+        assert list(again.round()) == [], "beside it, the same archive goes on"
+
+
+def test_only_an_admin_archives_from_a_server(spark: SparkSession, tmp_path: Path) -> None:
+    with Served(tmp_path / "data", auth="scram") as server:
+        server.bus.clients.add("reader", "s3cret")
+        server.bus.acl.allow("reader", "subscribe", "#")
+        server.bus.publish("home/1", b"x")
+        url = server.url.replace("://", "://reader:s3cret@")
+        with pytest.raises(NotAllowed, match=r'may not say what is archived .* acl allow reader admin "#"'):
+            Archive(spark, str(tmp_path / "lake"), {"url": url})
+        assert not parquet_files(tmp_path)
+        server.bus.acl.allow("reader", "admin", "#")
+        assert [step.rows for step in Archive(spark, str(tmp_path / "lake"), {"url": url}).round()] == [1]
+
+
 def test_messages_that_were_lost_are_named_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
     publish(tmp_path / "data", 30)
     job = job_of(spark, tmp_path)
@@ -193,10 +244,11 @@ def test_messages_that_were_lost_are_named_before_anything_is_written(spark: Spa
 # As users run it
 
 
-def command(tmp: Path, *more: str) -> list[str]:
+def command(tmp: Path, *more: str, url: str | None = None) -> list[str]:
+    place = ("--data", str(tmp / "data")) if url is None else ("--url", url)
     return [
-        *(sys.executable, "-m", "headwater", "pipeline", "archive", "--data", str(tmp / "data")),
-        *("--lake", str(tmp / "lake"), "--master", "local[2]", *more),
+        *(sys.executable, "-m", "headwater", "pipeline", "archive", *place),
+        *("--lake", str(tmp / "lake"), "--master", "local[2,4]", *more),
     ]
 
 
@@ -224,22 +276,34 @@ def test_whatever_is_killed_every_message_is_archived_once(tmp_path: Path, seed:
     kill_and_check(tmp_path, random.Random(seed), kills=8)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_killed_every_message_of_a_server_is_archived_once(tmp_path: Path, seed: int) -> None:
+    with Server(tmp_path / "data") as server:
+        kill_and_check(tmp_path, random.Random(seed), kills=5, server=server)
+
+
 @pytest.mark.timeout(300)
 def test_an_archiver_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    kill_and_check(tmp_path, random.Random(1), kills=2)
+    """And so are its workers, and the broker that it reads from."""
+    with Server(tmp_path / "data") as server:
+        kill_and_check(tmp_path, random.Random(1), kills=1, server=server)
 
 
-def kill_and_check(tmp: Path, chance: random.Random, kills: int) -> None:
+def kill_and_check(tmp: Path, chance: random.Random, kills: int, server: Server | None = None) -> None:
     """Kill the archiver at random points, beside an owner that publishes; then compare with what was acknowledged."""
-    with Owner(tmp / "data") as owner:
+    url = None if server is None else server.url
+    with Owner(tmp / "data" if url is None else url) as owner:
         for _ in range(kills):
             archiver = subprocess.Popen(
-                command(tmp, "--every", "100ms", "--json", "--grace", "1h"),
+                command(tmp, "--every", "100ms", "--json", "--grace", "1h", url=url),
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
             )
             assert archiver.stdout is not None
+            if server is not None:
+                harm(archiver, server, chance)
             for _ in range(chance.randrange(1, 5)):
                 assert archiver.stdout.readline(), "the archiver ended by itself"
             time.sleep(chance.random() * 1.5)
@@ -247,9 +311,28 @@ def kill_and_check(tmp: Path, chance: random.Random, kills: int) -> None:
             archiver.wait()
             archiver.stdout.close()
     acked = owner.acked
-    done = subprocess.run(command(tmp, "--once"), capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command(tmp, "--once", url=url), capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
+    check_archived(tmp, acked)
+
+
+def harm(archiver: subprocess.Popen[str], server: Server, chance: random.Random) -> None:
+    """Kill what an archiver stands on; it is to go on by itself."""
+    assert archiver.stdout is not None
+    for what in chance.sample(["workers", "broker"], 2):
+        assert archiver.stdout.readline(), "the archiver ended by itself"
+        time.sleep(chance.random())
+        if what == "broker":
+            server.kill()
+            server.start()
+        else:
+            for worker in workers(archiver.pid):
+                os.kill(worker, signal.SIGKILL)
+
+
+def check_archived(tmp: Path, acked: dict[str, int]) -> None:
     lake = open_lake(str(tmp / "lake"))
+    assert acked
     for root, number in acked.items():
         found = lake.table(root).scan().to_arrow().sort_by("offset")
         assert found["offset"].to_pylist() == list(range(1, found.num_rows + 1))

@@ -38,7 +38,8 @@ def numbered(spark: SparkSession, lines: str, killing: bool = False) -> DataFram
 
 
 def main(url: str, lines: str, checkpoint: str, events: str) -> None:
-    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events, "spark.sql.shuffle.partitions": "3"}
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": events}
+    conf["spark.sql.shuffle.partitions"] = "3"
     spark = session("writer", master="local[2,4]", conf=conf, logs=True)
     empty = spark.range(0).selectExpr("'none/x' topic", "'' payload")
     empty.write.format("headwater").option("url", url).mode("append").save()

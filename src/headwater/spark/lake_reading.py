@@ -24,21 +24,46 @@ Wanted = Callable[[str], bool]
 
 
 def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions) -> Iterator[Any]:
-    """Record batches of the messages that a file has of a span."""
+    """Record batches of the messages that the lake has of a span, by offset."""
     needed = list(dict.fromkeys([*schema.names, "topic", "offset", "timestamp"]))
     inside = (dataset.field("offset") >= span.first) & (dataset.field("offset") <= span.last)
-    filesystem, path = located(span.file)
-    scanned = dataset.dataset(path, format="parquet", filesystem=filesystem).to_batches(
-        columns=needed, filter=inside, batch_size=ROWS, use_threads=False
-    )
     is_wanted = conditions.topic_test(wanted)
-    for batch in scanned:
-        if batch.num_rows:
-            mask = _mask(batch, is_wanted, conditions)
-            found = batch if mask is None else batch.filter(mask)
-            yield pa.RecordBatch.from_arrays(
-                [_as(found.column(field.name), field.type) for field in schema], schema=schema
-            )
+    for batch in _in_order([_scanned(file, needed, inside) for file in span.files]):
+        mask = _mask(batch, is_wanted, conditions)
+        found = batch if mask is None else batch.filter(mask)
+        yield pa.RecordBatch.from_arrays([_as(found.column(field.name), field.type) for field in schema], schema=schema)
+
+
+def _scanned(file: str, columns: list[str], inside: Any) -> Iterator[Any]:
+    filesystem, path = located(file)
+    scanned = dataset.dataset(path, format="parquet", filesystem=filesystem).to_batches(
+        columns=columns, filter=inside, batch_size=ROWS, use_threads=False
+    )
+    return (batch for batch in scanned if batch.num_rows)
+
+
+def _in_order(files: list[Iterator[Any]]) -> Iterator[Any]:
+    """The batches of files that are each sorted by offset, in the order of all of them."""
+    if len(files) == 1:
+        yield from files[0]
+        return
+    held = {at: batch for at, file in enumerate(files) if (batch := next(file, None)) is not None}
+    while held:
+        upto = min(_offsets(batch)[-1] for batch in held.values())
+        parts = []
+        for at, batch in tuple(held.items()):
+            count = int(np.searchsorted(_offsets(batch), upto, side="right"))
+            parts.append(batch.slice(0, count))
+            rest = batch.slice(count) if count < batch.num_rows else next(files[at], None)
+            if rest is None:
+                del held[at]
+            else:
+                held[at] = rest
+        yield from pa.Table.from_batches(parts).sort_by("offset").combine_chunks().to_batches()
+
+
+def _offsets(batch: Any) -> Any:
+    return batch.column("offset").to_numpy(zero_copy_only=False)
 
 
 def first_since(archived: Archived, time_us: int, otherwise: int) -> int:

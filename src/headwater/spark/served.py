@@ -6,12 +6,13 @@ the server to the messages that match.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 
 from headwater.client.bus import Bus
-from headwater.clock import to_datetime
+from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.config import Connecting
-from headwater.errors import Gap, Malformed
+from headwater.errors import Conflict, Disconnected, Gap, Malformed
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store.log import Hole
@@ -22,17 +23,34 @@ PREFETCH_MESSAGES = 50_000
 PREFETCH_BYTES = 16 << 20
 RECONNECT_S_MAX = 60.0
 """A task gives up after so long without its server; Spark tries it again."""
+RETRY_S = 0.25
 
 
-def connect(url: str) -> Bus:
-    """A connection that gives up at last, and whose session nobody keeps."""
+def connect(url: str, patience_s: float = 0) -> Bus:
+    """A connection that gives up at last, and whose session nobody keeps; it may wait for a server that is away."""
     settings = Connecting(
         prefetch_messages=PREFETCH_MESSAGES,
         prefetch_bytes=PREFETCH_BYTES,
         reconnect_s_max=RECONNECT_S_MAX,
+        request_timeout_s=RECONNECT_S_MAX,
         session_expire_after_s=RECONNECT_S_MAX,
     )
-    return Bus(url, settings)
+    return awaited(url, settings, patience_s)
+
+
+def awaited(url: str, settings: Connecting, patience_s: float) -> Bus:
+    """A connection, once there is a server, or Disconnected: a server that is restarted is away for a moment."""
+    clock = SystemClock()
+    until_us = clock.monotonic_us() + round(patience_s * SECOND_US)
+    condition = threading.Condition()
+    while True:
+        try:
+            return Bus(url, settings)
+        except Disconnected:
+            if clock.monotonic_us() >= until_us:
+                raise
+        with condition:
+            clock.wait(condition, round(RETRY_S * SECOND_US))
 
 
 class Served:
@@ -42,6 +60,7 @@ class Served:
         self._bus = connect(url)
         self._topics = topics
         self._extents: dict[str, Extent] = {}
+        self._id = self._bus.id
         try:
             self.refresh()
         except BaseException:
@@ -50,14 +69,24 @@ class Served:
 
     @property
     def bus_id(self) -> str:
-        """The id of the bus, which servers do not tell yet."""
-        raise Malformed("a server does not tell yet which bus it serves, so its lake cannot be checked; use the folder")
+        """The id of the bus, by which a lake knows whose it is."""
+        if not self._id:
+            raise Malformed(
+                f"{self._bus.address} does not tell which bus it serves, so its lake cannot be checked: it is of an "
+                "older version; bring it up to date"
+            )
+        return self._id
 
     def refresh(self) -> None:
         self._extents = {
             found.root: Extent(found.root, found.first, found.end, found.purged_upto)
             for found in self._bus.extents(self._topics)
         }
+        if self._bus.id != self._id:
+            raise Conflict(
+                f"{self._bus.address} serves another bus than it did (id {self._bus.id}, before {self._id}): offsets "
+                "mean other messages there; start the query with a new checkpoint location"
+            )
 
     def extents(self, topics: str) -> list[Extent]:
         return list(self._extents.values())
@@ -88,7 +117,7 @@ class Served:
 def served_pieces(url: str, topics: str, span: Span) -> Iterator[Piece]:
     """The batches of a span that have messages which match."""
     with (
-        connect(url) as bus,
+        connect(url, RECONNECT_S_MAX) as bus,
         bus.replay(topics, after={span.root: span.first - 1}, upto={span.root: span.last}) as read,
     ):
         while True:

@@ -20,11 +20,9 @@ the user says (`writeId`).
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -41,12 +39,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-import headwater
 from headwater.client.bus import Bus
 from headwater.client.url import parse_url
-from headwater.clock import SECOND_US, SystemClock, from_datetime
+from headwater.clock import from_datetime
 from headwater.config import Connecting
-from headwater.errors import Conflict, Disconnected, Failed, HeadwaterError, Malformed, TooLarge
+from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, TooLarge
+from headwater.spark.served import awaited
 from headwater.staging import BATCHES_PER_EPOCH_MAX, EPOCH_MAX
 from headwater.store.batch import checksum
 from headwater.topics.name import is_utf8
@@ -68,7 +66,6 @@ OF_SPARK = ("checkpointlocation", "queryname", "path")
 """What Spark itself puts among the options."""
 RECONNECT_S = 60.0
 RECONNECT_S_MAX = 86_400.0
-RETRY_S = 0.25
 ANSWER_S = 10.0
 """How long a server that is there may take to let a client in, or to answer where it is not waited for."""
 IN_FLIGHT_MAX = 2
@@ -266,8 +263,7 @@ def all_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return staged
 
 
-@contextmanager
-def connected(options: WriteOptions, patience_s: float) -> Iterator[Bus]:
+def connected(options: WriteOptions, patience_s: float) -> Bus:
     """A connection that outlasts a server's restart, and waits for one at the beginning too."""
     waits_s = max(patience_s, ANSWER_S)
     settings = Connecting(
@@ -276,20 +272,7 @@ def connected(options: WriteOptions, patience_s: float) -> Iterator[Bus]:
         connect_timeout_s=ANSWER_S,
         session_expire_after_s=waits_s,
     )
-    clock = SystemClock()
-    until_us = clock.monotonic_us() + round(patience_s * SECOND_US)
-    condition = threading.Condition()
-    while True:
-        try:
-            bus = headwater.connect(options.url, settings)
-            break
-        except Disconnected:
-            if clock.monotonic_us() >= until_us:
-                raise
-        with condition:
-            clock.wait(condition, round(RETRY_S * SECOND_US))
-    with bus:
-        yield bus
+    return awaited(options.url, settings, patience_s)
 
 
 # What Spark talks to

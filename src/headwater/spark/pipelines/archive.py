@@ -29,8 +29,9 @@ from headwater.spark.lake import (
     replace,
 )
 from headwater.spark.options import ReadOptions, read_options
-from headwater.spark.pipelines.attempts import attempt_of, teaching
+from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 from headwater.spark.reading import open_log
+from headwater.spark.served import connect
 from headwater.spark.spans import Extent, Log
 from headwater.store import marks
 from headwater.store.files import DiskFiles
@@ -161,9 +162,9 @@ class Archive:
         if after >= first:
             raise LostRace(f'"{root}" was archived up to {after} meanwhile, by another archive')
         with attempt_of(table, f"{first:020d}-{last:020d}") as attempt:
-            self._write(self._range(root, first, last), attempt)
+            written = self._write(self._range(root, first, last), attempt)
             paths = lake_files.written(attempt)
-            rows = append(table, paths, after, first, last)
+            rows = append(table, paths, after, first, last, written=written)
         lake_files.make_commit_durable(table)
         size = sum(file.bytes for file in archived_in(table, root).files if file.path in set(paths))
         seconds = (SystemClock().monotonic_us() - started_us) / SECOND_US
@@ -178,19 +179,18 @@ class Archive:
             failOnDataLoss=str(not self.options.skip_lost).lower(),
         ).load()
 
-    def _write(self, frame: DataFrame, attempt: str) -> None:
-        with teaching():
-            (
-                frame.withColumn("day", f.expr(DAY))
-                .sortWithinPartitions("day", "offset")
-                .write.partitionBy("day")
-                .parquet(attempt)
-            )
+    def _write(self, frame: DataFrame, attempt: str) -> int:
+        with teaching(SKIP_LOST):
+            return write(frame.withColumn("day", f.expr(DAY)).sortWithinPartitions("day", "offset"), attempt)
 
     def leave_mark(self) -> None:
         """Tell the log how far it may forget."""
+        reached = self.lake.marks()
         if self._read.data is not None:
-            marks.leave(DiskFiles(), self._read.data, self.lake.id, self.lake.marks())
+            marks.leave(DiskFiles(), self._read.data, self.lake.id, reached)
+            return
+        with connect(self._read.url or "") as bus:
+            bus.mark_archived(self.lake.id, reached)
 
     # Upkeep
 

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as f
 
-from headwater.errors import Failed
-from headwater.spark import lake_files
+from headwater import errors
+from headwater.errors import Failed, HeadwaterError
+from headwater.spark import lake_files, plan
 from headwater.spark.lake import LostRace
 
 
@@ -18,16 +21,31 @@ class TaskFailed(Failed):
     """A task or the planner ended with an error of ours; nothing was committed."""
 
 
+class TaskFailedForNow(TaskFailed):
+    """The same, with an error that may go away by itself, as when a server is being restarted."""
+
+    retryable = True
+
+
 @contextmanager
-def teaching() -> Iterator[None]:
-    """What a task or the planner said, rather than the stack of it."""
+def teaching(advice: str = plan.ADVICE) -> Iterator[None]:
+    """What a task or the planner said, rather than the stack of it; with what to do where messages are gone."""
     try:
         yield
     except PySparkException as error:
-        found = re.findall(r"headwater\.errors\.\w+: (\w+\(\d+\): .*)", str(error))
+        found = re.findall(r"headwater\.errors\.(\w+): (\w+\(\d+\): .*)", str(error))
         if not found:
             raise
-        raise TaskFailed(found[-1]) from error
+        name, said = found[-1]
+        kind: type[HeadwaterError] = getattr(errors, name, HeadwaterError)
+        raise (TaskFailedForNow if kind.retryable else TaskFailed)(said.replace(plan.ADVICE, advice)) from error
+
+
+def write(frame: DataFrame, attempt: str) -> int:
+    """Have Spark write Parquet into the folder of an attempt, by day; how many rows it wrote."""
+    written = Observation()
+    frame.observe(written, f.count(f.lit(1)).alias("rows")).write.partitionBy("day").parquet(attempt)
+    return int(written.get["rows"])
 
 
 @contextmanager
