@@ -11,13 +11,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import dataset
 
-from headwater.spark.columns import ROWS
+from headwater.spark.columns import BYTES, ROWS
 from headwater.spark.conditions import Conditions
-from headwater.spark.lake import Archived
-from headwater.spark.lake_files import located
+from headwater.spark.lake_scan import scanned
 from headwater.spark.spans import Span
 
 Wanted = Callable[[str], bool]
@@ -26,33 +23,14 @@ Wanted = Callable[[str], bool]
 def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions) -> Iterator[Any]:
     """Record batches of the messages that a file has of a span."""
     needed = list(dict.fromkeys([*schema.names, "topic", "offset", "timestamp"]))
-    inside = (dataset.field("offset") >= span.first) & (dataset.field("offset") <= span.last)
-    filesystem, path = located(span.file)
-    scanned = dataset.dataset(path, format="parquet", filesystem=filesystem).to_batches(
-        columns=needed, filter=inside, batch_size=ROWS, use_threads=False
-    )
     is_wanted = conditions.topic_test(wanted)
-    for batch in scanned:
+    for batch in scanned(span.file, needed, span.first, span.last, ROWS, BYTES):
         if batch.num_rows:
             mask = _mask(batch, is_wanted, conditions)
             found = batch if mask is None else batch.filter(mask)
             yield pa.RecordBatch.from_arrays(
                 [_as(found.column(field.name), field.type) for field in schema], schema=schema
             )
-
-
-def first_since(archived: Archived, time_us: int, otherwise: int) -> int:
-    """The first archived offset of a message sent at or after a time."""
-    best = otherwise
-    for file in archived.files:
-        if file.newest_us >= time_us and file.first < best:
-            filesystem, path = located(file.path)
-            moment = pa.scalar(time_us, pa.timestamp("us", tz="UTC"))
-            found = dataset.dataset(path, format="parquet", filesystem=filesystem).to_table(
-                columns=["offset"], filter=dataset.field("timestamp") >= moment
-            )
-            best = min(best, pc.min(found["offset"]).as_py() if found.num_rows else best)
-    return best
 
 
 def _mask(batch: Any, is_wanted: Wanted, conditions: Conditions) -> Any:

@@ -1,0 +1,165 @@
+"""Scanning data files of the lake with Arrow alone: in offset order, some rows at a time, without Spark.
+
+A file has the messages of one day, sorted by offset. Where clocks differ, files of several days share a stretch of
+offsets: those that overlap are read side by side, and their rows merged. Only what a few record batches hold is in
+memory, however large the files are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headwater.delivery.history import Lot
+from headwater.spark.lake import Archived, LakeFile
+from headwater.spark.lake_files import located
+
+COLUMNS = ("topic", "offset", "timestamp", "key", "headers", "payload")
+ROWS = 2000
+"""Rows that are read at once, of all files that overlap together."""
+BYTES = 4 << 20
+"""About how many bytes they may have, by the average of their row group."""
+PAGE_BYTES = 64 << 10
+"""How much of a column is read from the disk at once."""
+
+Wanted = Callable[[str], bool]
+
+
+class Vanished(Exception):
+    """A file is not there any more: a compaction replaced it, and its grace period is over."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def scanned(
+    path: str, columns: Sequence[str], first: int, last: int, rows: int = ROWS, size: int = BYTES
+) -> Iterator[Any]:
+    """Record batches of the rows from one offset to another; each has at most so many rows, and about so many bytes."""
+    filesystem, place = located(path)
+    try:
+        opened = filesystem.open_input_file(place)
+    except FileNotFoundError:
+        raise Vanished(path) from None
+    with opened, pq.ParquetFile(opened, pre_buffer=False, buffer_size=PAGE_BYTES) as file:
+        number = file.schema_arrow.names.index("offset")  # no column before it is nested
+        for group in range(file.num_row_groups):
+            about = file.metadata.row_group(group)
+            bounds = about.column(number).statistics
+            if bounds is not None and bounds.has_min_max and (bounds.max < first or bounds.min > last):
+                continue
+            fitting = max(1, size * about.num_rows // max(1, about.total_byte_size))
+            for batch in file.iter_batches(
+                batch_size=min(rows, fitting), row_groups=[group], columns=list(columns), use_threads=False
+            ):
+                yield _between(batch, first, last)
+
+
+def _between(batch: Any, first: int, last: int) -> Any:
+    """Rows are in order, so that a look at the ends tells whether all are wanted."""
+    offsets = batch.column("offset")
+    if not batch.num_rows or (offsets[0].as_py() >= first and offsets[-1].as_py() <= last):
+        return batch
+    return batch.filter(pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last)))
+
+
+def first_since(archived: Archived, time_us: int, otherwise: int) -> int:
+    """The first archived offset of a message sent at or after a time."""
+    best = otherwise
+    moment = pa.scalar(time_us, pa.timestamp("us", tz="UTC"))
+    for file in archived.files:
+        if file.newest_us >= time_us and file.first < best:
+            for batch in scanned(file.path, ("offset", "timestamp"), file.first, best - 1):
+                found = batch.filter(pc.greater_equal(batch.column("timestamp"), moment))
+                if found.num_rows:
+                    best = min(best, found.column("offset")[0].as_py())
+                    break
+    return best
+
+
+def lots(root: str, files: Sequence[LakeFile], first: int, last: int, wanted: Wanted) -> Iterator[Lot]:
+    """The messages of a root from one offset to another whose topics are wanted, in order."""
+    waiting = sorted(files, key=lambda file: file.first, reverse=True)
+    rows = max(1, ROWS // _overlapping(files))
+    opened: list[_Rows] = []
+    while waiting or opened:
+        # Rows can be given out up to the end of the shortest piece at hand, once all files are open that begin before.
+        while waiting and (not opened or waiting[-1].first <= min(one.upto for one in opened)):
+            file = _Rows(scanned(waiting.pop().path, COLUMNS, first, last, rows), wanted)
+            if not file.is_over:
+                opened.append(file)
+        if not opened:
+            continue
+        upto = min(one.upto for one in opened)
+        pieces = [one.take(upto) for one in opened]
+        opened = [one for one in opened if not one.is_over]
+        yield _lot(root, upto, [piece for piece in pieces if piece.num_rows])
+
+
+def _overlapping(files: Sequence[LakeFile]) -> int:
+    """How many files share an offset, at most."""
+    edges = sorted([(file.first, 1) for file in files] + [(file.last + 1, -1) for file in files])
+    most = count = 0
+    for _, step in edges:
+        count += step
+        most = max(most, count)
+    return max(1, most)
+
+
+class _Rows:
+    """A file that is being read: the piece of it that is at hand."""
+
+    def __init__(self, batches: Iterator[Any], wanted: Wanted) -> None:
+        self._batches = batches
+        self._wanted = wanted
+        self.is_over = False
+        self._advance()
+
+    def _advance(self) -> None:
+        for batch in self._batches:
+            if batch.num_rows:
+                self.upto: int = batch.column("offset")[-1].as_py()
+                self._rows = _wanted_rows(batch, self._wanted)
+                return
+        self.is_over = True
+
+    def take(self, upto: int) -> Any:
+        """The rows up to an offset, which is no later than the end of this piece."""
+        offsets = self._rows.column("offset")
+        count = pc.sum(pc.less_equal(offsets, upto)).as_py() or 0
+        found, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+        if upto >= self.upto:
+            self._advance()
+        return found
+
+
+def _wanted_rows(batch: Any, wanted: Wanted) -> Any:
+    topics = batch.column("topic").dictionary_encode()
+    wants = [wanted(name) for name in topics.dictionary.to_pylist()]
+    return batch if all(wants) else batch.filter(pc.take(pa.array(wants, pa.bool_()), topics.indices))
+
+
+def _lot(root: str, upto: int, pieces: Sequence[Any]) -> Lot:
+    if not pieces:
+        return Lot(root, upto)
+    rows = pieces[0]
+    if len(pieces) > 1:
+        rows = pa.concat_batches(pieces)
+        rows = rows.take(pc.array_sort_indices(rows.column("offset")))
+    topics = rows.column("topic").dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    return Lot(
+        root,
+        upto,
+        rows.column("offset").to_pylist(),
+        [names[place] for place in topics.indices.to_pylist()],
+        rows.column("payload").to_pylist(),
+        rows.column("timestamp").cast(pa.int64()).to_pylist(),
+        rows.column("key").to_pylist(),
+        [tuple(pairs or ()) for pairs in rows.column("headers").to_pylist()],
+    )
