@@ -294,6 +294,11 @@ class Bus:
         self.threads = bus
         """The same bus for threads."""
 
+    @property
+    def id(self) -> str:
+        """The id of the bus, by which a lake knows whose it is."""
+        return self.threads.id
+
     async def _run(self, work: Callable[..., R], *args: Any, **options: Any) -> R:
         return await asyncio.to_thread(work, *args, **options)
 

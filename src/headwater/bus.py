@@ -691,6 +691,18 @@ class Bus:
             raise Malformed(f'"{path}" is not empty; back up into a new folder')
         self._roots.commit.run(lambda: self._upkeep.backup(self._streams, path, self._rows))
 
+    def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
+        """Say how far a lake has each root: retention waits for it as for a durable subscription."""
+        self._check_open(writes=True)
+        ends = self.ends()
+        for root, offset in archived.items():
+            if offset > ends.get(root, 0):
+                raise Malformed(
+                    f'"{root}" ends at {ends.get(root, 0)}, so nothing can be archived up to {offset}: it is another '
+                    "bus, or one restored from an older backup; use a new lake for it"
+                )
+        self._roots.commit.run(lambda: marks.leave(self._files, self.folder, lake, dict(archived)))
+
     @property
     def inside(self) -> Inside:
         """What a server stands on."""

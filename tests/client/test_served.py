@@ -104,6 +104,20 @@ def test_publish_and_read_back(bus: Bus) -> None:
     assert (retained.payload, retained.retained) == (b"1", True)
 
 
+def test_a_server_tells_which_bus_it_serves_and_after_a_restart_again(served: Served, bus: Bus) -> None:
+    assert bus.id == served.bus.id != ""
+
+    async def ask() -> str:
+        async with headwater.aio.connect(served.url) as other:
+            return other.id
+
+    assert asyncio.run(ask()) == served.bus.id
+    served.stop()
+    served.start()
+    bus.ends()
+    assert bus.id == served.bus.id
+
+
 def test_a_users_sequence_is_stored_once(bus: Bus) -> None:
     first = bus.publish("a/b", b"1", producer="me", sequence=1)
     again = bus.publish("a/b", b"1", producer="me", sequence=1)

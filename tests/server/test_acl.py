@@ -106,6 +106,8 @@ def test_a_backup_is_for_who_may_administer(tmp_path: Path):
         running.client("ann"), running.client("root", admin=True)
         with code(403, "back up"):
             running.peer("ann").ask(requests.Backup(target=str(tmp_path / "stolen")))
+        with code(403):
+            running.peer("ann").ask(requests.MarkArchived(lake="hers", archived={}))
         assert not (tmp_path / "stolen").exists()
         running.peer("root").ask(requests.Backup(target=str(tmp_path / "backup")))
         assert (tmp_path / "backup").exists()

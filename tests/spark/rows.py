@@ -1,4 +1,4 @@
-"""Reading a folder as Spark's planner and tasks do, without Spark; and what a replay says about the same folder."""
+"""Reading as Spark's planner and tasks do, without Spark; and what a replay says about the same folder."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ SCHEMA = StructType(
 Row = tuple[Any, ...]
 
 
-def batches(folder: object, filters: Sequence[Filter] = (), **options: object) -> list[list[Any]]:
-    """The record batches of each partition."""
-    asked = read_options({"data": str(folder), **{name: str(value) for name, value in options.items()}})
+def batches(place: object, filters: Sequence[Filter] = (), **options: object) -> list[list[Any]]:
+    """The record batches of each partition; of a folder, or of a server if the place is its address."""
+    source = "url" if str(place).startswith("headwater") else "data"
+    asked = read_options({source: str(place), **{name: str(value) for name, value in options.items()}})
     check_batch(asked)
     reader = PushingReader(asked, SCHEMA)
     left = list(reader.pushFilters(list(filters)))
@@ -48,11 +49,11 @@ def batches(folder: object, filters: Sequence[Filter] = (), **options: object) -
     return [list(reader.read(partition)) for partition in partitions]
 
 
-def partitions(folder: object, filters: Sequence[Filter] = (), **options: object) -> list[list[Row]]:
+def partitions(place: object, filters: Sequence[Filter] = (), **options: object) -> list[list[Row]]:
     """The rows of each partition."""
     return [
         [row_of(row) for batch in part for row in checked(batch).to_pylist()]
-        for part in batches(folder, filters, **options)
+        for part in batches(place, filters, **options)
     ]
 
 
@@ -61,9 +62,9 @@ def checked(batch: Any) -> Any:
     return batch
 
 
-def rows(folder: object, filters: Sequence[Filter] = (), **options: object) -> list[Row]:
+def rows(place: object, filters: Sequence[Filter] = (), **options: object) -> list[Row]:
     """All rows, by root and offset."""
-    return by_place(row for part in partitions(folder, filters, **options) for row in part)
+    return by_place(row for part in partitions(place, filters, **options) for row in part)
 
 
 def row_of(row: dict[str, Any]) -> Row:

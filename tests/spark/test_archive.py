@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater
-from headwater.errors import Gap
+from client.served import Served
+from headwater.errors import Gap, NotAllowed
 from headwater.spark.lake import LostRace, open_lake
 from headwater.spark.pipelines.archive import Archive, Options
 from headwater.store import marks
 from headwater.store.files import DiskFiles
 from spark.beside import Owner
 from spark.rows import by_place, replayed, row_of, trim
+from store.test_marks import retain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,6 +173,40 @@ def test_the_log_keeps_what_is_not_archived(spark: SparkSession, tmp_path: Path)
     assert left == {job.lake.id: {}}
     list(job.round())
     assert marks.found(DiskFiles(), str(tmp_path / "data")) == {job.lake.id: {"home": 30}}
+
+
+def test_an_archive_from_a_server_tells_it_what_it_may_forget(spark: SparkSession, tmp_path: Path) -> None:
+    config = headwater.Config(
+        segment_bytes=64 * 1024, retention=headwater.Retention(bytes=64 * 1024), retention_interval_s=1.0
+    )
+    with Served(tmp_path / "data", config) as server:
+        job = Archive(spark, str(tmp_path / "lake"), {"url": server.url}, Options(messages_per_commit=300))
+        server.bus.publish_many([(f"home/{n % 3}", b"%d" % n + b"." * 1000) for n in range(500)])
+        whole = replayed(tmp_path / "data")
+        retain(server.bus)
+        assert server.bus.extents("#")[0].first == 1, "what is not archived is kept"
+        assert [(step.first, step.last, step.rows) for step in job.round()] == [(1, 300, 300), (301, 500, 200)]
+        assert marks.found(DiskFiles(), server.bus.folder) == {job.lake.id: {"home": 500}}
+        server.bus.publish("home/1", b"next")
+        retain(server.bus)
+        assert server.bus.extents("#")[0].first > 300
+        assert by_place(lake_rows(tmp_path)) == whole
+        assert [(step.first, step.last) for step in job.round()] == [(501, 501)]
+        again = Archive(spark, str(tmp_path / "lake"), {"data": server.bus.folder})
+        assert list(again.round()) == [], "beside it, the same archive goes on"
+
+
+def test_only_an_admin_archives_from_a_server(spark: SparkSession, tmp_path: Path) -> None:
+    with Served(tmp_path / "data", auth="scram") as server:
+        server.bus.clients.add("reader", "s3cret")
+        server.bus.acl.allow("reader", "subscribe", "#")
+        server.bus.publish("home/1", b"x")
+        url = server.url.replace("://", "://reader:s3cret@")
+        with pytest.raises(NotAllowed, match=r'may not say what is archived .* acl allow reader admin "#"'):
+            Archive(spark, str(tmp_path / "lake"), {"url": url})
+        assert not parquet_files(tmp_path)
+        server.bus.acl.allow("reader", "admin", "#")
+        assert [step.rows for step in Archive(spark, str(tmp_path / "lake"), {"url": url}).round()] == [1]
 
 
 def test_messages_that_were_lost_are_named_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:

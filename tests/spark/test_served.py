@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -15,9 +14,8 @@ import headwater
 from client.served import Served
 from headwater.errors import Gap, Malformed
 from headwater.spark.options import read_options
-from headwater.spark.reading import BatchReader
 from headwater.spark.streaming import StreamReader
-from spark.rows import SCHEMA, by_place, replayed, row_of
+from spark.rows import SCHEMA, replayed, rows
 from spark.test_reading import SMALL, fill, retained_from
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -31,17 +29,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         server.bus.publish("home/late", b"x", ttl_s=0.001)
         server.bus.purge("home/3/#")
         yield server
-
-
-def rows(url: str, **options: object) -> list[Any]:
-    asked = read_options({"url": url, **{name: str(value) for name, value in options.items()}})
-    reader = BatchReader(asked, SCHEMA)
-    return by_place(
-        row_of(row)
-        for partition in pickle.loads(pickle.dumps(list(reader.partitions())))
-        for batch in reader.read(partition)
-        for row in batch.to_pylist()
-    )
 
 
 @pytest.mark.parametrize("topics", ["#", "home/#", "+/4/temp", "home/2/temp", "nothing/#"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import headwater
 from headwater.config import Retention
 from headwater.store import marks
@@ -48,6 +50,24 @@ def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
         marks.leave(FILES, str(tmp_path / "data"), "lake", {"home": 500})
         retain(bus)
         assert 1 < next(iter(bus.replay("home/#"))).offset <= 501
+
+
+def test_a_mark_that_cannot_be_right_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish("home/a", b"x")
+        for lake in ("", "../lock", "a/b", "x.tmp", "x" * 65):
+            with pytest.raises(headwater.Malformed, match="is no id of a lake"):
+                bus.mark_archived(lake, {"home": 1})
+        for archived in ({"home": 2}, {"yard": 1}):
+            with pytest.raises(headwater.Malformed, match="older backup"):
+                bus.mark_archived("lake", archived)
+        assert marks.found(FILES, bus.folder) == {}
+        monkeypatch.setattr(marks, "LAKES_MAX", 2)
+        for lake in ("a", "b", "a"):
+            bus.mark_archived(lake, {"home": 1})
+        with pytest.raises(headwater.QuotaExceeded, match="delete those"):
+            bus.mark_archived("c", {"home": 1})
+        assert marks.found(FILES, bus.folder) == {"a": {"home": 1}, "b": {"home": 1}}
 
 
 def test_a_bus_keeps_its_id(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "Subscribe.after": st.none() | U64 | st.dictionaries(TEXT, U64, max_size=3),
     "Subscribe.upto": st.none() | st.dictionaries(TEXT, U64, max_size=3),
     "Seek.to": st.sampled_from(["earliest", "latest"]) | U64 | st.dictionaries(TEXT, U64, max_size=3),
+    "MarkArchived.archived": st.dictionaries(TEXT, st.integers(0, 2**63 - 1), max_size=3),
     "Extents.moments_us": st.lists(st.integers(0, requests.TIME_US_MAX), max_size=3).map(tuple),
     "Delay.headers": st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
     "DeadLetters.offset": st.none() | PLACE,
@@ -101,6 +102,7 @@ def smallest(struct: type[Request]) -> dict[str, Any]:
                 "count": 2,
                 "body": BODY,
                 "parts": [],
+                "archived": {},
                 "paused": True,
                 "payload": b"",
             }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.following import pause
-from headwater.cli.options import RELATIVE, UNITS_S, Data, Json, Place, Url, place
+from headwater.cli.options import RELATIVE, UNITS_S, Data, Json, Place, Url, connect, place
 from headwater.cli.output import emit, progress, remark, safe, say, size
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
 
@@ -60,8 +60,9 @@ def archive(
 ) -> None:
     """Keep an Iceberg table of each root: what is new is written by Spark and committed with the offset it reaches.
 
-    It works beside the process that owns the folder, and can be killed at any moment: the next run goes on from what
-    was committed. The log keeps what is not archived yet (up to the hard limits of its retention).
+    It works beside the process that owns the folder, or from a server (as a user with the rights subscribe and admin),
+    and can be killed at any moment: the next run goes on from what was committed. The log keeps what is not archived
+    yet (up to the hard limits of its retention).
 
     With --json: an object for each commit (root, first, last, rows, bytes, files, seconds), each day compacted (root,
     day, files_before, files_after, rows) and each sweep (deleted).
@@ -229,10 +230,8 @@ def source_of(at: Place) -> dict[str, str]:
 def check_source(at: Place) -> None:
     """That there is something to read, before Spark is started for it."""
     if at.url is not None:
-        raise Malformed(
-            "a server does not tell yet which bus it serves, so its lake cannot be checked; "
-            "on the server's machine, say --data FOLDER, beside it"
-        )
+        connect(at.url).close()
+        return
     from headwater.store import folder as folders
     from headwater.store.files import DiskFiles
 

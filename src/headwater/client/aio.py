@@ -261,6 +261,11 @@ class Bus:
     def __repr__(self) -> str:
         return f"<headwater bus at {self.address}>"
 
+    @property
+    def id(self) -> str:
+        """The id of the bus, by which a lake knows whose it is; empty if the server is too old to tell."""
+        return self._client.link.bus
+
     async def publish(
         self,
         topic: str,

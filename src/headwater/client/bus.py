@@ -121,6 +121,11 @@ class Bus:
     def __repr__(self) -> str:
         return f"<headwater bus at {self.address}>"
 
+    @property
+    def id(self) -> str:
+        """The id of the bus, by which a lake knows whose it is; empty if the server is too old to tell."""
+        return self._client.link.bus
+
     # Handing over to the loop
 
     def _check_thread(self) -> None:
@@ -435,6 +440,10 @@ class Bus:
     def backup(self, target: str | os.PathLike[str]) -> None:
         """A copy of the data as of now, in a new folder on the server's machine."""
         self._ask(wire.Backup(target=os.fspath(target)))
+
+    def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
+        """Say how far a lake has each root: retention waits for it as for a durable subscription."""
+        self._ask(wire.MarkArchived(lake=lake, archived=dict(archived)))
 
     @property
     def now(self) -> datetime:

@@ -50,6 +50,7 @@ REPEATABLE = frozenset(
         wire.Extents,
         wire.Events,
         wire.DeadLetters,
+        wire.MarkArchived,
         wire.ListClients,
         wire.ChangeRule,
         wire.ListRules,
@@ -116,6 +117,8 @@ class Link:
         """How many there were."""
         self.user = ""
         self.client_id = ""
+        self.bus = ""
+        """The id of the bus that the last connection reached."""
         self._settings = settings
         self._clock = clock
         self._watcher = watcher
@@ -144,7 +147,7 @@ class Link:
     def _begin(self, greeted: Greeted) -> None:
         self.limits = greeted.welcome.limits
         self.user, self.client_id = greeted.welcome.user, greeted.welcome.client_id
-        self.session = greeted.registered.session
+        self.session, self.bus = greeted.registered.session, greeted.registered.bus
         self._connection = greeted.connection
         self._next_id = FIRST_ID
         self.state = State.UP

@@ -147,6 +147,9 @@ class Answers:
             case requests.Backup():
                 broker.check_admin(user, "back up the data")
                 return lambda: bus.backup(request.target)
+            case requests.MarkArchived():
+                broker.check_admin(user, "say what is archived")
+                return lambda: bus.mark_archived(request.lake, request.archived)
             case _:
                 return self._access(user, request)
 

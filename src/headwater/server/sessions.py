@@ -142,7 +142,12 @@ class Sessions:
                 connection.session = None
                 then(None, error)
             else:
-                then(Registered(session=row.id, resumed=False, expire_after_s=row.expire_after_s), None)
+                then(
+                    Registered(
+                        session=row.id, resumed=False, expire_after_s=row.expire_after_s, bus=self.broker.bus.id
+                    ),
+                    None,
+                )
 
         self.keep(row, stored)
 
@@ -166,6 +171,7 @@ class Sessions:
             resumed=True,
             expire_after_s=session.row.expire_after_s,
             subscriptions=there,
+            bus=self.broker.bus.id,
         )
         then(answer, None)
 

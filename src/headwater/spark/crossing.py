@@ -8,6 +8,7 @@ lake is looked at again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import msgspec
 
@@ -105,12 +106,31 @@ class Crossing:
 
     def _lake_spans(self, root: str, first: int, last: int, messages_max: int | None) -> Iterator[Span]:
         archived = self._archived.get(root)
-        if archived is None:
-            return
-        for file in archived.between(first, last):
-            start, end = max(first, file.first), min(last, file.last)
-            for low, high in cuts_by_count(start, end, messages_max) if messages_max else [(start, end)]:
-                yield Span(root, low, high, bytes=_share(file, low, high), file=file.path)
+        if archived is not None:
+            yield from lake_spans(archived, first, last, messages_max)
+
+
+def lake_spans(archived: Archived, first: int, last: int, messages_max: int | None = None) -> Iterator[Span]:
+    """What the lake has of a stretch of a root, in order: cut wherever another file begins."""
+    files = archived.between(first, last)  # by their first offset
+    reading: list[LakeFile] = []
+    for file, following in zip_longest(files, files[1:]):
+        start = max(first, file.first)
+        reading = [one for one in (*reading, file) if one.last >= start]
+        end = min(following.first - 1 if following else last, max(one.last for one in reading))
+        for low, high in cuts_by_count(start, end, messages_max or last):
+            size = sum(_share(one, low, min(high, one.last)) for one in reading)
+            yield Span(archived.root, low, high, bytes=size, files=tuple(one.path for one in reading))
+
+
+def lost_spans(lake: str, root: str, first: int, last: int) -> tuple[list[Span], list[tuple[int, int]]]:
+    """Where the lake has messages that the log has no more, and what it does not have either."""
+    archived = existing_lake(lake).archived(root).get(root)
+    if archived is None:
+        return [], [(first, last)]
+    low, high = max(first, archived.first), min(last, archived.upto)
+    lacking = [(first, min(last, low - 1)), (max(first, high + 1), last)]
+    return list(lake_spans(archived, low, high)) if low <= high else [], [one for one in lacking if one[0] <= one[1]]
 
 
 def check_restored(extent: Extent, archived: Archived) -> None:

@@ -74,7 +74,8 @@ def table_of(
             scanned = spark.read.schema(SCHEMA).parquet(*paths)
             parts.append(scanned if is_everything_of(topics, root) else scanned.where(topic_matches(topics)))
     if any(starts[root] < ends[root] for root in starts) or not parts:
-        reader = spark.read.format("headwater").options(**source)
+        # With the lake: what is archived, and deleted from the log, before it is read is then read from there.
+        reader = spark.read.format("headwater").options(**source, lake=lake)
         parts.append(reader.options(startingOffsets=_json(starts), endingOffsets=_json(ends)).load())
     return reduce(lambda one, other: one.unionByName(other), parts)
 

@@ -66,7 +66,7 @@ class LakeHistory:
             ) from error
 
     def _read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Lot | Hole]:
-        from headwater.spark.lake_scan import Vanished, first_since, lots
+        from headwater.spark.lake_scan import first_since, lots
 
         position, plans = stretch.first, 0
         is_begun = stretch.since_us is None
@@ -87,7 +87,7 @@ class LakeHistory:
                 for lot in lots(stretch.root, archived.between(position, last), position, last, wanted):
                     position, plans = lot.upto + 1, 0
                     yield lot
-            except (Vanished, FileNotFoundError) as error:
+            except FileNotFoundError as error:
                 plans += 1
                 if plans == PLANS_MAX:
                     raise Failed(f'a file of the lake "{self.where}" is missing: {error}') from error

@@ -14,23 +14,21 @@ import pyarrow as pa
 
 from headwater.spark.columns import BYTES, ROWS
 from headwater.spark.conditions import Conditions
-from headwater.spark.lake_scan import scanned
+from headwater.spark.lake_scan import in_order, scanned
 from headwater.spark.spans import Span
 
 Wanted = Callable[[str], bool]
 
 
 def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions) -> Iterator[Any]:
-    """Record batches of the messages that a file has of a span."""
+    """Record batches of the messages that the lake has of a span, by offset."""
     needed = list(dict.fromkeys([*schema.names, "topic", "offset", "timestamp"]))
     is_wanted = conditions.topic_test(wanted)
-    for batch in scanned(span.file, needed, span.first, span.last, ROWS, BYTES):
-        if batch.num_rows:
-            mask = _mask(batch, is_wanted, conditions)
-            found = batch if mask is None else batch.filter(mask)
-            yield pa.RecordBatch.from_arrays(
-                [_as(found.column(field.name), field.type) for field in schema], schema=schema
-            )
+    files = [(span.first, scanned(file, needed, span.first, span.last, ROWS, BYTES)) for file in span.files]
+    for batch in in_order(files):
+        mask = _mask(batch, is_wanted, conditions)
+        found = batch if mask is None else batch.filter(mask)
+        yield pa.RecordBatch.from_arrays([_as(found.column(field.name), field.type) for field in schema], schema=schema)
 
 
 def _mask(batch: Any, is_wanted: Wanted, conditions: Conditions) -> Any:

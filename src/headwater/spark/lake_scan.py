@@ -29,24 +29,18 @@ PAGE_BYTES = 64 << 10
 Wanted = Callable[[str], bool]
 
 
-class Vanished(Exception):
-    """A file is not there any more: a compaction replaced it, and its grace period is over."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-
 def scanned(
     path: str, columns: Sequence[str], first: int, last: int, rows: int = ROWS, size: int = BYTES
 ) -> Iterator[Any]:
-    """Record batches of the rows from one offset to another; each has at most so many rows, and about so many bytes."""
+    """Record batches of the rows from one offset to another; each has at most so many rows, and about so many bytes.
+
+    FileNotFoundError: a compaction has replaced it, and its grace period is over.
+    """
     filesystem, place = located(path)
-    try:
-        opened = filesystem.open_input_file(place)
-    except FileNotFoundError:
-        raise Vanished(path) from None
-    with opened, pq.ParquetFile(opened, pre_buffer=False, buffer_size=PAGE_BYTES) as file:
+    with (
+        filesystem.open_input_file(place) as opened,
+        pq.ParquetFile(opened, pre_buffer=False, buffer_size=PAGE_BYTES) as file,
+    ):
         number = file.schema_arrow.names.index("offset")  # no column before it is nested
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
@@ -82,23 +76,65 @@ def first_since(archived: Archived, time_us: int, otherwise: int) -> int:
     return best
 
 
+def in_order(files: Sequence[tuple[int, Iterator[Any]]]) -> Iterator[Any]:
+    """The batches of files that are each sorted by offset, in the order of all of them.
+
+    Each file comes with its first offset, and is begun when that is reached.
+    """
+    waiting = sorted(files, key=lambda file: file[0], reverse=True)
+    begun: list[_Rows] = []
+    while waiting or begun:
+        # Rows can be given out up to the end of the shortest piece at hand, once all files are begun that reach there.
+        while waiting and (not begun or waiting[-1][0] <= min(file.upto for file in begun)):
+            file = _Rows(waiting.pop()[1])
+            if not file.is_over:
+                begun.append(file)
+        if not begun:
+            continue
+        upto = min(file.upto for file in begun)
+        pieces = [piece for file in begun if (piece := file.take(upto)).num_rows]
+        begun = [file for file in begun if not file.is_over]
+        if len(pieces) == 1:
+            yield pieces[0]
+        else:
+            yield from pa.Table.from_batches(pieces).sort_by("offset").combine_chunks().to_batches()
+
+
+class _Rows:
+    """A file that is being read: the piece of it that is at hand."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.is_over = False
+        self._advance()
+
+    def _advance(self) -> None:
+        for batch in self._batches:
+            if batch.num_rows:
+                self._rows = batch
+                self.upto: int = batch.column("offset")[-1].as_py()
+                return
+        self.is_over = True
+
+    def take(self, upto: int) -> Any:
+        """The rows up to an offset, which is no later than the end of this piece."""
+        found = self._rows
+        if upto < self.upto:
+            count = pc.sum(pc.less_equal(found.column("offset"), upto)).as_py()
+            self._rows = found.slice(count)
+            return found.slice(0, count)
+        self._advance()
+        return found
+
+
+# As messages
+
+
 def lots(root: str, files: Sequence[LakeFile], first: int, last: int, wanted: Wanted) -> Iterator[Lot]:
     """The messages of a root from one offset to another whose topics are wanted, in order."""
-    waiting = sorted(files, key=lambda file: file.first, reverse=True)
     rows = max(1, ROWS // _overlapping(files))
-    opened: list[_Rows] = []
-    while waiting or opened:
-        # Rows can be given out up to the end of the shortest piece at hand, once all files are open that begin before.
-        while waiting and (not opened or waiting[-1].first <= min(one.upto for one in opened)):
-            file = _Rows(scanned(waiting.pop().path, COLUMNS, first, last, rows), wanted)
-            if not file.is_over:
-                opened.append(file)
-        if not opened:
-            continue
-        upto = min(one.upto for one in opened)
-        pieces = [one.take(upto) for one in opened]
-        opened = [one for one in opened if not one.is_over]
-        yield _lot(root, upto, [piece for piece in pieces if piece.num_rows])
+    for batch in in_order([(file.first, scanned(file.path, COLUMNS, first, last, rows)) for file in files]):
+        yield _lot(root, batch.column("offset")[-1].as_py(), _wanted_rows(batch, wanted))
 
 
 def _overlapping(files: Sequence[LakeFile]) -> int:
@@ -111,46 +147,15 @@ def _overlapping(files: Sequence[LakeFile]) -> int:
     return max(1, most)
 
 
-class _Rows:
-    """A file that is being read: the piece of it that is at hand."""
-
-    def __init__(self, batches: Iterator[Any], wanted: Wanted) -> None:
-        self._batches = batches
-        self._wanted = wanted
-        self.is_over = False
-        self._advance()
-
-    def _advance(self) -> None:
-        for batch in self._batches:
-            if batch.num_rows:
-                self.upto: int = batch.column("offset")[-1].as_py()
-                self._rows = _wanted_rows(batch, self._wanted)
-                return
-        self.is_over = True
-
-    def take(self, upto: int) -> Any:
-        """The rows up to an offset, which is no later than the end of this piece."""
-        offsets = self._rows.column("offset")
-        count = pc.sum(pc.less_equal(offsets, upto)).as_py() or 0
-        found, self._rows = self._rows.slice(0, count), self._rows.slice(count)
-        if upto >= self.upto:
-            self._advance()
-        return found
-
-
 def _wanted_rows(batch: Any, wanted: Wanted) -> Any:
     topics = batch.column("topic").dictionary_encode()
     wants = [wanted(name) for name in topics.dictionary.to_pylist()]
     return batch if all(wants) else batch.filter(pc.take(pa.array(wants, pa.bool_()), topics.indices))
 
 
-def _lot(root: str, upto: int, pieces: Sequence[Any]) -> Lot:
-    if not pieces:
+def _lot(root: str, upto: int, rows: Any) -> Lot:
+    if not rows.num_rows:
         return Lot(root, upto)
-    rows = pieces[0]
-    if len(pieces) > 1:
-        rows = pa.concat_batches(pieces)
-        rows = rows.take(pc.array_sort_indices(rows.column("offset")))
     topics = rows.column("topic").dictionary_encode()
     names = topics.dictionary.to_pylist()
     return Lot(

@@ -184,11 +184,6 @@ def _lake(options: Mapping[str, str]) -> str | None:
     lake = options.get("lake")
     if lake == "":
         raise Malformed('option "lake" is empty; name the folder of the lake, or "catalog:NAME"')
-    if lake is not None and "url" in options:
-        raise Malformed(
-            'option "lake" needs option "data" for now: a server does not tell yet which bus it serves, '
-            "so nobody could check that it is its lake"
-        )
     return lake if lake is None or lake.startswith("catalog:") else str(Path(lake).absolute())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -70,15 +70,20 @@ class PushingReader(BatchReader):
 def open_log(options: ReadOptions) -> Log:
     """The log that the options name; with a lake, its history before it."""
     log: Log = Folder(options.data) if options.data is not None else Served(options.url or "", options.topics)
+    try:
+        return with_lake(log, options)
+    except BaseException:
+        log.close()
+        raise
+
+
+def with_lake(log: Log, options: ReadOptions) -> Log:
+    """A log with the history before it, if the options name a lake; Conflict if that is another bus's."""
     if options.lake is None:
         return log
     from headwater.spark.crossing import Crossing
 
-    try:
-        return Crossing(log, options.lake)
-    except BaseException:
-        log.close()
-        raise
+    return Crossing(log, options.lake)
 
 
 def partitions_of(log: Log, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
@@ -94,12 +99,16 @@ def read_spans(
     arrow = to_arrow_schema(schema, timezone="UTC")
     wanted = compile_filter(options.topics)
 
-    def batches(span: Span) -> Iterator[Any]:
-        if span.file:
-            from headwater.spark.lake_reading import batches_of
+    def archived(span: Span) -> Iterator[Any]:
+        from headwater.spark.lake_reading import batches_of
 
-            return batches_of(span, arrow, wanted, conditions)
-        return _batches(options, span, Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us))
+        return batches_of(span, arrow, wanted, conditions)
+
+    def batches(span: Span) -> Iterator[Any]:
+        if span.files:
+            return archived(span)
+        columns = Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us)
+        return _batches(options, span, columns, archived)
 
     return coalesced(batch for span in partition.spans for batch in batches(span))
 
@@ -110,10 +119,14 @@ def _pieces(options: ReadOptions, span: Span) -> Iterable[Piece]:
     return served_pieces(options.url or "", options.topics, span)
 
 
-def _batches(options: ReadOptions, span: Span, columns: Columns) -> Iterator[Any]:
+def _batches(
+    options: ReadOptions, span: Span, columns: Columns, archived: Callable[[Span], Iterator[Any]]
+) -> Iterator[Any]:
     for piece in _pieces(options, span):
         if isinstance(piece, Hole):
-            plan.report(span.root, piece, span.purged_upto, options.fail_on_data_loss)
+            yield columns.make()
+            for kept in _kept(options, span, piece):
+                yield from archived(kept)
             continue
         first_offset, last_offset, body, deltas = piece
         try:
@@ -124,3 +137,16 @@ def _batches(options: ReadOptions, span: Span, columns: Columns) -> Iterator[Any
         if columns.is_full:
             yield columns.make()
     yield columns.make()
+
+
+def _kept(options: ReadOptions, span: Span, hole: Hole) -> list[Span]:
+    """Where the lake has what the log lost since the read was planned; what it has not is reported."""
+    spans: list[Span] = []
+    lacking = [(hole.first, hole.last)]
+    if options.lake is not None:
+        from headwater.spark.crossing import lost_spans
+
+        spans, lacking = lost_spans(options.lake, span.root, max(hole.first, span.first), min(hole.last, span.last))
+    for first, last in lacking:
+        plan.report(span.root, Hole(first, last, hole.reason), span.purged_upto, options.fail_on_data_loss)
+    return spans

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from headwater.client.bus import Bus
 from headwater.clock import to_datetime
 from headwater.config import Connecting
-from headwater.errors import Gap, Malformed
+from headwater.errors import Conflict, Gap, Malformed
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store.log import Hole
@@ -42,6 +42,7 @@ class Served:
         self._bus = connect(url)
         self._topics = topics
         self._extents: dict[str, Extent] = {}
+        self._id = self._bus.id
         try:
             self.refresh()
         except BaseException:
@@ -50,14 +51,24 @@ class Served:
 
     @property
     def bus_id(self) -> str:
-        """The id of the bus, which servers do not tell yet."""
-        raise Malformed("a server does not tell yet which bus it serves, so its lake cannot be checked; use the folder")
+        """The id of the bus, by which a lake knows whose it is."""
+        if not self._id:
+            raise Malformed(
+                f"{self._bus.address} does not tell which bus it serves, so its lake cannot be checked: it is of an "
+                "older version; bring it up to date"
+            )
+        return self._id
 
     def refresh(self) -> None:
         self._extents = {
             found.root: Extent(found.root, found.first, found.end, found.purged_upto)
             for found in self._bus.extents(self._topics)
         }
+        if self._bus.id != self._id:
+            raise Conflict(
+                f"{self._bus.address} serves another bus than it did (id {self._bus.id}, before {self._id}): offsets "
+                "mean other messages there; start the query with a new checkpoint location"
+            )
 
     def extents(self, topics: str) -> list[Extent]:
         return list(self._extents.values())

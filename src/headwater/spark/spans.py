@@ -81,8 +81,9 @@ class Span(msgspec.Struct, frozen=True):
     purged_upto: int = 0
     """Everything up to here was purged as a whole: nobody is to miss it."""
     purges: tuple[Purge, ...] = ()
-    file: str = ""
-    """Of the lake: the data file that has these messages. It has those of one day, so some offsets may be missing."""
+    files: tuple[str, ...] = ()
+    """Of the lake: the data files that have these messages. Each has those of one day, so some offsets may be missing
+    in it, and clocks that were not right make several overlap."""
 
     @property
     def count(self) -> int:
@@ -104,7 +105,7 @@ def pack(spans: Iterable[Span], bytes_max: int, messages_max: int | None) -> lis
             packed.append(tuple(held))
             held, size, count = [], 0, 0
         is_next = bool(held) and held[-1].root == span.root and held[-1].last + 1 == span.first
-        if is_next and held[-1].file == span.file:
+        if is_next and held[-1].files == span.files:
             held[-1] = msgspec.structs.replace(held[-1], last=span.last, bytes=held[-1].bytes + span.bytes)
         else:
             held.append(span)

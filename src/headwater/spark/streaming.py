@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from headwater.spark import plan
 from headwater.spark.conditions import Conditions
 from headwater.spark.options import ReadOptions
-from headwater.spark.reading import SpansPartition, open_log, partitions_of, read_spans
+from headwater.spark.reading import SpansPartition, open_log, partitions_of, read_spans, with_lake
 from headwater.spark.served import Served
 from headwater.spark.spans import Extent, Log, share
 
@@ -32,6 +32,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.schema = schema
         self._served: Served | None = None
+        self._log: Log | None = None
+        """What is served, and with a lake the history before it."""
         self._target: Offsets | None = None
         """With Trigger.AvailableNow: where to stop."""
 
@@ -46,13 +48,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with closing(open_log(self.options)) as log:
                 yield log
             return
-        yield self._connected()
+        if self._log is None:
+            self._log = with_lake(self._connected(), self.options)
+        else:
+            self._log.refresh()
+        yield self._log
 
     def _connected(self) -> Served:
         if self._served is None:
             self._served = Served(self.options.url or "", self.options.topics)
-        else:
-            self._served.refresh()
         return self._served
 
     # What Spark asks, in its planner
@@ -117,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query is over."""
         if self._served is not None:
             self._served.close()
-            self._served = None
+            self._served = self._log = None
 
     # In the tasks
 

@@ -2,22 +2,38 @@
 
 An archive reads the folder beside its owner and cannot write to the owner's state. So it leaves a small file,
 `archived/LAKE`, a JSON object of the archived offset per root, written whole; the owner's retention looks at it and
-waits as it waits for a durable subscription. Removing the file lets retention go on without that lake.
+waits as it waits for a durable subscription. An archive that reads from a server has the owner leave it. Removing the
+file lets retention go on without that lake.
 """
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
+from headwater.errors import Malformed, QuotaExceeded
 from headwater.store.files import Files
 
 ARCHIVED = "archived"
+LAKES_MAX = 64
+"""One more: QuotaExceeded (429). Retention reads the marks of all of them whenever it has something to delete."""
+LAKE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""The id of a lake, which is the name of a file."""
 
 _decode = msgspec.json.Decoder(dict[str, int]).decode
 
 
 def leave(files: Files, folder: str, lake: str, archived: dict[str, int]) -> None:
     """Say how far a lake has each root; durable on return."""
+    if not LAKE.fullmatch(lake):
+        raise Malformed(f"{lake[:64]!r} is no id of a lake; use up to 64 letters, digits, _ and -")
+    others = [one for one in files.list(f"{folder}/{ARCHIVED}") if one != lake and not one.endswith(".tmp")]
+    if len(others) >= LAKES_MAX:
+        raise QuotaExceeded(
+            f'{len(others)} lakes have a mark in "{folder}/{ARCHIVED}", and more may not; delete those of lakes that '
+            "are given up"
+        )
     files.make_folder(f"{folder}/{ARCHIVED}")
     files.write(f"{folder}/{ARCHIVED}/{lake}", msgspec.json.encode(archived) + b"\n")
 

@@ -100,6 +100,8 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     expire_after_s: float
     subscriptions: tuple[Subscribed, ...] = ()
     """Those of a session that was resumed; each goes on by itself."""
+    bus: str = ""
+    """The id of the bus that is served, which a lake names as its own."""
 
 
 # Subscriptions
@@ -342,6 +344,14 @@ class Backup(Request, frozen=True, kw_only=True):
     target: str
 
 
+class MarkArchived(Request, frozen=True, kw_only=True):
+    """Say how far a lake has each root: what is not archived yet is kept."""
+
+    lake: str
+    """Its id."""
+    archived: dict[str, U63]
+
+
 # Clients and rules
 
 
@@ -434,6 +444,7 @@ REPLIES: dict[type[Request], Any] = {
     DropDeadLetters: int,
     Purge: int,
     Backup: None,
+    MarkArchived: None,
     AddClient: Registration,
     RotateClient: Registration,
     RemoveClient: None,
@@ -468,6 +479,7 @@ AnyRequest = (
     | DropDeadLetters
     | Purge
     | Backup
+    | MarkArchived
     | AddClient
     | RotateClient
     | RemoveClient

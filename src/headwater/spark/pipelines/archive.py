@@ -31,6 +31,7 @@ from headwater.spark.lake import (
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.pipelines.attempts import attempt_of, teaching
 from headwater.spark.reading import open_log
+from headwater.spark.served import connect
 from headwater.spark.spans import Extent, Log
 from headwater.store import marks
 from headwater.store.files import DiskFiles
@@ -179,7 +180,7 @@ class Archive:
         ).load()
 
     def _write(self, frame: DataFrame, attempt: str) -> None:
-        with teaching():
+        with teaching(SKIP_LOST):
             (
                 frame.withColumn("day", f.expr(DAY))
                 .sortWithinPartitions("day", "offset")
@@ -189,8 +190,12 @@ class Archive:
 
     def leave_mark(self) -> None:
         """Tell the log how far it may forget."""
+        reached = self.lake.marks()
         if self._read.data is not None:
-            marks.leave(DiskFiles(), self._read.data, self.lake.id, self.lake.marks())
+            marks.leave(DiskFiles(), self._read.data, self.lake.id, reached)
+            return
+        with connect(self._read.url or "") as bus:
+            bus.mark_archived(self.lake.id, reached)
 
     # Upkeep
 

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 
-from headwater.errors import Failed
-from headwater.spark import lake_files
+from headwater import errors
+from headwater.errors import Failed, HeadwaterError
+from headwater.spark import lake_files, plan
 from headwater.spark.lake import LostRace
 
 
@@ -18,16 +19,24 @@ class TaskFailed(Failed):
     """A task or the planner ended with an error of ours; nothing was committed."""
 
 
+class TaskFailedForNow(TaskFailed):
+    """The same, with an error that may go away by itself, as when a server is being restarted."""
+
+    retryable = True
+
+
 @contextmanager
-def teaching() -> Iterator[None]:
-    """What a task or the planner said, rather than the stack of it."""
+def teaching(advice: str = plan.ADVICE) -> Iterator[None]:
+    """What a task or the planner said, rather than the stack of it; with what to do where messages are gone."""
     try:
         yield
     except PySparkException as error:
-        found = re.findall(r"headwater\.errors\.\w+: (\w+\(\d+\): .*)", str(error))
+        found = re.findall(r"headwater\.errors\.(\w+): (\w+\(\d+\): .*)", str(error))
         if not found:
             raise
-        raise TaskFailed(found[-1]) from error
+        name, said = found[-1]
+        kind: type[HeadwaterError] = getattr(errors, name, HeadwaterError)
+        raise (TaskFailedForNow if kind.retryable else TaskFailed)(said.replace(plan.ADVICE, advice)) from error
 
 
 @contextmanager
