@@ -16,7 +16,8 @@ import pytest
 
 import headwater
 from client.served import Served
-from headwater.errors import Gap, NotAllowed
+from headwater.errors import Failed, Gap, NotAllowed
+from headwater.spark import lake_files
 from headwater.spark.lake import LostRace, open_lake
 from headwater.spark.pipelines.archive import Archive, Options
 from headwater.store import marks
@@ -90,8 +91,6 @@ def test_a_killed_attempt_leaves_nothing_that_counts_and_is_swept(spark: SparkSe
     list(job.round())
     kept = parquet_files(tmp_path)
     table = job.lake.table("home")
-    from headwater.spark import lake_files
-
     attempt = lake_files.new_attempt(table, "killed")
     job._write(job._range("home", 1, 60), attempt)
     assert len(parquet_files(tmp_path)) > len(kept)
@@ -103,6 +102,21 @@ def test_a_killed_attempt_leaves_nothing_that_counts_and_is_swept(spark: SparkSe
     assert len(lake_rows(tmp_path)) == 60
     job.sweep()
     assert not list((tmp_path / "lake").rglob("killed-*"))
+
+
+def test_files_that_the_driver_does_not_find_are_an_error_before_the_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where executors wrote them to disks of their own."""
+    publish(tmp_path / "data", 60)
+    job = job_of(spark, tmp_path)
+    written = lake_files.written
+    monkeypatch.setattr(lake_files, "written", lambda attempt: written(attempt)[1:])
+    with pytest.raises(Failed, match=r"Spark wrote 60 rows .* 0 of them .* storage that they share"):
+        list(job.round())
+    assert job.lake.marks() == {"home": 0}
+    monkeypatch.setattr(lake_files, "written", written)
+    assert [step.rows for step in job.round()] == [60]
 
 
 def test_what_another_archive_committed_first_is_not_archived_again(

@@ -301,10 +301,11 @@ def _lake_file(file: DataFile) -> LakeFile:
 # Changing a table
 
 
-def append(table: Table, paths: Sequence[str], after: int, first: int, upto: int) -> int:
+def append(table: Table, paths: Sequence[str], after: int, first: int, upto: int, *, written: int | None = None) -> int:
     """Commit files together with the offset up to which they archive the root; answers how many rows they have.
 
     The table must be at `after`, and at the snapshot that it was loaded with: else `LostRace`, and nothing has changed.
+    The files must have all rows that were `written`, if that is known.
     """
     if offset_of(table) != after:
         raise LostRace(f'"{table.properties[ROOT]}" was archived up to {offset_of(table)} meanwhile, not {after}')
@@ -314,15 +315,24 @@ def append(table: Table, paths: Sequence[str], after: int, first: int, upto: int
             raise Failed(f"{file.path} has offsets {file.first} to {file.last}; expected were {first} to {upto}")
 
     reached = {ARCHIVED: str(upto)} if after else {ARCHIVED: str(upto), FIRST: str(first)}
-    return _append(table, files, reached, f'the table of "{table.properties[ROOT]}"')
+    return _append(table, files, reached, f'the table of "{table.properties[ROOT]}"', written)
 
 
-def append_files(table: Table, paths: Sequence[str], reached: dict[str, str], what: str) -> int:
+def append_files(
+    table: Table, paths: Sequence[str], reached: dict[str, str], what: str, *, written: int | None = None
+) -> int:
     """Commit files together with properties that say how far they go; answers how many rows they have."""
-    return _append(table, _described(table, paths), reached, what)
+    return _append(table, _described(table, paths), reached, what, written)
 
 
-def _append(table: Table, files: Sequence[DataFile], reached: dict[str, str], what: str) -> int:
+def _append(table: Table, files: Sequence[DataFile], reached: dict[str, str], what: str, written: int | None) -> int:
+    rows = sum(file.record_count for file in files)
+    if written is not None and rows != written:
+        raise Failed(
+            f"Spark wrote {written} rows for {what}, and {rows} of them are to be found at {table.location()}; nothing "
+            "was changed. Every executor must see the lake at this path: use storage that they share with the driver"
+        )
+
     def change(transaction: Transaction, snapshot: UpdateSnapshot) -> None:
         transaction.set_properties(reached)
         with snapshot.merge_append() as producer:
@@ -330,7 +340,7 @@ def _append(table: Table, files: Sequence[DataFile], reached: dict[str, str], wh
                 producer.append_data_file(file)
 
     _commit(table, reached, change, what)
-    return sum(file.record_count for file in files)
+    return rows
 
 
 def replace(table: Table, old: Iterable[DataFile], paths: Sequence[str]) -> None:

@@ -40,6 +40,8 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings = dict(SETTINGS)
+    if "PYTHONPATH" in os.environ:  # what this process imports, workers of a cluster import too
+        settings["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]
     if master is None:
         settings["spark.master"] = os.environ.get("SPARK_MASTER", "local[*]")
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)

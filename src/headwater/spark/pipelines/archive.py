@@ -29,7 +29,7 @@ from headwater.spark.lake import (
     replace,
 )
 from headwater.spark.options import ReadOptions, read_options
-from headwater.spark.pipelines.attempts import attempt_of, teaching
+from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 from headwater.spark.reading import open_log
 from headwater.spark.served import connect
 from headwater.spark.spans import Extent, Log
@@ -162,9 +162,9 @@ class Archive:
         if after >= first:
             raise LostRace(f'"{root}" was archived up to {after} meanwhile, by another archive')
         with attempt_of(table, f"{first:020d}-{last:020d}") as attempt:
-            self._write(self._range(root, first, last), attempt)
+            written = self._write(self._range(root, first, last), attempt)
             paths = lake_files.written(attempt)
-            rows = append(table, paths, after, first, last)
+            rows = append(table, paths, after, first, last, written=written)
         lake_files.make_commit_durable(table)
         size = sum(file.bytes for file in archived_in(table, root).files if file.path in set(paths))
         seconds = (SystemClock().monotonic_us() - started_us) / SECOND_US
@@ -179,14 +179,9 @@ class Archive:
             failOnDataLoss=str(not self.options.skip_lost).lower(),
         ).load()
 
-    def _write(self, frame: DataFrame, attempt: str) -> None:
+    def _write(self, frame: DataFrame, attempt: str) -> int:
         with teaching(SKIP_LOST):
-            (
-                frame.withColumn("day", f.expr(DAY))
-                .sortWithinPartitions("day", "offset")
-                .write.partitionBy("day")
-                .parquet(attempt)
-            )
+            return write(frame.withColumn("day", f.expr(DAY)).sortWithinPartitions("day", "offset"), attempt)
 
     def leave_mark(self) -> None:
         """Tell the log how far it may forget."""

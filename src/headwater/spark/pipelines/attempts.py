@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as f
 
 from headwater import errors
 from headwater.errors import Failed, HeadwaterError
@@ -37,6 +39,13 @@ def teaching(advice: str = plan.ADVICE) -> Iterator[None]:
         name, said = found[-1]
         kind: type[HeadwaterError] = getattr(errors, name, HeadwaterError)
         raise (TaskFailedForNow if kind.retryable else TaskFailed)(said.replace(plan.ADVICE, advice)) from error
+
+
+def write(frame: DataFrame, attempt: str) -> int:
+    """Have Spark write Parquet into the folder of an attempt, by day; how many rows it wrote."""
+    written = Observation()
+    frame.observe(written, f.count(f.lit(1)).alias("rows")).write.partitionBy("day").parquet(attempt)
+    return int(written.get["rows"])
 
 
 @contextmanager

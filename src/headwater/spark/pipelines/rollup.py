@@ -30,7 +30,7 @@ from headwater.spark import lake_files
 from headwater.spark.history import table_of
 from headwater.spark.lake import NAMESPACE, PROPERTIES, Lake, LakeFile, append_files, existing_lake
 from headwater.spark.pipelines.archive import SESSION
-from headwater.spark.pipelines.attempts import attempt_of, teaching
+from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 
 ROLLUPS = "=rollup="
 """What names of such tables begin with; no root's table does."""
@@ -210,8 +210,9 @@ class Rollup:
     def _commit(self, rolled: DataFrame, reached: dict[str, str]) -> int:
         with attempt_of(self.table, "rollup") as attempt:
             ordered = rolled.repartition(1, "day").sortWithinPartitions("day", "window_start", "topic")
-            ordered.write.partitionBy("day").parquet(attempt)
-            rows = append_files(self.table, lake_files.written(attempt), reached, f'the rollup "{self.name}"')
+            written = write(ordered, attempt)
+            paths = lake_files.written(attempt)
+            rows = append_files(self.table, paths, reached, f'the rollup "{self.name}"', written=written)
         lake_files.make_commit_durable(self.table)
         return rows
 
