@@ -25,13 +25,13 @@ from pathlib import Path
 
 import msgspec
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
 import headwater
 from headwater.clock import SECOND_US, Clock, SystemClock
-from headwater.errors import Conflict, Malformed
+from headwater.errors import Conflict, Failed, Malformed
 from headwater.spark import lake_files
 from headwater.spark.history import SCHEMA, table_of
 from headwater.spark.lake import LakeFile
@@ -227,18 +227,25 @@ class Replay:
         """Have Spark put what is asked for in order, and note it as the plan."""
         place = f"{self._folder}/{MESSAGES}"
         by_topic = Over.partitionBy("topic").orderBy("offset").rowsBetween(Over.unboundedPreceding, 0)
+        written = Observation()
         with teaching():
             (
                 history.frame(self.spark, asked)
                 .withColumn("due", f.max(f.unix_micros("timestamp")).over(by_topic))
                 .repartitionByRange(*ORDER)
                 .sortWithinPartitions(*ORDER)
+                .observe(written, f.count(f.lit(1)).alias("rows"))
                 .write.option("maxRecordsPerFile", FILE_MESSAGES)
                 .mode("overwrite")
                 .parquet(place)
             )
         files = [_described(path) for path in lake_files.written(place)]
         plan = Plan(asked, bus_id, secrets.token_hex(8), tuple(file for file in files if file.rows))
+        if plan.messages != written.get["rows"]:
+            raise Failed(
+                f"Spark wrote {written.get['rows']} messages, and {plan.messages} of them are to be found in {place}: "
+                "every executor must see the checkpoint at this path; use storage that they share with the driver"
+            )
         self._note(plan)
         return plan
 
