@@ -157,6 +157,7 @@ class _Reader:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    await self._prepare()
                     self._more.clear()
                     found = self._poll(max)
                     if found is None:
@@ -166,6 +167,9 @@ class _Reader:
                     await self._more.wait()
         except TimeoutError:
             return []
+
+    async def _prepare(self) -> None:
+        """Do what is to be done before `poll` need not wait."""
 
     async def next(self, timeout_s: float | None = None) -> Message | None:
         """The next message, or None when the time has passed."""
@@ -261,7 +265,18 @@ class Reading(_Reader):
     def __init__(self, reading: ThreadReading) -> None:
         super().__init__(self._take)
         self._reading = reading
+        self._fetching: asyncio.Future[None] | None = None
         reading.add_waker(self._wake)
+
+    async def _prepare(self) -> None:
+        """What is in the lake is read in a thread, which goes on if nobody waits for it any more."""
+        while self._fetching is not None or not self._reading.look():
+            fetching = self._fetching = self._fetching or asyncio.ensure_future(asyncio.to_thread(self._reading.fetch))
+            try:
+                await asyncio.shield(fetching)
+            finally:
+                if fetching.done():
+                    self._fetching = None
 
     def _take(self, max: int) -> list[ThreadMessage] | None:
         found = self._reading.batch(max, 0)

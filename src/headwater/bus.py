@@ -14,11 +14,14 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import msgspec
+
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters, Place
 from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.rows import RowCommit
@@ -75,6 +78,7 @@ class Bus:
         folder: str | os.PathLike[str],
         config: Config | None = None,
         *,
+        lake: str | os.PathLike[str] | None = None,
         read_only: bool = False,
         files: Files | None = None,
         state: State | None = None,
@@ -82,6 +86,8 @@ class Bus:
     ) -> None:
         """`files`, `state` and `clock` are the doors through which tests bring in faults."""
         self.config = config or Config()
+        if lake is not None:
+            self.config = msgspec.structs.replace(self.config, lake=os.fspath(lake))
         self.folder = os.fspath(folder)
         self.is_read_only = read_only
         self._closed = False
@@ -99,6 +105,7 @@ class Bus:
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())
             self.id = self._identify()
+            self._history = self._open_history()
             self._streams = Streams(self._files, self.folder, seed, self.config, read_only=read_only)
             self._roots = Roots(
                 self._streams, self._state, self.config, self._clock, self._on_durable, self._events.trouble
@@ -173,6 +180,20 @@ class Bus:
             stored = self._files.secret(ID_BYTES).hex().encode()
             self._state.write({rows.IDENTITY: stored})  # durable with the first row that anybody waits for
         return (stored or b"").decode()
+
+    def _open_history(self) -> History | None:
+        """The lake, if there is one to be; it is opened when somebody reads that far back."""
+        if not self.config.lake:
+            return None
+        from headwater.spark.lake_history import LakeHistory
+
+        history = LakeHistory(self.config.lake, self.id, None if self.is_read_only else self._end_of)
+        history.check()
+        return history
+
+    def _end_of(self, root: str) -> int:
+        found = self._roots.get(root)
+        return 0 if found is None else found.stream.durable
 
     def _unarchived_from(self, root: str, needed: int) -> int:
         return min(needed, marks.unarchived_from(self._files, self.folder, root, needed))
@@ -465,7 +486,8 @@ class Bus:
         check_filter(filter, self.config)
         origin = _Answers(self._reply)
         reading = Reading(
-            self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave, upto
+            *(self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave),
+            *(upto, self._history),
         )
 
         def join() -> None:

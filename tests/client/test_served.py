@@ -57,6 +57,8 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "config",
         "folder",
         "on_batch",
+        "look",
+        "fetch",
         "on_early",
         "add_waker",
         "end",

@@ -22,6 +22,7 @@ from headwater.cli import (
     pipeline,
     pub,
     replay,
+    replaying,
     serve,
     sub,
     subs,
@@ -103,6 +104,7 @@ app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
+pipeline.app.command()(replaying.replay)
 app.add_typer(pipeline.app, name="pipeline")
 app.command()(keeping.purge)
 app.command()(keeping.backup)
