@@ -50,6 +50,9 @@ REPEATABLE = frozenset(
         wire.Extents,
         wire.Events,
         wire.DeadLetters,
+        wire.Mend,
+        wire.RedriveMended,
+        wire.DropMended,
         wire.ListClients,
         wire.ChangeRule,
         wire.ListRules,
@@ -57,7 +60,7 @@ REPEATABLE = frozenset(
 )
 """Requests that change nothing, or nothing more when they come twice."""
 
-LONG = frozenset((wire.Backup, wire.Purge, wire.CommitStage, wire.Redrive, wire.DropDeadLetters))
+LONG = frozenset((wire.Backup, wire.Purge, wire.CommitStage, wire.Redrive, wire.RedriveMended, wire.DropDeadLetters))
 """Requests that take as long as there is to do; they are given up with the connection alone."""
 
 
