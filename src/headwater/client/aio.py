@@ -401,11 +401,9 @@ class Bus:
         write = write_of(offsets, mended, write)
         if write is None:
             return cast(int, await self._ask(wire.Redrive(id=id, offsets=places_of(offsets))))
-        requests = mending(id, write, mended or ())
         try:
-            for request in requests:
-                await self._ask(request)
-            return await self.redrive_mended(id, write, [request.part for request in requests])
+            await self.mend(id, write, tuple(mended or ()))
+            return await self.redrive_mended(id, write)
         except HeadwaterError as error:
             if not error.retryable:
                 await self.drop_mended(id, write)
@@ -413,7 +411,8 @@ class Bus:
 
     async def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
         """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
-        await self._ask(wire.Mend(id=id, write=write, letters=tuple(letters), part=part))
+        for request in mending(id, write, letters, part):
+            await self._ask(request)
 
     async def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
         """Hand the letters that parts of a write have mended to their subscription again, once; drops the others."""

@@ -29,13 +29,14 @@ from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config, Connecting
 from headwater.delivery.dead_letters import Place
 from headwater.delivery.live import CLOSED_BY_USER, Policy, check_max
-from headwater.delivery.mending import check_letter, write_of
+from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import _text as text_of
 from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotFound, TimedOut
 from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.topics.name import root_of
 from headwater.topics.roots import Publish
 from headwater.wire import requests as wire
 from headwater.wire.batches import Deliver
@@ -385,11 +386,9 @@ class Bus:
         write = write_of(offsets, mended, write)
         if write is None:
             return cast(int, self._ask(wire.Redrive(id=id, offsets=places_of(offsets))))
-        requests = mending(id, write, mended or ())
         try:
-            for request in requests:
-                self._ask(request)
-            return self.redrive_mended(id, write, [request.part for request in requests])
+            self.mend(id, write, tuple(mended or ()))
+            return self.redrive_mended(id, write)
         except HeadwaterError as error:
             if not error.retryable:
                 self.drop_mended(id, write)
@@ -397,7 +396,8 @@ class Bus:
 
     def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
         """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
-        self._ask(wire.Mend(id=id, write=write, letters=tuple(letters), part=part))
+        for request in mending(id, write, letters, part):
+            self._ask(request)
 
     def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
         """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
@@ -713,20 +713,23 @@ def places_of(offsets: Collection[Place] | None) -> tuple[wire.Place, ...] | Non
     return None if offsets is None else tuple(offsets)
 
 
-def mending(id: str, write: str, letters: Iterable[DeadLetter]) -> list[wire.Mend]:
-    """Requests that mend letters, few enough in each; its part is its number."""
+def mending(id: str, write: str, letters: Iterable[DeadLetter], part: str) -> list[wire.Mend]:
+    """Requests that mend letters, few enough in each."""
     groups: list[list[DeadLetter]] = []
+    seen: set[Place] = set()
     size = LETTERS_BYTES
     for letter in letters:
         check_letter(letter, id)
+        place = (root_of(letter.topic), letter.offset)
+        if place in seen:
+            raise mended_twice(letter.topic, letter.offset)
+        seen.add(place)
         if size >= LETTERS_BYTES or len(groups[-1]) == wire.LETTERS_MAX:
             groups.append([])
             size = 0
         groups[-1].append(letter)
         size += len(letter.payload)
-    return [
-        wire.Mend(id=id, write=write, letters=tuple(group), part=str(number)) for number, group in enumerate(groups)
-    ]
+    return [wire.Mend(id=id, write=write, letters=tuple(group), part=part) for group in groups]
 
 
 def staged(item: Publish, producer: str, epoch: int, part: str) -> list[wire.Stage]:

@@ -31,7 +31,7 @@ from headwater.store.state import Rows, State
 from headwater.topics.name import is_utf8, root_of
 from headwater.topics.roots import Roots
 
-NAME_BYTES_MAX = 256
+NAME_BYTES_MAX = 512
 """Of a write, and of a part."""
 
 Contents = tuple[bytes, bytes | None, Headers]
@@ -96,7 +96,7 @@ class Mending:
                 row = MendedRow(payload, key, headers, letter.dead_at_us, now_us)
                 place = _key(number, write, part, stream, letter.offset)
                 if place in changed:
-                    raise _twice(letter.topic, letter.offset)
+                    raise mended_twice(letter.topic, letter.offset)
                 changed[place] = rows.pack(row)
             self._admit(number, id, len(changed))
             self._commit.write(changed)
@@ -124,7 +124,7 @@ class Mending:
                 stream, offset = rows.place_in(key)
                 dead = self._letter(number, id, stream, offset, row.dead_at_us)
                 if offset in copies.setdefault(stream, {}):
-                    raise _twice(dead.topic, offset)
+                    raise mended_twice(dead.topic, offset)
                 copies[stream][offset] = copy = _copy(id, offset, dead, row)
                 changed[rows.key_message(rows.DEAD, number, stream, offset)] = None
                 changed[rows.key_message(rows.COPY, number, stream, offset)] = rows.pack(copy)
@@ -220,7 +220,8 @@ def _gone(id: str, topic: str | None, offset: int, *, has_died_again: bool = Fal
     return NotFound(f'subscription "{id}" has no such dead letter {offset}{of}: {why}; read them again, then mend')
 
 
-def _twice(topic: str, offset: int) -> Malformed:
+def mended_twice(topic: str, offset: int) -> Malformed:
+    """What to say of a letter that occurs twice."""
     return Malformed(f'dead letter {offset} of "{topic}" was mended twice in this write; give each letter once')
 
 
