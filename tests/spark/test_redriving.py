@@ -160,18 +160,18 @@ def test_a_row_that_is_no_letter_is_refused(rows, says):
         (f"{LETTER}, key binary", '2 columns "key"'),
     ],
 )
-def test_a_frame_that_is_no_dead_letters_is_refused(schema, says):
+def test_a_frame_that_is_no_dead_letters_is_refused(spark, schema, says):
     with pytest.raises(Malformed, match=says):
         check_letters(columns(schema))
 
 
-def test_columns_of_the_table_that_say_nothing_here_may_stay_or_go():
+def test_columns_of_the_table_that_say_nothing_here_may_stay_or_go(spark):
     whole = LETTER.replace("payload binary", "payload string")
     check_letters(columns(f"{whole}, root string, timestamp timestamp, attempts int, errors array<string>"))
     check_letters(columns(LETTER))
 
 
-def test_a_mode_that_is_none_and_a_stream_are_refused():
+def test_a_mode_that_is_none_and_a_stream_are_refused(spark):
     schema = columns(LETTER)
     with pytest.raises(Malformed, match='use "publish", or "redrive"'):
         batch_writer({"url": URL, "mode": "append"}, schema, overwrite=False)

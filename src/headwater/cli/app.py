@@ -17,6 +17,7 @@ from headwater.cli import (
     bench,
     clients,
     dead,
+    dead_groups,
     demo,
     keeping,
     pipeline,
@@ -104,6 +105,7 @@ app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
 app.add_typer(pipeline.app, name="pipeline")
+pipeline.app.command()(dead_groups.dead_letters)
 app.command()(keeping.purge)
 app.command()(keeping.backup)
 app.command()(keeping.restore)
