@@ -23,6 +23,7 @@ from headwater.cli import (
     pipeline,
     pub,
     replay,
+    run,
     serve,
     sub,
     subs,
@@ -106,6 +107,7 @@ app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
 app.add_typer(pipeline.app, name="pipeline")
 pipeline.app.command()(dead_groups.dead_letters)
+pipeline.app.command()(run.run)
 app.command()(keeping.purge)
 app.command()(keeping.backup)
 app.command()(keeping.restore)
