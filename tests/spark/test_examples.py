@@ -20,8 +20,11 @@ from headwater.cli.app import app
 from headwater.clock import ManualClock
 from spark.served import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
+SLOW_S = 300
+"""On a busy machine each query takes long to start."""
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(SLOW_S)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
+HIVE = "spark.sql.catalogImplementation=hive"
 Invoke = Callable[..., None]
 
 
@@ -114,7 +117,7 @@ def test_declarative_pipelines_read_and_write_topics_once(server, tmp_path):
     with headwater.connect(server.url) as bus:
         for celsius in (b"20", b"31"), (b"40",):
             bus.publish_many([("home/attic/temp", one) for one in celsius])
-            pipelines = [str(Path(sys.executable).with_name("spark-pipelines")), "run"]
+            pipelines = [str(Path(sys.executable).with_name("spark-pipelines")), "run", "--conf", HIVE]
             done = subprocess.run(
                 pipelines, cwd=project, env=environment, capture_output=True, text=True, timeout=180, check=False
             )

@@ -17,14 +17,16 @@ from typer.testing import CliRunner, Result
 import headwater
 from headwater.cli import run as command
 from headwater.cli.app import app
+from headwater.cli.following import pause
 from headwater.errors import Disconnected, Malformed
 from headwater.spark.pipelines.run import Run, lag_of
 from headwater.spark.pipelines.troubles import trouble_of
 from spark.served import Server, wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
-Invoke = Callable[..., Result]
 SLOW_S = 300
+"""On a busy machine each query takes long to start."""
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(SLOW_S)]
+Invoke = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,20 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+class Interrupt:
+    """A pause in which the user presses Ctrl-C, some time after what they wait for is there."""
+
+    def __init__(self, is_there: Callable[[], bool]) -> None:
+        self._is_there = is_there
+        self._left = 8
+
+    def __call__(self, seconds: float) -> None:
+        pause(seconds)
+        self._left -= self._is_there()
+        if not self._left:
+            raise KeyboardInterrupt
+
+
 COPY = """
     def pipeline(run):
         numbers = run.stream("run/in", maxMessagesPerTrigger=40).selectExpr("'copy/out' as topic", "payload")
@@ -59,7 +75,7 @@ COPY = """
 """
 
 
-def test_it_goes_on_where_it_was_and_shows_each_micro_batch(invoke, server, tmp_path):
+def test_it_goes_on_where_it_was_and_runs_until_it_is_interrupted(spark, invoke, server, tmp_path, monkeypatch):
     file = written(tmp_path, COPY)
     with headwater.connect(server.url) as bus:
         bus.publish_many([("run/in", b"%d" % n) for n in range(100)])
@@ -73,7 +89,11 @@ def test_it_goes_on_where_it_was_and_shows_each_micro_batch(invoke, server, tmp_
         assert all(one["rows_per_s"] > 0 for one in shown if one["rows"])
         assert shown[0]["lag"] >= 60
         bus.publish("run/in", b"100")
-        assert "copy  batch 3  " in invoke(file, "--once", "--url", server.url).stdout
+        interrupt = Interrupt(lambda: len(list(bus.replay("copy/out"))) > 100)
+        monkeypatch.setattr(command, "pause", interrupt)
+        done = invoke(file, "--url", server.url)
+        assert (done.exit_code, spark.streams.active) == (130, [])
+        assert "copy  batch 3  1 rows" in done.stdout
         assert [message.payload for message in bus.replay("copy/out")] == [b"%d" % n for n in range(101)]
     assert (tmp_path / "headwater-checkpoints" / "mine" / "copy" / "offsets").is_dir()
 
@@ -193,7 +213,7 @@ def test_two_queries_of_one_name_are_refused(spark, tmp_path):
     run.stop()
 
 
-@pytest.mark.timeout(SLOW_S)
+@pytest.mark.soak
 def test_it_runs_until_it_is_told_to_stop_and_outlives_the_server(server, tmp_path):
     file = written(tmp_path, COPY.replace("run/", "live/").replace("copy/", "lived/"))
     words = ["run", str(file), "--url", server.url, "--master", "local[1]", "--checkpoints", str(tmp_path / "places")]

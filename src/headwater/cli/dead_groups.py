@@ -8,9 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from headwater.cli.options import Data, Json, Place, Url, place
+from headwater.cli.options import Data, Json, Url, place
 from headwater.cli.output import clock_time, console, emit, iso, payload_object, preview, remark, safe, say
-from headwater.cli.pipeline import Master, SparkLogs, running, source_of
+from headwater.cli.pipeline import Master, SparkLogs, check_source, running, source_of
 
 if TYPE_CHECKING:
     from headwater.spark.pipelines.dead_letters import Group
@@ -37,7 +37,8 @@ def dead_letters(
     and payload or payload_base64, up to 1 KiB of it).
     """
     at = place(data, url)
-    check_place(at)
+    if at.url is None:
+        check_source(at)
     with running(master, spark_logs, "headwater dead-letters") as spark:
         from headwater.spark.pipelines.dead_letters import grouped
 
@@ -53,15 +54,6 @@ def dead_letters(
     if found.groups_in_all > len(found.groups):
         remark(f"{found.groups_in_all - len(found.groups):,} smaller groups are not shown; --groups shows more")
     say((f"{found.letters_in_all:,} dead letters in {found.groups_in_all:,} groups", "dim"))
-
-
-def check_place(at: Place) -> None:
-    """That a folder holds a bus, before Spark is started for it."""
-    if at.url is None:
-        from headwater.store import folder as folders
-        from headwater.store.files import DiskFiles
-
-        folders.check(DiskFiles(), at.data)
 
 
 def _table(groups: tuple[Group, ...]) -> Table:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import asdict
 
-from headwater.cli.dead_groups import check_place
 from headwater.cli.following import pause
 from headwater.cli.options import Data, Json, Url, place
 from headwater.cli.output import emit, remark, safe, say, side
-from headwater.cli.pipeline import Master, SparkLogs, running, source_of
+from headwater.cli.pipeline import Master, SparkLogs, check_source, running, source_of
 from headwater.errors import Malformed
 
 if TYPE_CHECKING:
@@ -63,7 +62,8 @@ def run(
     at = place(data, url)
     given = _settings(settings or [])
     function = _function(file)
-    check_place(at)
+    if at.url is None:
+        check_source(at)
     with running(master, spark_logs, f"headwater {file.stem}") as spark:
         from headwater.spark.pipelines.run import Run, Supervision
 
