@@ -14,7 +14,7 @@ PYTEST_WORKERS ?= -n auto --maxprocesses=2 --dist loadgroup
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## publish, subscribe, fail, retry and resume before your eyes
+demo: $(INSTALLED) java ## publish, subscribe, fail, retry, resume, archive and query before your eyes
 	$(BIN)/headwater demo
 
 test: $(INSTALLED) java ## lint, formatting, types and tests

@@ -53,9 +53,12 @@ class Actor(ABC):
         self._is_running = True
         refused: Exception | None = None
         try:
-            self._handle(message)
-        except Exception as error:  # a supervisor that hands it back: to who told, once the mail is read
-            refused = error
+            self.receive(message)
+        except Exception as error:
+            try:
+                self._supervisor.on_failure(self, error)
+            except Exception as handed_back:  # to who told, once the mail is read
+                refused = handed_back
         while self._mail:
             try:
                 self._handle(self._mail.popleft())

@@ -164,21 +164,23 @@ class Desk:
         names = body.names
         if body.count != count or body.end != len(data):
             raise Malformed("the body contradicts what is said about it: its count, or its length")
-        if self._common_root(names) != root or (len(names) > 1 and len(set(names)) != len(names)):
-            raise Malformed(f'the topics of a body for "{root}" have to be topics of that root, each named once')
+        if self._common_root(names) != root:
+            raise Malformed(f'the topics of a body for "{root}" have to be topics of that root')
         if len(data) > config.message_bytes_max and body.longest() > config.message_bytes_max:
             raise self._too_large(body.longest())
         self._check_columns(body)
         number = self._sequence(producer, sequence if producer is not None else None)
         if may_join and count == 1 and producer is None and not body.columns:
-            part = Part(root, names, (body.payload(0),), ONE)
-            part.body, part.crc, part.columns, part.time_us = data, crc, body, body.time_span()[0]
+            part = Part(
+                root, names, (body.payload(0),), ONE, None, None, None, None, data, crc, body, body.time_span()[0]
+            )
             return item(names, [part], len(data) + MESSAGE_WEIGHT, None, 0, is_one=True), body
-        part = Part(root, body.topics, (), range(count))
+        topics = body.topics
+        part = Part(root, topics, (), range(count))
         if body.retain is not None:
             part.retain = list(map(bool, body.retain))
         part.body, part.crc, part.columns = data, crc, body
-        return item(body.topics, [part], len(data), producer, number, is_one=False), body
+        return item(topics, [part], len(data), producer, number, is_one=False), body
 
     def _check_columns(self, body: Body) -> None:
         low_us, high_us = body.time_span()

@@ -25,12 +25,12 @@ def command(*arguments: object) -> list[str]:
 
 
 def run(
-    *arguments: object, data: Path | None = None, stdin: bytes = b"", code: int = 0
+    *arguments: object, data: Path | None = None, stdin: bytes = b"", code: int = 0, timeout_s: int = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run it to its end, and expect an exit code."""
     environment = ENVIRONMENT if data is None else {**ENVIRONMENT, "HEADWATER_DATA": str(data)}
     done = subprocess.run(
-        command(*arguments), input=stdin, capture_output=True, env=environment, timeout=TIMEOUT_S, check=False
+        command(*arguments), input=stdin, capture_output=True, env=environment, timeout=timeout_s, check=False
     )
     result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
     assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"

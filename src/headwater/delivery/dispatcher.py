@@ -103,7 +103,15 @@ class Dispatcher:
         """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""
         if self._trees.is_empty:
             return
-        for listener, matched in self._listeners(batch.body.names):
+        names = batch.body.names
+        if len(names) == 1:
+            with self._tree_lock:
+                found = self._trees.match(names[0])
+            for listener in found:
+                if isinstance(listener, Live):
+                    listener.on_early(root, batch, None)
+            return
+        for listener, matched in self._listeners(names):
             if isinstance(listener, Live):
                 listener.on_early(root, batch, None if matched is None else batch.body.places_of(matched))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headwater.errors import HeadwaterError, Malformed
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.handshake import IN_USE
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ FRAME_BYTES_PER_S = 64 * 1024
 SHARES = 16
 """A publish counts so much among those in flight; one that nobody waits for counts 1, as a slow disk need not hold up
 what live subscriptions have at once."""
+REGISTERED = handshake.State.REGISTERED
 EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
 
 
@@ -119,9 +121,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frames: list[Frame]) -> None:
         if frames and self.session is not None:
-            if self.state is not handshake.State.REGISTERED:
+            if self.state is not REGISTERED:
                 raise Malformed(EARLY)
-            self._check(frames)
+            for frame in frames:
+                if frame.kind not in IN_USE:
+                    handshake.step(self.state, frame)
             self.session.tell(frames)
             return
         for place, frame in enumerate(frames):
@@ -136,11 +140,6 @@ class Connection(asyncio.BufferedProtocol):
                 if frames[place + 1 :]:
                     raise Malformed(EARLY)
                 return
-
-    def _check(self, frames: list[Frame]) -> None:
-        for frame in frames:
-            if frame.kind not in handshake.IN_USE:
-                handshake.step(self.state, frame)
 
     def eof_received(self) -> bool:
         return False

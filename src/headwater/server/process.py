@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import socket
@@ -26,6 +27,9 @@ from headwater.settings import Loaded
 
 log = Log("headwater.server.process")
 
+COLLECT_AFTER_OBJECTS = 20_000
+"""Objects that may be made, less those that were freed, until the youngest are looked at."""
+
 
 def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     """Serve until a signal comes; `announce` gets the URL once clients may come. The exit code."""
@@ -36,6 +40,17 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
         return runner.run(_serve(bus, loaded.serving, announce))
+
+
+def spare_the_collector() -> None:
+    """Have Python's garbage collector look at less, and less often.
+
+    What a server has loaded by now stays for good, and what passes through it is freed by its counts of references:
+    a walk over all of it would find nothing, and would hold up everybody for as long as it takes.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER_OBJECTS)
 
 
 def _loop_factory() -> Any:
@@ -56,6 +71,7 @@ async def _serve(bus: Bus, serving: Serving, announce: Callable[[str], None]) ->
             raise _unable_to_listen(error.__cause__, serving, is_socket=server.port != 0) from None
         raise
     signals.listen()
+    spare_the_collector()
     _warn_of_plain_text(serving)
     announce(server.url)
     notify("READY=1")

@@ -22,7 +22,7 @@ from headwater.server.connection import SHARES
 from headwater.store.batch import Batch
 from headwater.store.commit import Call
 from headwater.topics.root import Root
-from headwater.topics.roots import Part, Publish, Roots
+from headwater.topics.roots import Publish, Roots
 from headwater.wire.batches import Publish as PublishFrame
 from headwater.wire.batches import pack_published
 from headwater.wire.requests import pack_error
@@ -65,12 +65,6 @@ class Served(Publish):
     connection: Connection
     id: int
     is_quiet: bool
-
-    def __init__(
-        self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
-    ) -> None:
-        super().__init__(topics, parts, weight, producer, sequence, is_one)
-        self.is_quiet = False
 
     @property
     def share(self) -> int:

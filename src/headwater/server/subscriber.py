@@ -268,7 +268,10 @@ class LiveSubscriber(Subscriber):
         """Send a batch that is shown early, in the turn that brought it, if nothing is to be sent before it."""
         if self.is_rung or self._rest is not None or not self._may_send or batch.body.expiries is not None:
             return False
-        self._send_some(batch, places)
+        if self._credit_messages >= batch.header.count and self._credit_bytes >= len(batch.data):
+            self._send_batch(batch, places)
+        else:
+            self._send_some(batch, places)
         return True
 
     def _pump(self) -> None:

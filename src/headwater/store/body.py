@@ -39,10 +39,14 @@ ONE_HEAD = struct.Struct("<IIIIii")
 ONE_TAIL = struct.Struct("<iiqii")
 """and what is after them: index, time, and where the payload begins and ends."""
 ZEROS = bytes(8)
+FIRST = (0,)
+"""The index of a single message."""
 NAMES_CACHED_MAX = 64
 COLUMNS_CACHED_MAX = 256
 COLUMNS_CACHED_MESSAGES_MAX = 10_000
 PACKERS_MAX = 4096
+ORDERS_MAX = 64
+ORDERS_TOPICS_MAX = 10_000
 SELECTIONS_MAX = 64
 SELECTIONS_NAMES_MIN = 64
 
@@ -51,6 +55,9 @@ _names_cache: dict[bytes, tuple[str, ...]] = {}
 
 _columns_cache: dict[tuple[str, ...], tuple[bytes, int, bytes]] = {}
 """Encoded topic columns, for the same reason."""
+
+_orders: dict[int, bytes] = {}
+"""By number of topics: the index of a batch in which each has one message, in the order of the dictionary."""
 
 _selections: dict[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = {}
 """Which names of a dictionary a filter's test wants."""
@@ -181,7 +188,7 @@ class _Reader:
         start = self.at
         if offsets[0] != 0 or offsets[-1] < 0 or start + offsets[-1] > len(self.data):
             raise ValueError("a column's values end outside the body")
-        if count > 1 and any(map(int.__gt__, offsets, offsets[1:])):
+        if count > 1 and offsets != sorted(offsets):  # what is sorted is sorted again in one pass
             raise ValueError("a column's offsets decrease")
         self.at = (start + offsets[-1] + 7) & ~7
         return offsets, start
@@ -193,6 +200,7 @@ class Body:
     __slots__ = (
         "_headers",
         "_index",
+        "_is_each_once",
         "_keys",
         "_numbers",
         "_payloads",
@@ -220,8 +228,10 @@ class Body:
         reader = _Reader(data)
         self.names: tuple[str, ...] = _names(reader, topics)
         self._index: Sequence[int] = (index := reader.numbers("i", count, 4))
-        # A dictionary of one topic is the usual case, and its index is zeros.
-        if index.tobytes().strip(b"\0") and not 0 <= min(index) <= max(index) < topics:
+        raw = index.tobytes()
+        self._is_each_once = topics == count <= ORDERS_TOPICS_MAX and raw == _in_order(count)
+        # One topic, or each topic once: the usual cases are seen at a glance.
+        if not self._is_each_once and raw.strip(b"\0") and not 0 <= min(index) <= max(index) < topics:
             raise ValueError("a topic's index is outside the dictionary")
         self._times: Sequence[int] = reader.numbers("q", count, 8)
         self.expiries = reader.numbers("q", count, 8) if columns & EXPIRIES else None
@@ -248,7 +258,8 @@ class Body:
         raw = data[FIXED.size : ONE_HEAD.size + name_end]
         names = _names_cache.get(raw)
         self.names = names if names is not None else _remembered(raw, (raw[8:].decode(),))
-        self._index = (0,)
+        self._index = FIRST
+        self._is_each_once = True
         self._times = (time_us,)
         self.expiries = self.retain = self._keys = self._headers = None
         self._payloads = [0, length], start
@@ -266,6 +277,8 @@ class Body:
     @property
     def topics(self) -> Sequence[str]:
         """The topic of each message."""
+        if self._is_each_once:
+            return self.names
         if len(self.names) == 1:
             return self.names * self.count
         return list(map(self.names.__getitem__, self._index))
@@ -384,12 +397,28 @@ class Body:
 
 
 def _names(reader: _Reader, count: int) -> tuple[str, ...]:
-    offsets, start = reader.binary(count)
-    raw = reader.data[FIXED.size : start + offsets[-1]]
+    data, at = reader.data, reader.at
+    start = (at + 4 * count + 11) & ~7
+    end = start + int.from_bytes(data[at + 4 * count : at + 4 * count + 4], "little")
+    raw = data[at:end]
     known = _names_cache.get(raw)
-    if known is not None:
+    if known is not None and len(known) == count:
+        reader.at = (end + 7) & ~7
         return known
-    return _remembered(raw, tuple(reader.data[start + a : start + b].decode() for a, b in pairwise(offsets)))
+    offsets, start = reader.binary(count)
+    names = tuple(data[start + a : start + b].decode() for a, b in pairwise(offsets))
+    if len(set(names)) != count:
+        raise ValueError("a topic is twice in the dictionary")
+    return _remembered(raw, names)
+
+
+def _in_order(count: int) -> bytes:
+    found = _orders.get(count)
+    if found is None:
+        if len(_orders) >= ORDERS_MAX:
+            _orders.clear()
+        found = _orders[count] = array("i", range(count)).tobytes()
+    return found
 
 
 def _remembered(raw: bytes, names: tuple[str, ...]) -> tuple[str, ...]:

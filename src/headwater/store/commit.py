@@ -119,6 +119,7 @@ class Call(Item):
 
 T = TypeVar("T", bound=Item)
 R = TypeVar("R")
+A = TypeVar("A")
 
 
 class GroupCommit(Generic[T]):
@@ -147,6 +148,8 @@ class GroupCommit(Generic[T]):
         self._weight = 0
         self._busy = False
         self._handed_over = False
+        self._is_due = False
+        """Whether what is pending is to be committed as soon as the group before it is."""
         self._closed = False
         self._expected = 0
         """How many items the commit thread waits for, if it does."""
@@ -187,11 +190,11 @@ class GroupCommit(Generic[T]):
         with self._lock:
             self._add(item)
 
-    def enqueue_if(self, item: T, first: Callable[[], bool]) -> bool:
+    def enqueue_if(self, item: T, first: Callable[[T, A], bool], about: A) -> bool:
         """As `enqueue`, but only if there is room and `first` says so, which is called while nobody else can get a
-        place; it must not block."""
+        place; it must not block. Nobody waits for the item: it goes with the next that is due, or with a `kick`."""
         with self._lock:
-            if self._closed or self.is_full or not first():
+            if self._closed or self.is_full or not first(item, about):
                 return False
             self._append(item)
             return True
@@ -200,7 +203,7 @@ class GroupCommit(Generic[T]):
         """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is."""
         self.refuse_owner()
         with self._lock:
-            if self._busy or self._pending or self._closed:
+            if self._busy or self._is_due or self._closed:
                 return False
             self._append(item)
             self._busy = True
@@ -215,6 +218,7 @@ class GroupCommit(Generic[T]):
         self.refuse_owner()
         with self._lock:
             lead = not self._busy and item.is_waiting
+            self._is_due = bool(self._pending)
             if lead:
                 self._busy = True
         self._lead_or_wait(item, lead)
@@ -243,7 +247,13 @@ class GroupCommit(Generic[T]):
     def kick(self) -> None:
         """Have what was enqueued committed, without waiting for it."""
         with self._lock:
-            if not self._busy and self._pending:
+            self._move()
+
+    def _move(self) -> None:
+        """What is pending is due, and somebody is at it."""
+        if self._pending:
+            self._is_due = True
+            if not self._busy:
                 self._busy = True
                 self._wake_thread()
 
@@ -260,9 +270,7 @@ class GroupCommit(Generic[T]):
         self.refuse_owner()
         with self._lock:
             self._closed = True
-            if self._pending and not self._busy:
-                self._busy = True
-                self._wake_thread()
+            self._move()
             while self._busy:
                 self._idle.wait()
             self._work.notify_all()
@@ -278,10 +286,12 @@ class GroupCommit(Generic[T]):
         ):
             if self._closed:
                 break
+            self._move()
             self._room.wait()
         if self._closed:
             raise Closed(f"the {self._name} is closed; open it again to go on")
         self._append(item)
+        self._is_due = True
 
     def _append(self, item: T | Call) -> None:
         if self._on_add is not None and not isinstance(item, Call):
@@ -296,6 +306,7 @@ class GroupCommit(Generic[T]):
         with self._lock:
             group = self._pending
             self._pending = []
+            self._is_due = False
             if self._weight >= self._weight_max or len(group) >= self._items_max:
                 self._room.notify_all()
             self._weight = 0
@@ -321,7 +332,7 @@ class GroupCommit(Generic[T]):
     def _hand_over(self) -> None:
         """This thread is done; if somebody waits, the commit thread goes on."""
         with self._lock:
-            if self._pending:
+            if self._is_due:
                 self._wake_thread()
             else:
                 self._busy = False
@@ -350,7 +361,7 @@ class GroupCommit(Generic[T]):
                     log.critical("the %s was interrupted: %r", self._name, error)
                 with self._lock:
                     self._gather()
-                    if not self._pending:
+                    if not self._is_due:
                         self._handed_over = False
                         self._busy = False
                         self._idle.notify_all()

@@ -236,7 +236,7 @@ class Root:
 
     def _count(self, topics: Sequence[str], first_offset: int) -> None:
         count = len(topics)
-        if count == 1 or topics.count(topics[0]) == count:
+        if count == 1 or (topics[0] == topics[-1] and topics.count(topics[0]) == count):
             self._messages[topics[0]] += count
             self._last[topics[0]] = first_offset + count - 1
             return

@@ -336,19 +336,22 @@ class Roots:
         if not self._has_room or root.stream.failed is not None or not root.knows_all(columns.names):
             return False
 
-        def first() -> bool:
-            if self._hidden.any_of(root.name):
-                return False
-            offset = self._next[root.name] if self._shown.any_of(root.name) else root.stream.durable + 1
-            header = Header(
-                root.name, offset, columns.count, columns.time_span()[1], 0, None, 0, 0, 0, len(columns.data), part.crc
-            )
-            tell(root, Batch(header, columns.data, columns))
-            self._next[root.name] = offset + columns.count
-            item.is_shown = True
-            return True
+        return self.commit.enqueue_if(item, self._show_now, tell)
 
-        return self.commit.enqueue_if(item, first)
+    def _show_now(self, item: Publish, tell: Callable[[Root, Batch], None]) -> bool:
+        part = item.parts[0]
+        name, columns = part.root, part.columns
+        assert columns is not None
+        if self._hidden.any_of(name):
+            return False
+        root = self._roots[name]
+        offset = self._next[name] if self._shown.any_of(name) else root.stream.durable + 1
+        time_us, data = columns.time_span()[1], columns.data
+        header = Header(name, offset, columns.count, time_us, 0, None, 0, 0, 0, len(data), part.crc)
+        tell(root, Batch(header, data, columns))
+        self._next[name] = offset + columns.count
+        item.is_shown = True
+        return True
 
     def _note(self, item: Publish) -> None:
         passing = self._shown if item.is_shown else self._hidden

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import NoReturn
 
 import msgspec
 
@@ -23,7 +24,8 @@ from headwater.errors import Malformed, TooLarge
 
 HEADER = struct.Struct("<IBBHI")
 LENGTH_BYTES = 4
-FIXED_BYTES = HEADER.size - LENGTH_BYTES
+HEADER_BYTES = HEADER.size
+FIXED_BYTES = HEADER_BYTES - LENGTH_BYTES
 """What the length counts besides the payload."""
 
 
@@ -124,36 +126,39 @@ class FrameReader:
         return found
 
     def _split(self, data: memoryview, found: list[Frame]) -> None:
-        at, end = 0, len(data)
-        needed = LENGTH_BYTES
-        while end - at >= LENGTH_BYTES:
-            whole = self._whole(int.from_bytes(data[at : at + LENGTH_BYTES], "little"))
-            needed = HEADER.size
-            if end - at < needed:
-                break
-            _, kind, flags, zero, number = HEADER.unpack_from(data, at)
+        at, end, needed = 0, len(data), LENGTH_BYTES
+        while end - at >= HEADER_BYTES:
+            length, kind, flags, zero, number = HEADER.unpack_from(data, at)
             # Looked at before the payload is here: nobody gets to fill memory with a frame that will be refused.
+            if not FIXED_BYTES <= length <= self.bytes_max - LENGTH_BYTES:
+                self._refuse_length(length)
             if kind not in KNOWN:
                 raise Malformed(f"a frame of kind {kind} is not known here; see docs/protocol.md")
             if zero:
                 raise Malformed(f"a frame has {zero} where 0 has to be; see docs/protocol.md")
-            needed = whole
-            if end - at < needed:
+            whole = LENGTH_BYTES + length
+            if end - at < whole:
+                needed = whole
                 break
-            found.append(Frame(kind, flags, number, bytes(data[at + HEADER.size : at + whole])))
+            found.append(Frame(kind, flags, number, bytes(data[at + HEADER_BYTES : at + whole])))
             at += whole
-            needed = LENGTH_BYTES
         if at < end:
-            self._partial = bytearray(data[at:])
-            self._needed = needed
+            self._wait(data[at:], needed)
 
-    def _whole(self, length: int) -> int:
-        """How long a frame is, as a whole."""
+    def _wait(self, begun: memoryview, needed: int) -> None:
+        """For the rest of a frame, unless the little that has come is wrong."""
+        if LENGTH_BYTES <= len(begun) < HEADER_BYTES:
+            needed = HEADER_BYTES
+            length = int.from_bytes(begun[:LENGTH_BYTES], "little")
+            if not FIXED_BYTES <= length <= self.bytes_max - LENGTH_BYTES:
+                self._refuse_length(length)
+        self._partial = bytearray(begun)
+        self._needed = needed
+
+    def _refuse_length(self, length: int) -> NoReturn:
         if length < FIXED_BYTES:
             raise Malformed(f"a frame of length {length} is too short to be one")
-        if LENGTH_BYTES + length > self.bytes_max:
-            raise TooLarge(f"a frame of {LENGTH_BYTES + length} bytes is over the limit of {self.bytes_max}")
-        return LENGTH_BYTES + length
+        raise TooLarge(f"a frame of {LENGTH_BYTES + length} bytes is over the limit of {self.bytes_max}")
 
 
 def _alike(error: Malformed | TooLarge) -> Malformed | TooLarge:

@@ -1,4 +1,4 @@
-"""`headwater demo`: a house, a thermostat that fails, a process that is killed, and nothing lost."""
+"""`headwater demo`: a house, a thermostat that fails, processes that are killed, nothing lost; and Spark over it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ def demo(
     data: Annotated[
         str | None, typer.Option("--data", metavar="FOLDER", help="A new folder to keep; a temporary one if left out.")
     ] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="The same in a few seconds.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="The same with less to look at.")] = False,
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="End with Spark over it all, or before it.")] = True,
+    plot: Annotated[
+        str, typer.Option("--plot", metavar="FILE", help="Where the rollup's picture goes; nowhere if empty.")
+    ] = "headwater-demo.png",
 ) -> None:
-    """Show Headwater at work, in less than a minute. Ends with code 1 if anything that it promises does not hold."""
+    """Show Headwater at work, in less than two minutes. Ends with code 1 if anything that it promises does not hold."""
     from headwater.cli.demo.story import tell
     from headwater.cli.temporary import temporary_folder, temporary_place
     from headwater.store.files import DiskFiles
@@ -23,9 +27,9 @@ def demo(
     if data is not None:
         if DiskFiles().list(data):
             raise Malformed(f'"{data}" is not empty; let the demo have a new folder')
-        kept = tell(data, fast)
+        kept = tell(data, fast, spark, plot or None)
     else:
         with temporary_folder(temporary_place(), "headwater-demo") as folder:
-            kept = tell(f"{folder}/data", fast)
+            kept = tell(f"{folder}/data", fast, spark, plot or None)
     if not kept:
         raise typer.Exit(1)

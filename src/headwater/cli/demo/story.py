@@ -13,6 +13,7 @@ from rich.text import Text
 import headwater
 from headwater import Bus, Closed
 from headwater.cli.demo.house import ROOMS, House, Watcher
+from headwater.cli.demo.lake import archive_and_ask
 from headwater.cli.demo.served import serve
 from headwater.cli.demo.stage import Stage, meter
 from headwater.cli.demo.thermostat import (
@@ -35,7 +36,7 @@ LIMIT_S = 60.0
 KILLS = 3
 
 
-def tell(folder: str, fast: bool) -> bool:
+def tell(folder: str, fast: bool, with_spark: bool, picture: str | None) -> bool:
     """The whole story; answers whether everything held that has to."""
     stage = Stage()
     start = time.perf_counter()
@@ -49,6 +50,8 @@ def tell(folder: str, fast: bool) -> bool:
     serve(stage, folder, 60 if fast else 400)
     with headwater.open(folder) as bus:
         _look_round(stage, bus)
+        if with_spark:
+            archive_and_ask(stage, bus, folder, picture, 0.0 if fast else 4.0)
     stage.figure("the whole demo", f"{time.perf_counter() - start:.1f} s")
     return stage.end()
 

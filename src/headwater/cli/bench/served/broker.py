@@ -35,6 +35,11 @@ class Broker:
         """For whatever is measured beside it, on the same disk."""
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
     def resident_bytes(self) -> int:
         """Its memory, as the system counts it."""
         pages = self._read("statm").split()[1]
@@ -52,7 +57,7 @@ class Broker:
         return "127.0.0.1", self.port
 
     def _read(self, name: str) -> str:
-        file = DiskFiles().open(f"/proc/{self._process.pid}/{name}", write=False)
+        file = DiskFiles().open(f"/proc/{self.pid}/{name}", write=False)
         try:
             return file.pread(4096, 0).decode()
         finally:
@@ -107,6 +112,7 @@ def raise_files_max() -> None:
 
 
 async def _serve(folder: str, auth: str) -> None:
+    from headwater.server.process import spare_the_collector
     from headwater.server.server import Server
 
     with headwater.open(folder) as bus:
@@ -118,6 +124,7 @@ async def _serve(folder: str, auth: str) -> None:
             bus.acl.allow(USER, "admin", "#")
             for action in ("publish", "subscribe", "create"):
                 bus.acl.allow(USER, action, "#")
+        spare_the_collector()
         print(server.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         await server.stop()

@@ -17,6 +17,7 @@ from typing import cast
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import PAGE, RawFile, latencies_s, messages
 from headwater.cli.bench.served.broker import Broker
+from headwater.cli.bench.served.cores import APART, PLACES, placed
 from headwater.cli.bench.served.raw import Raw, check, connect, publish_frame
 from headwater.clock import SystemClock
 from headwater.wire import batches
@@ -27,45 +28,52 @@ ROOT = "latency"
 
 
 def measure(broker: Broker, seconds: float) -> Iterator[Figure]:
-    """p50 and p99, taken in turns with the echo and the sync."""
-    address = broker.address
-    frame = publish_frame(messages(1, ROOT)[:1], SystemClock().now_us())
-    quiet = publish_frame(messages(1, ROOT)[:1], SystemClock().now_us(), flags=batches.QUIET)
+    """p50 and p99, taken in turns with the echo and the sync: with a core for each end, and with both on one.
+
+    Left alone, the system puts a small echo on the core of its client and a broker, which has threads, on another: the
+    two would be compared by how long it takes to wake a core.
+    """
     command = [sys.executable, "-m", "headwater.cli.bench.served.latency"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:  # noqa: S603  (our own module)
         assert peer.stdout is not None
         assert peer.stdin is not None
         echo = connect(("127.0.0.1", int(peer.stdout.readline())))
         raw = RawFile(f"{broker.folder}/raw")
-        publisher = Raw(address)
-        publisher.publish(frame)
-        taken: dict[str, list[float]] = {"live": [], "durable": [], "echo": [], "sync": []}
-        with _Live(address) as live:
-            _turns(
-                taken,
-                seconds / 2,
-                live=lambda: live.one(publisher, quiet),
-                echo=lambda: _echo(echo, quiet),
-            )
-        echoes = taken["echo"]
-        for name, share in (("p50", 0.5), ("p99", 0.99)):
-            yield _figure(f"live, nobody waits, {name}", taken["live"], echoes, share, "echo")
-        taken["echo"] = []
-        with _Durable(address) as durable:
-            _turns(
-                taken,
-                seconds / 2,
-                durable=lambda: durable.one(publisher, frame),
-                echo=lambda: _echo(echo, frame),
-                sync=lambda: _timed(lambda: raw.append([PAGE])),
-            )
-        limit = [one + other for one, other in zip(sorted(taken["echo"]), sorted(taken["sync"]), strict=True)]
-        for name, share in (("p50", 0.5), ("p99", 0.99)):
-            yield _figure(f"durable, {name}", taken["durable"], limit, share, "echo + fdatasync")
+        publisher = Raw(broker.address)
+        publisher.publish(publish_frame(messages(1, ROOT)[:1], SystemClock().now_us()))
+        for place in PLACES:
+            with placed(place, broker.pid, peer.pid):
+                yield from _live(broker, publisher, echo, seconds / 4, place)
+                yield from _durable(broker, publisher, echo, raw, seconds / 4, place)
         raw.close()
         echo.close()
         publisher.close()
         peer.stdin.close()
+
+
+def _live(broker: Broker, publisher: Raw, echo: socket.socket, seconds: float, place: str) -> Iterator[Figure]:
+    frame = publish_frame(messages(1, ROOT)[:1], SystemClock().now_us(), flags=batches.QUIET)
+    taken: dict[str, list[float]] = {"live": [], "echo": []}
+    with _Live(broker.address) as live:
+        _turns(taken, seconds, live=lambda: live.one(publisher, frame), echo=lambda: _echo(echo, frame))
+    yield from _figures("live, nobody waits", place, taken["live"], taken["echo"], "echo")
+
+
+def _durable(
+    broker: Broker, publisher: Raw, echo: socket.socket, raw: RawFile, seconds: float, place: str
+) -> Iterator[Figure]:
+    frame = publish_frame(messages(1, ROOT)[:1], SystemClock().now_us())
+    taken: dict[str, list[float]] = {"durable": [], "echo": [], "sync": []}
+    with _Durable(broker.address) as durable:
+        _turns(
+            taken,
+            seconds,
+            durable=lambda: durable.one(publisher, frame),
+            echo=lambda: _echo(echo, frame),
+            sync=lambda: _timed(lambda: raw.append([PAGE])),
+        )
+    limit = [one + other for one, other in zip(sorted(taken["echo"]), sorted(taken["sync"]), strict=True)]
+    yield from _figures("durable", place, taken["durable"], limit, "echo + fdatasync")
 
 
 def _turns(taken: dict[str, list[float]], seconds: float, **calls: object) -> None:
@@ -77,10 +85,11 @@ def _turns(taken: dict[str, list[float]], seconds: float, **calls: object) -> No
             taken[name] += [call() for _ in range(TURNS)]  # type: ignore[operator]
 
 
-def _figure(name: str, taken: list[float], limit: list[float], share: float, raw_name: str) -> Figure:
-    value, raw = at_share(taken, share), at_share(limit, share)
-    goal = ("ratio ≤", 1.5) if share == 0.5 else None
-    return Figure(f"publish → delivered, {name}", "1 topic", value * 1e6, "µs", raw * 1e6, raw_name, goal)  # type: ignore[arg-type]
+def _figures(name: str, place: str, taken: list[float], limit: list[float], raw_name: str) -> Iterator[Figure]:
+    for at, share in (("p50", 0.5), ("p99", 0.99)):
+        value, raw = at_share(taken, share), at_share(limit, share)
+        goal = ("ratio ≤", 1.5) if at == "p50" and place == APART else None
+        yield Figure(f"publish → delivered, {name}, {at}", place, value * 1e6, "µs", raw * 1e6, raw_name, goal)  # type: ignore[arg-type]
 
 
 def at_share(taken: list[float], share: float) -> float:
