@@ -104,15 +104,19 @@ def test_a_failure_that_may_pass_starts_it_again_and_another_names_the_line(invo
     file = written(
         tmp_path,
         """
+        import os
         from pathlib import Path
         import headwater
+        from pyspark.sql.functions import udf
 
         def note(frame, batch):
             tries = Path("tries")
             count = len(tries.read_text()) if tries.exists() else 0
             tries.write_text("x" * (count + 1))
-            if count < 2:
+            if count == 0:
                 headwater.connect("headwater://127.0.0.1:9")
+            if count == 1:
+                frame.select(udf(lambda _: os.kill(os.getpid(), 9))("payload")).collect()
             raise KeyError("nothing " + "here")
 
         def pipeline(run):
@@ -125,7 +129,7 @@ def test_a_failure_that_may_pass_starts_it_again_and_another_names_the_line(invo
     assert done.exit_code == 2
     assert done.output.count("trying again in") == 2
     assert "Disconnected(503)" in done.output
-    assert "mine.py:11: KeyError: 'nothing here'" in done.output
+    assert "mine.py:15: KeyError: 'nothing here'" in done.output
     assert "Traceback" not in done.output
     assert waits == [1.0, 2.0]
 

@@ -31,6 +31,8 @@ from headwater.store.state import Rows, State
 from headwater.topics.name import is_utf8, root_of
 from headwater.topics.roots import Roots
 
+ATTEMPTS_MAX = 8
+"""How often all letters of a subscription may be mended before they are redriven, as by tasks that are tried again."""
 NAME_BYTES_MAX = 512
 """Of a write, and of a part."""
 
@@ -98,7 +100,7 @@ class Mending:
                 if place in changed:
                     raise mended_twice(letter.topic, letter.offset)
                 changed[place] = rows.pack(row)
-            self._admit(number, id, len(changed))
+            self._admit(number, id, changed)
             self._commit.write(changed)
 
         self._dispatcher.use(id, work)
@@ -160,16 +162,16 @@ class Mending:
         self._waiting.clear()
         self._commit.write(gone)
 
-    def _admit(self, number: int, id: str, count: int) -> None:
+    def _admit(self, number: int, id: str, changed: Rows) -> None:
         """QuotaExceeded (429) if more letters would wait, mended, than a subscription may have."""
-        limit = self._config.dead_letters_max
-        known = self._waiting.get(number)
-        if known is None or known + count > limit:  # of what was stored again since, the last counts
-            known = sum(1 for _ in self._state.scan(rows.key_u32(rows.MENDED, number)))
+        limit = ATTEMPTS_MAX * self._config.dead_letters_max
+        known, count = self._waiting.get(number), len(changed)
+        if known is None or known + count > limit:  # what is stored again is no more than it was
+            known = sum(1 for key, _ in self._state.scan(rows.key_u32(rows.MENDED, number)) if key not in changed)
         if known + count > limit:
             raise QuotaExceeded(
-                f'{known} mended letters of subscription "{id}" wait to be redriven, and dead_letters_max is {limit}; '
-                "redrive them first"
+                f'{known} mended letters of subscription "{id}" wait to be redriven, {ATTEMPTS_MAX} times '
+                "dead_letters_max; redrive or drop them first"
             )
         self._waiting[number] = known + count
 

@@ -18,8 +18,7 @@ from headwater.errors import Failed, HeadwaterError
 
 OURS = re.compile(r"headwater\.errors\.(\w+): (\w+\(\d+\): .*)")
 PASSING = re.compile(
-    r"Python worker exited unexpectedly|ExecutorLostFailure|FetchFailed|Python worker failed to connect back"
-    r"|Could not allocate|Connection reset"
+    r"Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure|FetchFailed"
 )
 """What Spark says when a machine or a process went away, and not the code."""
 RAISED = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
@@ -53,11 +52,14 @@ def trouble_of(error: BaseException, file: str) -> Trouble:
     if ours:
         kind = getattr(errors, ours[-1][0], None)
         return Trouble(ours[-1][1].strip(), kind is not None and kind.retryable)
+    gone = PASSING.search(whole)
+    if gone is not None:
+        return Trouble(gone[0], is_passing=True)
     there = _in_task(whole, file)
     if there is not None:
         return Trouble(there)
     if type(error).__module__.startswith(("pyspark.", "py4j.")):
-        return Trouble(_at(file, _line_here(error, file), _first(text)), PASSING.search(whole) is not None)
+        return Trouble(_at(file, _line_here(error, file), _first(text)))
     return Trouble(_at(file, _line_here(error, file), f"{type(error).__name__}: {text}"))
 
 
