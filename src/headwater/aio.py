@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from headwater.bus import Bus as ThreadBus
 from headwater.config import Config, Connecting
 from headwater.delivery.consumer import Consumer as ThreadConsumer
+from headwater.delivery.dead_letters import Place
 from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as ThreadLive
 from headwater.delivery.replay import After
@@ -411,11 +412,30 @@ class Bus:
         """Messages that a subscription gave up on."""
         return await self._run(self.threads.dead_letters, id)
 
-    async def redrive(self, id: str, offsets: Collection[int] | None = None) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many."""
-        return await self._run(self.threads.redrive, id, offsets)
+    async def redrive(
+        self,
+        id: str,
+        offsets: Collection[Place] | None = None,
+        *,
+        mended: Iterable[DeadLetter] | None = None,
+        write: str | None = None,
+    ) -> int:
+        """Hand dead letters to their subscription again, in order, as they are or `mended`; answers how many."""
+        return await self._run(self.threads.redrive, id, offsets, mended=mended, write=write)
 
-    async def drop_dead_letters(self, id: str, offsets: Collection[int] | None = None) -> int:
+    async def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
+        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
+        await self._run(self.threads.mend, id, write, letters, part=part)
+
+    async def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+        """Hand the letters that parts of a write have mended to their subscription again, once; drops the others."""
+        return await self._run(self.threads.redrive_mended, id, write, parts)
+
+    async def drop_mended(self, id: str, write: str) -> None:
+        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
+        await self._run(self.threads.drop_mended, id, write)
+
+    async def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""
         return await self._run(self.threads.drop_dead_letters, id, offsets)
 

@@ -23,6 +23,7 @@ from headwater.delivery.dead_letters import DeadLetters, Place
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
+from headwater.delivery.mending import Mending, write_of
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start, check_start, floor_for
@@ -132,6 +133,15 @@ class Bus:
                 self._desk, self._roots, self._state, self._rows, self.config, self._clock, self._events.trouble
             )
             self._dead_letters = DeadLetters(self._dispatcher, self._state)
+            self._mending = Mending(
+                self._dispatcher,
+                self._roots,
+                self._state,
+                self._rows,
+                self.config,
+                self._clock,
+                self._desk.contents,
+            )
             self._replies = Replies("embedded", self.config.requests_max)
             self._upkeep = Upkeep(
                 self._roots,
@@ -142,7 +152,7 @@ class Bus:
                 self.config,
                 self._clock,
                 self._events,
-                self._staging.expire,
+                self._expire,
                 self._unarchived_from,
             )
             if not read_only:
@@ -155,6 +165,11 @@ class Bus:
             if self._lock is not None:
                 self._lock.release()
             raise
+
+    def _expire(self) -> None:
+        """Drop what was prepared too long ago and never committed."""
+        self._staging.expire()
+        self._mending.expire()
 
     # Opening and closing
 
@@ -565,10 +580,43 @@ class Bus:
         self._check_open()
         return self._dead_letters.get(id, offset)
 
-    def redrive(self, id: str, offsets: Collection[Place] | None = None) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many."""
+    def redrive(
+        self,
+        id: str,
+        offsets: Collection[Place] | None = None,
+        *,
+        mended: Iterable[DeadLetter] | None = None,
+        write: str | None = None,
+    ) -> int:
+        """Hand dead letters to their subscription again, in order; answers how many.
+
+        With `mended`, those letters, as they now are: `[letter.mend(payload=…) for letter in bus.dead_letters(id)]`.
+        All of them or none; under the name of a `write` once, however often it is asked for.
+        """
         self._check_open(writes=True)
-        return self._dead_letters.redrive(id, offsets)
+        write = write_of(offsets, mended, write)
+        if write is None:
+            return self._dead_letters.redrive(id, offsets)
+        self._mending.mend(id, write, tuple(mended or ()), "")
+        return self._mending.redrive(id, write, ("",))
+
+    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
+        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
+        self._check_open(writes=True)
+        self._mending.mend(id, write, letters, part)
+
+    def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+        """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
+
+        Answers how many, however often it is asked.
+        """
+        self._check_open(writes=True)
+        return self._mending.redrive(id, write, parts)
+
+    def drop_mended(self, id: str, write: str) -> None:
+        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
+        self._check_open(writes=True)
+        self._mending.drop(id, write)
 
     def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""

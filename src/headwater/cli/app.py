@@ -17,12 +17,14 @@ from headwater.cli import (
     bench,
     clients,
     dead,
+    dead_groups,
     demo,
     keeping,
     pipeline,
     pub,
     replay,
     replaying,
+    run,
     serve,
     sub,
     subs,
@@ -106,6 +108,8 @@ app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
 pipeline.app.command()(replaying.replay)
 app.add_typer(pipeline.app, name="pipeline")
+pipeline.app.command()(dead_groups.dead_letters)
+pipeline.app.command()(run.run)
 app.command()(keeping.purge)
 app.command()(keeping.backup)
 app.command()(keeping.restore)
