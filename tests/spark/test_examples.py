@@ -108,7 +108,7 @@ def test_readings_are_joined_with_a_table(run, spark, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_declarative_pipelines_read_and_write_topics_once(server, tmp_path):
     project = copytree(EXAMPLES / "declarative", tmp_path / "project")
     spec = project / "spark-pipeline.yml"
@@ -119,7 +119,7 @@ def test_declarative_pipelines_read_and_write_topics_once(server, tmp_path):
             bus.publish_many([("home/attic/temp", one) for one in celsius])
             pipelines = [str(Path(sys.executable).with_name("spark-pipelines")), "run", "--conf", HIVE]
             done = subprocess.run(
-                pipelines, cwd=project, env=environment, capture_output=True, text=True, timeout=180, check=False
+                pipelines, cwd=project, env=environment, capture_output=True, text=True, timeout=400, check=False
             )
             assert done.returncode == 0, done.stderr
         found = [json.loads(message.payload)["celsius"] for message in bus.replay("alerts/home/attic/temp")]

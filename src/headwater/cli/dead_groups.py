@@ -37,8 +37,7 @@ def dead_letters(
     and payload or payload_base64, up to 1 KiB of it).
     """
     at = place(data, url)
-    if at.url is None:
-        check_source(at)
+    check_source(at)
     with running(master, spark_logs, "headwater dead-letters") as spark:
         from headwater.spark.pipelines.dead_letters import grouped
 

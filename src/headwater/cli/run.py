@@ -62,7 +62,7 @@ def run(
     at = place(data, url)
     given = _settings(settings or [])
     function = _function(file)
-    if at.url is None:
+    if at.url is None:  # a server that is away is waited for
         check_source(at)
     with running(master, spark_logs, f"headwater {file.stem}") as spark:
         from headwater.spark.pipelines.run import Run, Supervision

@@ -48,10 +48,9 @@ def trouble_of(error: BaseException, file: str) -> Trouble:
     if isinstance(error, HeadwaterError):
         return Trouble(_at(file, _line_here(error, file), str(error)), error.retryable)
     text, whole = str(error), _with_causes(error)
-    ours = OURS.findall(whole)
-    if ours:
-        kind = getattr(errors, ours[-1][0], None)
-        return Trouble(ours[-1][1].strip(), kind is not None and kind.retryable)
+    ours = said_by_us(whole)
+    if ours is not None:
+        return ours
     gone = PASSING.search(whole)
     if gone is not None:
         return Trouble(gone[0], is_passing=True)
@@ -61,6 +60,16 @@ def trouble_of(error: BaseException, file: str) -> Trouble:
     if type(error).__module__.startswith(("pyspark.", "py4j.")):
         return Trouble(_at(file, _line_here(error, file), _first(text)))
     return Trouble(_at(file, _line_here(error, file), f"{type(error).__name__}: {text}"))
+
+
+def said_by_us(text: str) -> Trouble | None:
+    """An error of ours in what Spark says, as a task or the planner raised it."""
+    found = OURS.findall(text)
+    if not found:
+        return None
+    name, said = found[-1]
+    kind: type[HeadwaterError] = getattr(errors, name, HeadwaterError)
+    return Trouble(said.strip(), kind.retryable)
 
 
 def _with_causes(error: BaseException) -> str:
