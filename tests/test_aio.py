@@ -75,7 +75,13 @@ def test_nack_retry_reject_and_dead_letters() -> None:
                 await again.reject("never")
             letters = await bus.dead_letters("s")
             assert [(letter.offset, letter.errors) for letter in letters] == [(1, ("ValueError: no", "never"))]
-            assert await bus.redrive("s") == 1
+            assert await bus.redrive("s", mended=[letters[0].mend(payload=b"2")], write="w") == 1
+            async with bus.subscribe("a/#", id="s") as sub:
+                assert (await sub.next(5)).payload == b"2"
+            await bus.mend("s", "w", letters)
+            assert await bus.redrive_mended("s", "w") == 1
+            await bus.drop_mended("s", "w")
+            assert await bus.redrive("s") == 0
 
     run(work())
 

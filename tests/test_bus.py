@@ -1562,6 +1562,8 @@ def test_redriven_messages_have_headers_that_say_where_they_came_from(bus: Bus) 
     assert message.headers == (
         ("mine", "kept"),
         ("headwater-dead-from", "s"),
+        ("headwater-dead-topic", "jobs/x"),
+        ("headwater-dead-offset", "1"),
         ("headwater-dead-attempts", "2"),
         ("headwater-dead-error", "no luck"),
     )
@@ -1569,7 +1571,7 @@ def test_redriven_messages_have_headers_that_say_where_they_came_from(bus: Bus) 
     message.reject("again")
     bus.redrive("s")
     (message,) = some(sub, 1)
-    assert len(message.headers) == 4
+    assert len(message.headers) == 6
     assert dict(message.headers)["headwater-dead-error"] == "again"
 
 

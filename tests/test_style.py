@@ -67,7 +67,7 @@ STOPWATCH_READS = {"time.perf_counter", "time.perf_counter_ns"}
 EVENT_LOOP_MODULES = {"asyncio", "selectors", "socket", "ssl", "uvloop"}
 HEAVY_MODULES = set(
     """
-    pyspark fastapi nicegui cryptography pyarrow pandas typer rich zstandard uvloop
+    pyspark fastapi nicegui cryptography pyarrow pyiceberg pandas typer rich zstandard uvloop
     """.split()
 )
 

@@ -83,6 +83,7 @@ __all__ = [
 def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> Bus:
     """A bus on a folder that this process then owns; ":memory:" for one without a disk.
 
+    With lake="var/lake", replay and follow reach back to what was archived there and is in the log no more.
     With read_only=True it may be opened beside its owner, to look at topics, history and subscriptions.
     """
     from headwater.bus import Bus

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from headwater.bus import Bus as ThreadBus
 from headwater.config import Config, Connecting
 from headwater.delivery.consumer import Consumer as ThreadConsumer
+from headwater.delivery.dead_letters import Place
 from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as ThreadLive
 from headwater.delivery.replay import After
@@ -157,6 +158,7 @@ class _Reader:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    await self._prepare()
                     self._more.clear()
                     found = self._poll(max)
                     if found is None:
@@ -166,6 +168,9 @@ class _Reader:
                     await self._more.wait()
         except TimeoutError:
             return []
+
+    async def _prepare(self) -> None:
+        """Do what is to be done before `poll` need not wait."""
 
     async def next(self, timeout_s: float | None = None) -> Message | None:
         """The next message, or None when the time has passed."""
@@ -261,7 +266,18 @@ class Reading(_Reader):
     def __init__(self, reading: ThreadReading) -> None:
         super().__init__(self._take)
         self._reading = reading
+        self._fetching: asyncio.Future[None] | None = None
         reading.add_waker(self._wake)
+
+    async def _prepare(self) -> None:
+        """What is in the lake is read in a thread, which goes on if nobody waits for it any more."""
+        while self._fetching is not None or not self._reading.look():
+            fetching = self._fetching = self._fetching or asyncio.ensure_future(asyncio.to_thread(self._reading.fetch))
+            try:
+                await asyncio.shield(fetching)
+            finally:
+                if fetching.done():
+                    self._fetching = None
 
     def _take(self, max: int) -> list[ThreadMessage] | None:
         found = self._reading.batch(max, 0)
@@ -396,11 +412,30 @@ class Bus:
         """Messages that a subscription gave up on."""
         return await self._run(self.threads.dead_letters, id)
 
-    async def redrive(self, id: str, offsets: Collection[int] | None = None) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many."""
-        return await self._run(self.threads.redrive, id, offsets)
+    async def redrive(
+        self,
+        id: str,
+        offsets: Collection[Place] | None = None,
+        *,
+        mended: Iterable[DeadLetter] | None = None,
+        write: str | None = None,
+    ) -> int:
+        """Hand dead letters to their subscription again, in order, as they are or `mended`; answers how many."""
+        return await self._run(self.threads.redrive, id, offsets, mended=mended, write=write)
 
-    async def drop_dead_letters(self, id: str, offsets: Collection[int] | None = None) -> int:
+    async def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
+        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
+        await self._run(self.threads.mend, id, write, letters, part=part)
+
+    async def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+        """Hand the letters that parts of a write have mended to their subscription again, once; drops the others."""
+        return await self._run(self.threads.redrive_mended, id, write, parts)
+
+    async def drop_mended(self, id: str, write: str) -> None:
+        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
+        await self._run(self.threads.drop_mended, id, write)
+
+    async def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""
         return await self._run(self.threads.drop_dead_letters, id, offsets)
 

@@ -14,12 +14,16 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import msgspec
+
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters, Place
 from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
+from headwater.delivery.mending import Mending, write_of
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start, check_start, floor_for
@@ -75,6 +79,7 @@ class Bus:
         folder: str | os.PathLike[str],
         config: Config | None = None,
         *,
+        lake: str | os.PathLike[str] | None = None,
         read_only: bool = False,
         files: Files | None = None,
         state: State | None = None,
@@ -82,6 +87,8 @@ class Bus:
     ) -> None:
         """`files`, `state` and `clock` are the doors through which tests bring in faults."""
         self.config = config or Config()
+        if lake is not None:
+            self.config = msgspec.structs.replace(self.config, lake=os.fspath(lake))
         self.folder = os.fspath(folder)
         self.is_read_only = read_only
         self._closed = False
@@ -99,6 +106,7 @@ class Bus:
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())
             self.id = self._identify()
+            self._history = self._open_history()
             self._streams = Streams(self._files, self.folder, seed, self.config, read_only=read_only)
             self._roots = Roots(
                 self._streams, self._state, self.config, self._clock, self._on_durable, self._events.trouble
@@ -125,6 +133,15 @@ class Bus:
                 self._desk, self._roots, self._state, self._rows, self.config, self._clock, self._events.trouble
             )
             self._dead_letters = DeadLetters(self._dispatcher, self._state)
+            self._mending = Mending(
+                self._dispatcher,
+                self._roots,
+                self._state,
+                self._rows,
+                self.config,
+                self._clock,
+                self._desk.contents,
+            )
             self._replies = Replies("embedded", self.config.requests_max)
             self._upkeep = Upkeep(
                 self._roots,
@@ -135,7 +152,7 @@ class Bus:
                 self.config,
                 self._clock,
                 self._events,
-                self._staging.expire,
+                self._expire,
                 self._unarchived_from,
             )
             if not read_only:
@@ -148,6 +165,11 @@ class Bus:
             if self._lock is not None:
                 self._lock.release()
             raise
+
+    def _expire(self) -> None:
+        """Drop what was prepared too long ago and never committed."""
+        self._staging.expire()
+        self._mending.expire()
 
     # Opening and closing
 
@@ -173,6 +195,20 @@ class Bus:
             stored = self._files.secret(ID_BYTES).hex().encode()
             self._state.write({rows.IDENTITY: stored})  # durable with the first row that anybody waits for
         return (stored or b"").decode()
+
+    def _open_history(self) -> History | None:
+        """The lake, if there is one to be; it is opened when somebody reads that far back."""
+        if not self.config.lake:
+            return None
+        from headwater.spark.lake_history import LakeHistory
+
+        history = LakeHistory(self.config.lake, self.id, None if self.is_read_only else self._end_of)
+        history.check()
+        return history
+
+    def _end_of(self, root: str) -> int:
+        found = self._roots.get(root)
+        return 0 if found is None else found.stream.durable
 
     def _unarchived_from(self, root: str, needed: int) -> int:
         return min(needed, marks.unarchived_from(self._files, self.folder, root, needed))
@@ -465,7 +501,8 @@ class Bus:
         check_filter(filter, self.config)
         origin = _Answers(self._reply)
         reading = Reading(
-            self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave, upto
+            *(self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave),
+            *(upto, self._history),
         )
 
         def join() -> None:
@@ -543,10 +580,43 @@ class Bus:
         self._check_open()
         return self._dead_letters.get(id, offset)
 
-    def redrive(self, id: str, offsets: Collection[Place] | None = None) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many."""
+    def redrive(
+        self,
+        id: str,
+        offsets: Collection[Place] | None = None,
+        *,
+        mended: Iterable[DeadLetter] | None = None,
+        write: str | None = None,
+    ) -> int:
+        """Hand dead letters to their subscription again, in order; answers how many.
+
+        With `mended`, those letters, as they now are: `[letter.mend(payload=…) for letter in bus.dead_letters(id)]`.
+        All of them or none; under the name of a `write` once, however often it is asked for.
+        """
         self._check_open(writes=True)
-        return self._dead_letters.redrive(id, offsets)
+        write = write_of(offsets, mended, write)
+        if write is None:
+            return self._dead_letters.redrive(id, offsets)
+        self._mending.mend(id, write, tuple(mended or ()), "")
+        return self._mending.redrive(id, write, ("",))
+
+    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
+        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
+        self._check_open(writes=True)
+        self._mending.mend(id, write, letters, part)
+
+    def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+        """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
+
+        Answers how many, however often it is asked.
+        """
+        self._check_open(writes=True)
+        return self._mending.redrive(id, write, parts)
+
+    def drop_mended(self, id: str, write: str) -> None:
+        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
+        self._check_open(writes=True)
+        self._mending.drop(id, write)
 
     def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""

@@ -148,6 +148,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retention_interval_s: float = 60.0
     """How often age is looked at; bytes are looked at whenever a segment rolls."""
 
+    # History
+    lake: str = ""
+    """The lake of this bus, a folder or catalog:NAME: replay and follow read there what retention has deleted."""
+
     # Retained messages
     retained_per_root_max: int = 1_000_000
     """A publish that would retain one more topic: QuotaExceeded (429)."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol, overload
 import msgspec
 
 from headwater.clock import to_datetime
-from headwater.errors import Conflict
+from headwater.errors import Conflict, Malformed
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values in order; a name may occur more than once. `dict(headers)` keeps the last."""
@@ -223,3 +223,12 @@ class DeadLetter(msgspec.Struct, frozen=True):
     def dead_at(self) -> datetime:
         """When the subscription gave up on it, UTC."""
         return to_datetime(self.dead_at_us)
+
+    def mend(self, **contents: Any) -> DeadLetter:
+        """The same letter with another payload, key or headers, for `bus.redrive(id, mended=[…])`."""
+        wrong = contents.keys() - {"payload", "key", "headers"}
+        if wrong:
+            raise Malformed(f'"{min(wrong)}" of a dead letter cannot be mended; its payload, key and headers can')
+        headers = contents.get("headers", self.headers)
+        contents["headers"] = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
+        return msgspec.structs.replace(self, **contents)

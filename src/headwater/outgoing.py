@@ -317,6 +317,12 @@ class Desk:
         item.is_delayed, item.is_plain = True, False
         return item
 
+    def contents(self, payload: bytes, key: bytes | None, headers: GivenHeaders) -> tuple[bytes, bytes | None, Headers]:
+        """What a message says, checked."""
+        payload = payload if type(payload) is bytes else self._bytes("payload", payload)
+        self._check_lengths((payload,))
+        return payload, None if key is None else self._key(key), self._headers(headers)
+
     def released(
         self,
         topic: str,

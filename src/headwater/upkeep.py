@@ -183,7 +183,8 @@ class Upkeep:
         before = stream.first_offset
         self._roots.checkpoint()
         first = stream.trim(upto)
-        self._state.write(root.forget_purges())
+        if not self._config.lake:  # there, what was purged may come to light again
+            self._state.write(root.forget_purges())
         if first > max(needed, before):
             self._events.add(
                 "retention",

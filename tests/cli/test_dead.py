@@ -33,6 +33,15 @@ def test_dead_letters_are_listed_and_shown_with_their_errors_beside_the_owner(da
             assert "cannot: \\x1b[0m" in shown
 
 
+def test_a_dead_letter_is_redriven_with_another_payload(data: Path):
+    (done,) = objects("dead", "redrive", "worker", 2, "--payload", "mended", data=data)
+    assert done == {"id": "worker", "redriven": 1}
+    with headwater.open(data) as bus, bus.subscribe("jobs/#", id="worker") as sub:
+        (message,) = sub.batch(10, 1)
+        assert (message.offset, message.payload, message.key) == (2, b"mended", b"k")
+        assert [letter.offset for letter in bus.dead_letters("worker")] == [1, 3]
+
+
 def test_dead_letters_are_redriven_and_dropped(data: Path):
     assert objects("dead", "redrive", "worker", 1, data=data) == [{"id": "worker", "redriven": 1}]
     assert objects("dead", "drop", "worker", 2, data=data) == [{"id": "worker", "dropped": 1}]

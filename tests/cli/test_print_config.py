@@ -30,7 +30,8 @@ def test_every_setting_has_a_line_that_describes_it():
 
 def test_print_config_shows_every_setting_and_where_it_came_from(elsewhere: Path):
     (elsewhere / "headwater.toml").write_text('keepalive_s = "5s"\n[retention_roots.home]\nbytes = "1GiB"\n')
-    rows = {row["setting"]: row for row in objects("serve", "--print-config", "--port", "5", data=elsewhere / "d")}
+    flags = ("--port", "5", "--lake", "the lake")
+    rows = {row["setting"]: row for row in objects("serve", "--print-config", *flags, data=elsewhere / "d")}
     assert set(rows) == {*known(), "retention_roots.home.bytes"}
     assert rows["port"] == {
         "setting": "port",
@@ -40,6 +41,7 @@ def test_print_config_shows_every_setting_and_where_it_came_from(elsewhere: Path
         "from": "--port",
         "description": "0: one that is free.",
     }
+    assert (rows["lake"]["value"], rows["lake"]["from"]) == ("the lake", "--lake")
     assert (rows["keepalive_s"]["source"], rows["keepalive_s"]["from"]) == ("file", "headwater.toml")
     assert (rows["data"]["source"], rows["data"]["from"]) == ("environment", "HEADWATER_DATA")
     assert (rows["host"]["source"], rows["host"]["value"]) == ("default", "127.0.0.1")

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import headwater
@@ -57,6 +58,8 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "config",
         "folder",
         "on_batch",
+        "look",
+        "fetch",
         "on_early",
         "add_waker",
         "end",
@@ -157,6 +160,34 @@ def test_a_message_that_fails_comes_again_and_dies_in_the_end(bus: Bus) -> None:
     sub.next(WAIT_S).reject("never")
     assert bus.drop_dead_letters("x", [1]) == 1
     assert bus.dead_letters("x") == []
+
+
+def test_mended_letters_are_redriven_in_order_and_a_write_once(bus: Bus) -> None:
+    bus.publish_many([("a/b", b"%d" % n) for n in range(2500)])
+    sub = bus.subscribe("a/#", id="x", start="earliest", order="none", max_in_flight=5000)
+    count = 0
+    while count < 2500:
+        for message in sub.batch(100, WAIT_S):
+            message.reject("no")
+            count += 1
+    letters = bus.dead_letters("x")
+    mended = [letter.mend(payload=b"m" + letter.payload, headers={"by": "hand"}) for letter in reversed(letters)]
+    with pytest.raises(NotFound):  # in the last of several requests: nothing has changed
+        bus.redrive("x", mended=[*mended, msgspec.structs.replace(letters[0], offset=9999)])
+    with pytest.raises(Malformed, match="twice"):
+        bus.redrive("x", mended=[*mended, letters[-1]])
+    assert len(bus.dead_letters("x")) == 2500
+    for _ in range(2):
+        assert bus.redrive("x", mended=mended, write="w") == 2500
+    found: list[Any] = []
+    while len(found) < 2500:
+        found += sub.batch(1000, WAIT_S)
+    assert [message.payload for message in found] == [b"m%d" % n for n in range(2500)]
+    sub.ack(found)
+    assert bus.redrive("x", mended=mended, write="w") == 2500
+    assert sub.next(0.05) is None
+    with pytest.raises(NotFound, match="read them again"):
+        bus.redrive("x", mended=mended)
 
 
 def test_what_fails_takes_back_what_was_handed_out_after_it(bus: Bus) -> None:

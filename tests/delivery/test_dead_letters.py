@@ -9,7 +9,7 @@ import pytest
 
 import headwater
 from headwater import Bus, Config, Conflict, ManualClock, NotFound
-from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, DeadLetters
+from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, OFFSET, TOPIC, DeadLetters
 from headwater.store.state import MemoryState
 
 pytestmark = pytest.mark.timeout(30)
@@ -131,7 +131,7 @@ def test_the_headers_say_where_it_came_from_and_are_not_repeated(bus: Bus, lette
         message.reject(error)
     letters.redrive("s", None)
     (message,) = sub.batch(10, 0)
-    assert message.headers == ((FROM, "s"), (ATTEMPTS, "1"), (ERROR, "second"))
+    assert message.headers == ((FROM, "s"), (TOPIC, "a/1"), (OFFSET, "1"), (ATTEMPTS, "1"), (ERROR, "second"))
 
 
 def test_dropping_forgets_them_and_counts(bus: Bus, letters: DeadLetters) -> None:

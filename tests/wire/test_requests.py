@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from headwater import errors
 from headwater.clock import to_datetime
 from headwater.errors import Gap, HeadwaterError, Malformed, NotFound, TooLarge
+from headwater.message import DeadLetter
 from headwater.store.body import encode_body
 from headwater.wire import requests
 from headwater.wire.frame import Frame, FrameReader, Kind
@@ -45,6 +46,19 @@ BY_TYPE: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (requests.Micros, st.integers(0, requests.TIME_US_MAX)),
     (requests.Seconds, st.floats(0, requests.SECONDS_MAX)),
 ]
+LETTER = st.builds(
+    DeadLetter,
+    TEXT,
+    TEXT,
+    U64,
+    st.binary(max_size=4),
+    U64,
+    st.none() | st.binary(max_size=4),
+    st.lists(st.tuples(TEXT, TEXT), max_size=2).map(tuple),
+    U64,
+    st.lists(TEXT, max_size=2).map(tuple),
+    U64,
+)
 BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "Subscribe.options": st.dictionaries(st.sampled_from(sorted(requests.OPTION_NAMES)), OPTION),
     "Subscribe.start": st.sampled_from(["earliest", "latest"]) | U64,
@@ -56,6 +70,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "Delay.headers": st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
     "DeadLetters.offset": st.none() | PLACE,
     "Redrive.offsets": st.none() | st.lists(PLACE, max_size=4).map(tuple),
+    "Mend.letters": st.lists(LETTER, max_size=2).map(tuple),
     "DropDeadLetters.offsets": st.none() | st.lists(PLACE, max_size=4).map(tuple),
     "Stage.count": st.just(2),
     "Stage.body": st.just(BODY),
@@ -103,6 +118,7 @@ def smallest(struct: type[Request]) -> dict[str, Any]:
                 "body": BODY,
                 "parts": [],
                 "archived": {},
+                "letters": [],
                 "paused": True,
                 "payload": b"",
             }

@@ -17,11 +17,14 @@ from headwater.cli import (
     bench,
     clients,
     dead,
+    dead_groups,
     demo,
     keeping,
     pipeline,
     pub,
     replay,
+    replaying,
+    run,
     serve,
     sub,
     subs,
@@ -103,6 +106,9 @@ app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
+pipeline.app.command()(replaying.replay)
+pipeline.app.command()(dead_groups.dead_letters)
+pipeline.app.command()(run.run)
 app.add_typer(pipeline.app, name="pipeline")
 app.command()(keeping.purge)
 app.command()(keeping.backup)

@@ -86,12 +86,23 @@ def show(
 
 @app.command()
 def redrive(
-    id: Id, offsets: Offsets = None, all: All = False, data: Data = None, url: Url = None, json: Json = False
+    id: Id,
+    offsets: Offsets = None,
+    all: All = False,
+    payload: Annotated[str | None, typer.Option("--payload", help="Mended: with this text instead.")] = None,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
 ) -> None:
     """Hand dead letters to their subscription again, in order, and to no other."""
     _check(offsets, all)
     with own(data, url) as bus:
-        count = bus.redrive(id, offsets or None)
+        if payload is None:
+            count = bus.redrive(id, offsets or None)
+        else:
+            letters = [bus.dead_letter(id, offset) for offset in offsets] if offsets else bus.dead_letters(id)
+            new = payload.encode(errors="surrogateescape")
+            count = bus.redrive(id, mended=[letter.mend(payload=new) for letter in letters])
     _done(id, "redriven", count, offsets, json)
 
 

@@ -34,6 +34,15 @@ Url = Annotated[
         show_default=False,
     ),
 ]
+Lake = Annotated[
+    str | None,
+    typer.Option(
+        "--lake",
+        metavar="DIR",
+        help="The lake of the folder: what is archived there is read too. Or set HEADWATER_LAKE.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="For machines: JSON, one object a line.")]
 Hex = Annotated[bool, typer.Option("--hex", help="Show payloads in hexadecimal, also those that are text.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Write payloads only, byte for byte, each followed by a newline.")]
@@ -71,10 +80,19 @@ def own(data: str | None, url: str | None) -> headwater.Bus:
     return headwater.open(at.data) if at.url is None else connect(at.url)
 
 
-def look(data: str | None, url: str | None) -> headwater.Bus:
+def look(data: str | None, url: str | None, lake: str | None = None) -> headwater.Bus:
     """The bus on a folder, to look at it, also while another process owns it; or that of a server."""
     at = place(data, url)
-    return headwater.open(at.data, read_only=True) if at.url is None else connect(at.url)
+    if at.url is None:
+        return headwater.open(at.data, read_only=True, lake=lake)
+    if lake is not None:
+        raise Malformed("--lake is for a folder; a server that has a lake reads it by itself (serve --lake)")
+    return connect(at.url)
+
+
+def lake_of(lake: str | None, url: str | None) -> str | None:
+    """The lake that was named, by the flag or, for a folder, by the environment."""
+    return lake if lake is not None or url is not None else os.environ.get("HEADWATER_LAKE") or None
 
 
 def connect(url: str) -> headwater.Bus:

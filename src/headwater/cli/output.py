@@ -121,13 +121,18 @@ def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
         return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
 
 
+def payload_object(payload: bytes) -> dict[str, str]:
+    """A payload for machines: as text, or as Base64 if it is none."""
+    return _text_or_base64("payload", payload)
+
+
 def message_object(message: Message | DeadLetter) -> dict[str, Any]:
     """A message for machines."""
     found: dict[str, Any] = {
         "topic": message.topic,
         "offset": message.offset,
         "time": iso(message.timestamp),
-        **_text_or_base64("payload", message.payload),
+        **payload_object(message.payload),
         "headers": message.headers,
     }
     if message.key is not None:

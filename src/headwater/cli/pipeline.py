@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwater.spark.pipelines.archive import Archive, Compacted, Step
     from headwater.spark.pipelines.rollup import Rolled
 
-app = typer.Typer(help="Jobs on Spark over topics: archive them, roll them up.", no_args_is_help=True)
+app = typer.Typer(help="Jobs on Spark over topics: archive them, roll them up, replay them.", no_args_is_help=True)
 
 LakeDir = Annotated[
     str,

@@ -10,7 +10,7 @@ import typer
 
 from headwater import Bus, Message
 from headwater.cli.following import Follower, messages_of, served
-from headwater.cli.options import Data, Hex, Json, Raw, Url, look, moment, place
+from headwater.cli.options import Data, Hex, Json, Lake, Raw, Url, lake_of, look, moment, place
 from headwater.cli.options import after as after_of
 from headwater.cli.output import Messages
 
@@ -32,14 +32,18 @@ def replay(
     raw: Raw = False,
     data: Data = None,
     url: Url = None,
+    lake: Lake = None,
     json: Json = False,
 ) -> None:
-    """Show the messages that are stored, in order; works beside the process that owns the folder."""
+    """Show the messages that are stored, in order; works beside the process that owns the folder.
+
+    With a lake, those too that are archived and in the log no more; a server reads its own.
+    """
     at = place(data, url)
     messages = Messages(json, hex, raw)
     begin = after_of(after or [])
     moment_ = moment(since, ago=True) if since is not None else None
-    with look(data, url) as bus:
+    with look(data, url, lake_of(lake, at.url)) as bus:
         found: Iterable[Message | None]
         if follow:
             found = _followed(bus, filter, begin, moment_, at.is_served)

@@ -35,6 +35,10 @@ def serve(
     tls_client_ca: Annotated[
         str | None, typer.Option("--tls-client-ca", metavar="FILE", help="PEM; whose clients' certificates count.")
     ] = None,
+    lake: Annotated[
+        str | None,
+        typer.Option("--lake", metavar="DIR", help="The lake of this bus; replays reach back to what is archived."),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any other setting: segment_bytes=64MiB. May be repeated."),
@@ -68,6 +72,7 @@ def serve(
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
         "tls_client_ca": tls_client_ca,
+        "lake": lake,
         "log_json": log_json,
         "log_level": log_level,
     }

@@ -20,6 +20,7 @@ from headwater.client.bus import (
     GivenHeaders,
     extend_of,
     extents_of,
+    mending,
     nack_of,
     one_letter,
     places_of,
@@ -37,9 +38,10 @@ from headwater.clock import to_datetime
 from headwater.config import Config, Connecting
 from headwater.delivery.dead_letters import Place
 from headwater.delivery.live import check_max
+from headwater.delivery.mending import write_of
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
-from headwater.errors import Closed, TimedOut
+from headwater.errors import Closed, HeadwaterError, TimedOut
 from headwater.events import Event
 from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.message import Message as ThreadMessage
@@ -392,9 +394,38 @@ class Bus:
         """One of them."""
         return one_letter(await self._ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
 
-    async def redrive(self, id: str, offsets: Collection[Place] | None = None) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many."""
-        return cast(int, await self._ask(wire.Redrive(id=id, offsets=places_of(offsets))))
+    async def redrive(
+        self,
+        id: str,
+        offsets: Collection[Place] | None = None,
+        *,
+        mended: Iterable[DeadLetter] | None = None,
+        write: str | None = None,
+    ) -> int:
+        """Hand dead letters to their subscription again, in order, as they are or `mended`; answers how many."""
+        write = write_of(offsets, mended, write)
+        if write is None:
+            return cast(int, await self._ask(wire.Redrive(id=id, offsets=places_of(offsets))))
+        try:
+            await self.mend(id, write, tuple(mended or ()))
+            return await self.redrive_mended(id, write)
+        except HeadwaterError as error:
+            if not error.retryable:
+                await self.drop_mended(id, write)
+            raise
+
+    async def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
+        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
+        for request in mending(id, write, letters, part):
+            await self._ask(request)
+
+    async def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+        """Hand the letters that parts of a write have mended to their subscription again, once; drops the others."""
+        return cast(int, await self._ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
+
+    async def drop_mended(self, id: str, write: str) -> None:
+        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
+        await self._ask(wire.DropMended(id=id, write=write))
 
     async def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""

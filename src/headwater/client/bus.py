@@ -29,12 +29,14 @@ from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config, Connecting
 from headwater.delivery.dead_letters import Place
 from headwater.delivery.live import CLOSED_BY_USER, Policy, check_max
+from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import _text as text_of
 from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotFound, TimedOut
 from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.topics.name import root_of
 from headwater.topics.roots import Publish
 from headwater.wire import requests as wire
 from headwater.wire.batches import Deliver
@@ -42,6 +44,8 @@ from headwater.wire.batches import Deliver
 R = TypeVar("R")
 THREAD_NAME = "headwater-client"
 JOIN_S = 10.0
+LETTERS_BYTES = 1024 * 1024
+"""Payloads of one request to mend, unless a letter alone has more."""
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
@@ -371,9 +375,45 @@ class Bus:
         """One of them."""
         return one_letter(self._ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
 
-    def redrive(self, id: str, offsets: Collection[Place] | None = None) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many."""
-        return cast(int, self._ask(wire.Redrive(id=id, offsets=places_of(offsets))))
+    def redrive(
+        self,
+        id: str,
+        offsets: Collection[Place] | None = None,
+        *,
+        mended: Iterable[DeadLetter] | None = None,
+        write: str | None = None,
+    ) -> int:
+        """Hand dead letters to their subscription again, in order; answers how many.
+
+        With `mended`, those letters, as they now are: `[letter.mend(payload=…) for letter in bus.dead_letters(id)]`.
+        All of them or none; under the name of a `write` once, however often it is asked for.
+        """
+        write = write_of(offsets, mended, write)
+        if write is None:
+            return cast(int, self._ask(wire.Redrive(id=id, offsets=places_of(offsets))))
+        try:
+            self.mend(id, write, tuple(mended or ()))
+            return self.redrive_mended(id, write)
+        except HeadwaterError as error:
+            if not error.retryable:
+                self.drop_mended(id, write)
+            raise
+
+    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
+        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
+        for request in mending(id, write, letters, part):
+            self._ask(request)
+
+    def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+        """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
+
+        Answers how many, however often it is asked.
+        """
+        return cast(int, self._ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
+
+    def drop_mended(self, id: str, write: str) -> None:
+        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
+        self._ask(wire.DropMended(id=id, write=write))
 
     def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""
@@ -680,6 +720,25 @@ def one_letter(found: list[DeadLetter], id: str, offset: Place) -> DeadLetter:
 def places_of(offsets: Collection[Place] | None) -> tuple[wire.Place, ...] | None:
     """Places as they are sent."""
     return None if offsets is None else tuple(offsets)
+
+
+def mending(id: str, write: str, letters: Iterable[DeadLetter], part: str) -> list[wire.Mend]:
+    """Requests that mend letters, few enough in each."""
+    groups: list[list[DeadLetter]] = []
+    seen: set[Place] = set()
+    size = LETTERS_BYTES
+    for letter in letters:
+        check_letter(letter, id)
+        place = (root_of(letter.topic), letter.offset)
+        if place in seen:
+            raise mended_twice(letter.topic, letter.offset)
+        seen.add(place)
+        if size >= LETTERS_BYTES or len(groups[-1]) == wire.LETTERS_MAX:
+            groups.append([])
+            size = 0
+        groups[-1].append(letter)
+        size += len(letter.payload)
+    return [wire.Mend(id=id, write=write, letters=tuple(group), part=part) for group in groups]
 
 
 def staged(item: Publish, producer: str, epoch: int, part: str) -> list[wire.Stage]:

@@ -51,6 +51,9 @@ REPEATABLE = frozenset(
         wire.Events,
         wire.DeadLetters,
         wire.MarkArchived,
+        wire.Mend,
+        wire.RedriveMended,
+        wire.DropMended,
         wire.ListClients,
         wire.ChangeRule,
         wire.ListRules,
@@ -58,7 +61,7 @@ REPEATABLE = frozenset(
 )
 """Requests that change nothing, or nothing more when they come twice."""
 
-LONG = frozenset((wire.Backup, wire.Purge, wire.CommitStage, wire.Redrive, wire.DropDeadLetters))
+LONG = frozenset((wire.Backup, wire.Purge, wire.CommitStage, wire.Redrive, wire.RedriveMended, wire.DropDeadLetters))
 """Requests that take as long as there is to do; they are given up with the connection alone."""
 
 

@@ -14,7 +14,7 @@ from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import CopyRow, DeadRow
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Conflict, NotFound
-from headwater.message import DeadLetter
+from headwater.message import DeadLetter, Headers
 from headwater.store import state as rows
 from headwater.store.state import Rows, State
 from headwater.topics.name import root_of
@@ -25,6 +25,11 @@ Place = int | tuple[str, int]
 FROM = "headwater-dead-from"
 ATTEMPTS = "headwater-dead-attempts"
 ERROR = "headwater-dead-error"
+TOPIC = "headwater-dead-topic"
+OFFSET = "headwater-dead-offset"
+MENDED = "headwater-dead-mended"
+NOTES = frozenset((FROM, ATTEMPTS, ERROR, TOPIC, OFFSET, MENDED))
+"""Headers of a redriven message that say where it comes from."""
 
 
 class DeadLetters:
@@ -52,8 +57,7 @@ class DeadLetters:
             changed: Rows = {}
             copies: dict[int, dict[int, CopyRow]] = {}
             for stream, offset, row in self._rows(subscriber.number, offsets):
-                notes = ((FROM, id), (ATTEMPTS, str(row.attempts)), (ERROR, row.errors[-1] if row.errors else ""))
-                headers = tuple(pair for pair in row.headers if pair[0] not in (FROM, ATTEMPTS, ERROR)) + notes
+                headers = headers_of(id, offset, row, row.headers)
                 copy = CopyRow(row.topic, row.payload, row.time_us, row.key, headers, False)
                 changed[rows.key_message(rows.DEAD, subscriber.number, stream, offset)] = None
                 changed[rows.key_message(rows.COPY, subscriber.number, stream, offset)] = rows.pack(copy)
@@ -101,3 +105,17 @@ class DeadLetters:
                     )
             found.append((rows.pair_in(key)[1], offset, row))
         return found
+
+
+def headers_of(id: str, offset: int, row: DeadRow, headers: Headers, mended: str = "") -> Headers:
+    """Headers of a letter that is redriven: its own, and where it comes from; `mended` says what was changed."""
+    notes = [
+        (FROM, id),
+        (TOPIC, row.topic),
+        (OFFSET, str(offset)),
+        (ATTEMPTS, str(row.attempts)),
+        (ERROR, row.errors[-1] if row.errors else ""),
+    ]
+    if mended:
+        notes.append((MENDED, mended))
+    return (*(pair for pair in headers if pair[0] not in NOTES), *notes)

@@ -2,7 +2,8 @@
 
 Promises: in order within each root; `follow` crosses from history to live with no gap and no repeat, since it reads
 the stream all the time and is merely told when there is more; several roots are merged by the time at which their
-batches were appended.
+batches were appended. What the log no longer has is read from the history that a lake keeps, if there is one; a gap is
+what neither has.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, ClassVar
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor
+from headwater.delivery.history import History, Lot, Past, Stretch
 from headwater.delivery.live import check_max
 from headwater.errors import Gap, Malformed
 from headwater.message import Message
@@ -68,6 +70,7 @@ class Reading:
         origin: Any,
         on_close: Callable[[Reading], None],
         upto: Mapping[str, int] | None = None,
+        history: History | None = None,
     ) -> None:
         check_after(filter, after, since)
         check_after("#", upto, None)
@@ -83,7 +86,13 @@ class Reading:
         self._origin = origin
         self._on_close = on_close
         self._cursors: dict[str, Cursor] = {}
-        self._next: dict[str, tuple[Batch, Sequence[int]]] = {}
+        self._next: dict[str, tuple[int, Batch | Lot, Sequence[int]]] = {}
+        """By root, what was not taken yet: its time, and places in it."""
+        self._history = history
+        self._pasts: dict[str, Past] = {}
+        """Roots that are being read from history."""
+        self._starts_us: dict[str, int] = {}
+        """Roots that begin in history, with the first message sent at or after this."""
         self._ends: dict[str, int] = {}
         self._is_open = False
         self._ready: deque[Message] = deque()
@@ -114,8 +123,16 @@ class Reading:
         if self._is_open and root.name not in self._ends:
             return 1  # it appeared later: everything in it is new
         if self._since is not None:
-            return root.stream.offset_at(from_datetime(self._since))
-        return root.stream.first_offset
+            since_us = from_datetime(self._since)
+            return self._reaching_back(root, root.stream.offset_at(since_us), since_us)
+        return self._reaching_back(root, root.stream.first_offset, 0)
+
+    def _reaching_back(self, root: Root, position: int, since_us: int) -> int:
+        """Where to begin: before everything that the log has, if history may have more of what is asked for."""
+        if self._history is None or position == 1 or position > root.stream.first_offset:
+            return position
+        self._starts_us[root.name] = since_us
+        return 1
 
     # Reading
 
@@ -125,35 +142,74 @@ class Reading:
             found = self.take_batch()
             if found is None:
                 return False
+            if isinstance(found, Lot):
+                self._ready.extend(found.messages(self._origin))
+                continue
             batch, places = found
             self._ready.extend(batch.body.messages(batch.first_offset, places, self._origin))
         return True
 
-    def take_batch(self) -> tuple[Batch, Sequence[int] | None] | None:
-        """The oldest batch that was not read yet, and the places of the messages in it that match; None for all."""
-        if self._follows:
-            self._open()
-        self._look()
+    def take_batch(self) -> tuple[Batch, Sequence[int] | None] | Lot | None:
+        """The oldest batch that was not read yet, and the places of the messages in it that match; None for all.
+
+        Or a lot of history instead. It waits for that, unless `look` has said that it is at hand.
+        """
+        while not self.look():
+            self.fetch()
         if not self._next:
             return None
-        name = min(self._next, key=lambda root: self._next[root][0].header.time_us)
-        batch, places = self._next.pop(name)
+        name = min(self._next, key=lambda root: self._next[root][0])
+        _, batch, places = self._next.pop(name)
+        if isinstance(batch, Lot):
+            return batch
         if not self._follows:
             last = self._ends[name] - batch.first_offset
             places = places if batch.last_offset <= self._ends[name] else [p for p in places if p <= last]
         return batch, None if len(places) == batch.header.count else places
 
-    def _look(self) -> None:
-        """Have the next batch of every root at hand."""
+    def look(self) -> bool:
+        """Have the next messages of every root at hand; False where `fetch` has to read them from history first."""
+        if self._ready or self._closed:
+            return True
+        if self._follows:
+            self._open()
         now_us = self._clock.now_us()
         for name, cursor in self._cursors.items():
-            if name in self._next:
+            if name in self._next or name in self._pasts:
                 continue
             found = cursor.next(now_us, None if self._follows else self._ends.get(name, 0))
             if isinstance(found, Hole):
+                self._meet(cursor.root, found)
+            elif found is not None:
+                self._next[name] = (found[0].header.time_us, *found)
+        return self._pasts.keys() <= self._next.keys()
+
+    def _meet(self, root: Root, hole: Hole) -> None:
+        """What the log does not have is history, or a gap."""
+        if self._history is None:
+            raise Gap(root.name, hole.first, hole.last, hole.reason)
+        first = max(hole.first, root.purged_upto + 1)
+        last = hole.last if self._follows else min(hole.last, self._ends[root.name])
+        since_us = self._starts_us.pop(root.name, None)
+        if hole.first > 1:
+            since_us = None  # it began in the log after all
+        stretch = Stretch(root.name, first, last, hole.reason, since_us)
+        self._pasts[root.name] = Past(self._history, stretch, self._wanted)
+
+    def fetch(self) -> None:
+        """Read on in history, some messages of each root that has none at hand; this takes its time."""
+        for name, past in tuple(self._pasts.items()):
+            if name in self._next:
+                continue
+            found = past.next()
+            if found is None:
+                del self._pasts[name]
+            elif isinstance(found, Hole):
                 raise Gap(name, found.first, found.last, found.reason)
-            if found is not None:
-                self._next[name] = found
+            else:
+                lot = found.without(self._cursors[name].root.purges)
+                if lot.offsets:
+                    self._next[name] = (lot.times_us[0], lot, ())
 
     def __iter__(self) -> Iterator[Message]:
         return self

@@ -215,7 +215,7 @@ def copies_of(state: State, number: int) -> dict[int, dict[int, CopyRow]]:
 def every_row(state: State, number: int) -> Rows:
     """Rows that delete everything about a subscription but its definition."""
     gone: Rows = {}
-    for kind in (rows.FLOOR, rows.ACKED, rows.FAILURE, rows.COPY, rows.DEAD):
+    for kind in (rows.FLOOR, rows.ACKED, rows.FAILURE, rows.COPY, rows.DEAD, rows.MENDED, rows.REDRIVEN):
         for key, _ in state.scan(rows.key_u32(kind, number)):
             gone[key] = None
     return gone

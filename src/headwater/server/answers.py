@@ -138,6 +138,15 @@ class Answers:
             case requests.Redrive():
                 self._check_subscription(session, request.id)
                 return lambda: bus.redrive(request.id, request.offsets)
+            case requests.Mend():
+                self._check_subscription(session, request.id)
+                return lambda: bus.mend(request.id, self._own(user, request.write), request.letters, part=request.part)
+            case requests.RedriveMended():
+                self._check_subscription(session, request.id)
+                return lambda: bus.redrive_mended(request.id, self._own(user, request.write), request.parts)
+            case requests.DropMended():
+                self._check_subscription(session, request.id)
+                return lambda: bus.drop_mended(request.id, self._own(user, request.write))
             case requests.DropDeadLetters():
                 self._check_subscription(session, request.id)
                 return lambda: bus.drop_dead_letters(request.id, request.offsets)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headwater.actor import Actor
+from headwater.actor import Actor, Desk
 from headwater.delivery.handed import Handed
+from headwater.delivery.history import Lot
 from headwater.delivery.lane import Lease, Remote
 from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
@@ -296,19 +297,27 @@ class LiveSubscriber(Subscriber):
 
 
 class ReadingSubscriber(Subscriber):
-    """History, and with `follow` what comes after it."""
+    """History, and with `follow` what comes after it. What is in the lake is read in a thread."""
 
-    __slots__ = ("reading",)
+    __slots__ = ("_desk", "_is_fetching", "_lot", "reading")
 
     def __init__(self, session: Session, number: int, kind: str, reading: Reading, credit: tuple[int, int]) -> None:
         super().__init__(session, number, kind, None, reading.filter, credit)
         self.reading = reading
+        self._desk: Desk | None = None
+        self._is_fetching = False
+        self._lot: Lot | None = None
+        """What is left of a lot for which there was not credit enough."""
         reading.add_waker(self.ring)
 
     def _pump(self) -> None:
-        while self._may_send:
+        while self._may_send and not self._is_fetching:
             try:
-                found = self._take_rest() or self.reading.take_batch()
+                found = self._take_rest() or self._take_lot()
+                if found is None and not self.reading.look():
+                    self._fetch()
+                    return
+                found = found or self.reading.take_batch()
             except Gap as gap:
                 self.notice("gap", gap)
                 continue
@@ -317,7 +326,41 @@ class ReadingSubscriber(Subscriber):
                     self.notice("over")
                     self.session.on_over(self)
                 return
-            self._send_some(*found)
+            if isinstance(found, Lot):
+                self._send_lot(found)
+            else:
+                self._send_some(*found)
+
+    def _take_lot(self) -> Lot | None:
+        lot, self._lot = self._lot, None
+        return lot
+
+    def _send_lot(self, lot: Lot) -> None:
+        """As much of it as there is credit for; the rest waits for more."""
+        room = min(self._credit_messages, lot.fitting(self._credit_bytes))
+        if len(lot.offsets) > room:
+            lot, self._lot = lot.cut(room)
+        self._send_messages(lot.root, lot.messages())
+
+    def _fetch(self) -> None:
+        sessions = self.session.sessions
+        self._desk = self._desk or Desk(sessions.loop, sessions.executor)
+        self._is_fetching = True
+        self._desk.do(self.reading.fetch, self._fetched)
+
+    def _fetched(self, _: None, error: BaseException | None) -> None:
+        self._is_fetching = False
+        if self.is_left:
+            return
+        if isinstance(error, Gap):
+            self.notice("gap", error)
+        elif isinstance(error, HeadwaterError):
+            self.session.on_ended(self, error)
+            return
+        elif isinstance(error, Exception):
+            self.session.on_failure(self, error)
+            return
+        self.tell(WAKE)
 
     def leave(self) -> Callable[[], object] | None:
         return self.reading.close

@@ -15,7 +15,7 @@ import msgspec
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict
 from headwater.spark.lake import Archived, LakeFile, existing_lake
-from headwater.spark.lake_reading import first_since
+from headwater.spark.lake_scan import first_since
 from headwater.spark.spans import Extent, Log, Span, cuts_by_count
 from headwater.store.log import Hole
 from headwater.store.stream import RETENTION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ def session(
     With `logs`, Spark says all that it has to say; without, errors alone.
     """
     _check_java()
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     # Workers would take the system's Python otherwise.
@@ -55,6 +57,8 @@ def session(
     spark = builder.getOrCreate()
     if not logs:
         spark.sparkContext.setLogLevel("ERROR")
+        # PySpark prints each error of a query, with Java's stack, before it raises it.
+        PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     return spark
 
 

@@ -15,6 +15,7 @@ the user says (`writeId`).
 | url        | server to write to: headwater://name:secret@host:7411                     |         |
 | writeId    | of a batch write: a name under which it is done once, however often it runs |       |
 | writeEpoch | of a batch write with a writeId: a number that grows with each write      | 0       |
+| mode       | redrive: rows are mended dead letters, see `redriving`                    | publish |
 | reconnectS | seconds for which a server that is away is waited for                     | 60      |
 """
 
@@ -60,8 +61,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "retain": ("boolean",),
 }
 REQUIRED = ("topic", "payload")
-NAMES = ("url", "writeId", "writeEpoch", "reconnectS")
+NAMES = ("url", "writeId", "writeEpoch", "mode", "reconnectS")
 OF_BATCHES_ALONE = ("writeId", "writeEpoch")
+PUBLISH, REDRIVE = "publish", "redrive"
 OF_SPARK = ("checkpointlocation", "queryname", "path")
 """What Spark itself puts among the options."""
 RECONNECT_S = 60.0
@@ -82,6 +84,7 @@ class WriteOptions(msgspec.Struct, frozen=True):
     write_id: str | None
     write_epoch: int
     reconnect_s: float
+    mode: str = PUBLISH
 
     def __repr__(self) -> str:
         # The address may have a secret in it.
@@ -103,7 +106,11 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise Malformed(f'option "writeId" has {len(write_id.encode())} bytes; use at most {WRITE_ID_BYTES_MAX}')
     if write_id is None and "writeepoch" in options:
         raise Malformed('option "writeEpoch" counts the writes of one "writeId"; state that too')
-    return WriteOptions(url, write_id, _epoch(options.get("writeepoch", "0")), _seconds(options.get("reconnects")))
+    mode = options.get("mode", PUBLISH)
+    if mode not in (PUBLISH, REDRIVE):
+        raise Malformed(f'option "mode" is "{mode}"; use "{PUBLISH}", or "{REDRIVE}" for mended dead letters')
+    epoch, patience_s = _epoch(options.get("writeepoch", "0")), _seconds(options.get("reconnects"))
+    return WriteOptions(url, write_id, epoch, patience_s, mode)
 
 
 def _check_names(options: Mapping[str, str]) -> None:
@@ -326,6 +333,11 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
     options = write_options(given)
     if overwrite:
         raise Malformed('topics are logs, which are not overwritten; use mode("append")')
+    if options.mode == REDRIVE:
+        from headwater.spark.redriving import RedriveWriter, check_letters
+
+        check_letters(schema)
+        return RedriveWriter(options)
     check_columns(schema)
     return BatchWriter(options)
 
@@ -333,6 +345,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 def stream_writer(given: Mapping[str, str], schema: StructType) -> DataSourceStreamWriter:
     """A writer of a stream; what is wrong is said before any row is written."""
     options = write_options(given)
+    if options.mode == REDRIVE:
+        raise Malformed('mode "redrive" is for batch writes; in a stream, redrive in foreachBatch')
     for name in OF_BATCHES_ALONE:
         if name.lower() in {stated.lower() for stated in given}:
             raise Malformed(f'option "{name}" is for batch writes: a stream is exactly once by its checkpoint')

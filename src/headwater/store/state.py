@@ -30,6 +30,8 @@ ACKED = b"A"
 FAILURE = b"F"
 COPY = b"Q"
 DEAD = b"L"
+MENDED = b"M"
+REDRIVEN = b"D"
 PURGE = b"X"
 GAP = b"G"
 SESSION = b"E"
@@ -130,6 +132,12 @@ def offset_in(key: bytes) -> int:
     """The offset at the end of a key."""
     (offset,) = _U64.unpack_from(key, len(key) - 8)
     return int(offset)
+
+
+def place_in(key: bytes) -> tuple[int, int]:
+    """The stream and the offset at the end of a key."""
+    stream, offset = _U32_U64.unpack_from(key, len(key) - 12)
+    return int(stream), int(offset)
 
 
 def successor(prefix: bytes) -> bytes | None:

@@ -27,11 +27,13 @@ CAUSE_MAX = 200
 REQUEST_BYTES_MAX = 1024 * 1024
 """A longer request: TooLarge (413). What is decoded takes up to 30 times the bytes that it came in."""
 
-CARRIERS = frozenset(("Delay", "Stage"))
+CARRIERS = frozenset(("Delay", "Stage", "Mend"))
 """Requests that bring messages: they may be as long as a frame, as most of them stays bytes."""
 
 OPTIONS_MAX = 32
 HEADERS_MAX = 10_000
+LETTERS_MAX = 1_000
+"""Dead letters that one request mends."""
 MOMENTS_MAX = 16
 TIME_US_MAX = 253_402_300_799_000_000
 """The last second of the year 9999, where calendars end."""
@@ -322,6 +324,31 @@ class Redrive(Request, frozen=True, kw_only=True):
         _check_places(self.offsets or ())
 
 
+class Mend(Request, frozen=True, kw_only=True):
+    """Store other contents for dead letters, which wait until the write that they are a part of redrives them."""
+
+    id: str
+    write: str
+    letters: Annotated[tuple[DeadLetter, ...], msgspec.Meta(max_length=LETTERS_MAX)]
+    part: str = ""
+    """Which part of the write this is; mending a letter in it again replaces its contents."""
+
+
+class RedriveMended(Request, frozen=True, kw_only=True):
+    """Hand the letters that parts of a write have mended to their subscription again, once."""
+
+    id: str
+    write: str
+    parts: tuple[str, ...]
+
+
+class DropMended(Request, frozen=True, kw_only=True):
+    """Forget what a write has mended and not redriven."""
+
+    id: str
+    write: str
+
+
 class DropDeadLetters(Request, frozen=True, kw_only=True):
     """Forget dead letters."""
 
@@ -441,6 +468,9 @@ REPLIES: dict[type[Request], Any] = {
     Events: list[Event],
     DeadLetters: list[DeadLetter],
     Redrive: int,
+    Mend: None,
+    RedriveMended: int,
+    DropMended: None,
     DropDeadLetters: int,
     Purge: int,
     Backup: None,
@@ -476,6 +506,9 @@ AnyRequest = (
     | Events
     | DeadLetters
     | Redrive
+    | Mend
+    | RedriveMended
+    | DropMended
     | DropDeadLetters
     | Purge
     | Backup

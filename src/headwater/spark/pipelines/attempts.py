@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,10 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
-from headwater import errors
-from headwater.errors import Failed, HeadwaterError
+from headwater.errors import Failed
 from headwater.spark import lake_files, plan
 from headwater.spark.lake import LostRace
+from headwater.spark.pipelines.troubles import said_by_us
 
 
 class TaskFailed(Failed):
@@ -33,12 +32,11 @@ def teaching(advice: str = plan.ADVICE) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        found = re.findall(r"headwater\.errors\.(\w+): (\w+\(\d+\): .*)", str(error))
-        if not found:
+        ours = said_by_us(str(error))
+        if ours is None:
             raise
-        name, said = found[-1]
-        kind: type[HeadwaterError] = getattr(errors, name, HeadwaterError)
-        raise (TaskFailedForNow if kind.retryable else TaskFailed)(said.replace(plan.ADVICE, advice)) from error
+        kind = TaskFailedForNow if ours.is_passing else TaskFailed
+        raise kind(ours.sentence.replace(plan.ADVICE, advice)) from error
 
 
 def write(frame: DataFrame, attempt: str) -> int:

@@ -1,0 +1,123 @@
+"""History: what a log no longer has, and somebody else kept.
+
+A reading that meets a hole in the log asks a `History` for it before it calls it a gap. The lake is one; nothing here
+knows how it is read. Promises: what is asked for comes in order, once, in lots of bounded size; what nobody has is
+told as a hole; a lot that could not be read is read again by the next try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, compress, repeat
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from headwater.message import Headers, Message
+from headwater.store.log import Hole
+from headwater.topics.root import Purge
+
+Wanted = Callable[[str], bool]
+T = TypeVar("T")
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Offsets of a root that the log does not have."""
+
+    root: str
+    first: int
+    last: int
+    reason: str
+    """Why the log does not have them."""
+    since_us: int | None = None
+    """Begin with the first message sent at or after this, and miss nothing before it; None: begin with `first`."""
+
+
+class Lot(msgspec.Struct, frozen=True):
+    """Some messages of a root, in order, as columns; there may be none."""
+
+    root: str
+    upto: int
+    """Everything up to here was looked at."""
+    offsets: Sequence[int] = ()
+    topics: Sequence[str] = ()
+    payloads: Sequence[bytes] = ()
+    times_us: Sequence[int] = ()
+    keys: Sequence[bytes | None] = ()
+    headers: Sequence[Headers] = ()
+
+    def messages(self, origin: Any = None) -> list[Message]:
+        """The messages themselves."""
+        return list(
+            map(
+                Message,
+                *(self.topics, self.offsets, self.payloads, self.times_us, self.keys, self.headers),
+                *(repeat(False), repeat(1), repeat(origin)),
+            )
+        )
+
+    def fitting(self, bytes_max: int) -> int:
+        """How many messages, from the first on, have payloads of so many bytes together; at least one."""
+        sums = accumulate(map(len, self.payloads))
+        return max(1, sum(size <= bytes_max for size in sums))
+
+    def cut(self, count: int) -> tuple[Lot, Lot]:
+        """The first so many messages, and the rest."""
+        places = range(len(self.offsets))
+        return self._picked([place < count for place in places]), self._picked([place >= count for place in places])
+
+    def without(self, purges: Sequence[Purge]) -> Lot:
+        """Without messages that were purged."""
+        over = [purge for purge in purges if self.offsets and purge.upto >= self.offsets[0]]
+        if not over:
+            return self
+        return self._picked(
+            [
+                not any(offset <= purge.upto and purge.wanted(topic) for purge in over)
+                for offset, topic in zip(self.offsets, self.topics, strict=True)
+            ]
+        )
+
+    def _picked(self, chosen: Sequence[bool]) -> Lot:
+        def pick(column: Sequence[T]) -> list[T]:
+            return list(compress(column, chosen))
+
+        return Lot(
+            *(self.root, self.upto, pick(self.offsets), pick(self.topics), pick(self.payloads), pick(self.times_us)),
+            *(pick(self.keys), pick(self.headers)),
+        )
+
+
+class History(Protocol):
+    """Whoever keeps what the log forgets."""
+
+    def read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Lot | Hole]:
+        """The messages of a stretch whose topics are wanted; nothing is looked up before the first is asked for."""
+
+
+class Past:
+    """Reads one stretch, and knows how far it is."""
+
+    __slots__ = ("_history", "_lots", "_stretch", "_wanted")
+
+    def __init__(self, history: History, stretch: Stretch, wanted: Wanted) -> None:
+        self._history = history
+        self._stretch = stretch
+        self._wanted = wanted
+        self._lots: Iterator[Lot | Hole] | None = None
+
+    def next(self) -> Lot | Hole | None:
+        """What comes next; None at the end of the stretch."""
+        if self._stretch.first > self._stretch.last:
+            return None
+        if self._lots is None:
+            self._lots = self._history.read(self._stretch, self._wanted)
+        try:
+            found = next(self._lots, None)
+        except BaseException:
+            self._lots = None  # an iterator that failed would pass for one at its end
+            raise
+        if found is not None:
+            seen = found.last if isinstance(found, Hole) else found.upto
+            self._stretch = msgspec.structs.replace(self._stretch, first=seen + 1, since_us=None)
+        return found

@@ -1,0 +1,61 @@
+"""A lake without Spark: the archive's commits with files that Arrow writes, for tests that need many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import headwater
+from headwater.message import Message
+from headwater.spark import lake_files
+from headwater.spark.lake import append, offset_of, open_lake
+
+DAY_US = 86_400_000_000
+SCHEMA = pa.schema(
+    [
+        ("root", pa.string()),
+        ("topic", pa.string()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("key", pa.binary()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("payload", pa.binary()),
+    ]
+)
+
+
+def write(path: Path, messages: Sequence[Message], rows_per_group: int = 1000) -> None:
+    """A data file."""
+    rows = [
+        {
+            "root": message.root,
+            "topic": message.topic,
+            "offset": message.offset,
+            "timestamp": message.time_us,
+            "key": message.key,
+            "headers": list(message.headers),
+            "payload": message.payload,
+        }
+        for message in messages
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=rows_per_group)
+
+
+def archive(lake: Path, bus: headwater.Bus, root: str, upto: int) -> None:
+    """One commit: what comes after the archived offset, a file a day."""
+    opened = open_lake(str(lake))
+    opened.claim(bus.id)
+    table = opened.make_table(root)
+    after = offset_of(table)
+    messages = list(bus.replay(f"{root}/#", after=after, upto={root: upto}))
+    folder = lake_files.new_attempt(table, f"{after + 1}-{upto}").removeprefix("file://")
+    paths = []
+    for day in sorted({message.time_us // DAY_US for message in messages}):
+        path = Path(folder) / f"day={day}" / "part.parquet"
+        write(path, [message for message in messages if message.time_us // DAY_US == day], rows_per_group=7)
+        paths.append(f"file://{path}")
+    append(table, paths, after, after + 1, upto)
