@@ -275,6 +275,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Publishes of a connection that are not on disk yet; beyond it nothing more is read from it."""
     publish_bytes_in_flight_max: int = 32 * MIB
     """The same, in bytes."""
+    attention_us: int = 100
+    """How long the server looks for the next message before it sleeps, where looking pays; 0: it sleeps at once."""
     requests_in_flight_max: int = 256
     """Requests of a connection that are not answered yet; beyond it nothing more is read from it."""
 

@@ -111,7 +111,7 @@ class Subscriber:
         self._supply.open()
 
     def _moment(self) -> Moment:
-        return Moment(self._clock.now_us(), self._clock.monotonic_us())
+        return Moment(*self._clock.read())
 
     # Consumers come and go
 

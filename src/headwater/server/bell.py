@@ -51,13 +51,16 @@ class Wakes:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._bell = Bell(loop, self._wake)
         self._rung: deque[Sleeper] = deque()
+        self.is_looking = False
+        """Whether the loop's own thread is at something after which it wakes them: it need not be told."""
 
     def ring(self, sleeper: Sleeper) -> None:
         """Wake it soon; from any thread, as often as one likes."""
         if not sleeper.is_rung:
             sleeper.is_rung = True
             self._rung.append(sleeper)
-            self._bell.ring()
+            if not self.is_looking:
+                self._bell.ring()
 
     def wake_now(self) -> None:
         """Wake those that were rung, in this turn of the loop."""

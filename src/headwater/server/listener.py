@@ -19,6 +19,7 @@ from headwater.access.scram import ServerLogin
 from headwater.actor import Answer
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut, Unauthenticated
+from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
 from headwater.server.log import Log
@@ -43,10 +44,17 @@ class Listener:
     """All connections of a server."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, broker: Broker, config: Config, serving: Serving, wakes: Wakes
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: Broker,
+        config: Config,
+        serving: Serving,
+        wakes: Wakes,
+        attention: Attention,
     ) -> None:
         self.loop = loop
         self.wakes = wakes
+        self.attention = attention
         self.serving = serving
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._broker = broker

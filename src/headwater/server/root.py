@@ -168,12 +168,13 @@ class Entry:
         if item.weight > HERE_BYTES_MAX or start_us < self._here_from_us:
             return False
         roots = self._roots
-        roots.is_hurried = True
+        roots.is_hurried = self._wakes.is_looking = True
         try:
             if not roots.commit.commit_here(item):
                 return False
         finally:
-            roots.is_hurried = False
+            roots.is_hurried = self._wakes.is_looking = False
+            self._wakes.wake_now()
         self._waiting.popleft()
         end_us = self._clock.monotonic_us()
         self._here_slow += ((end_us - start_us > HERE_US_MAX) - self._here_slow) / HERE_COMMITS
@@ -181,7 +182,6 @@ class Entry:
             self._here_from_us, self._here_slow = end_us + HERE_AGAIN_AFTER_US, 0.0
         if roots.is_checkpoint_due:
             roots.commit.submit(Call(roots.checkpoint_in_time))
-        self._wakes.wake_now()
         return True
 
     def on_done(self, item: Served) -> None:

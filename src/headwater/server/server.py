@@ -13,6 +13,7 @@ from headwater.bus import Bus
 from headwater.config import Serving
 from headwater.errors import Closed, Malformed
 from headwater.server.answers import Answers
+from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
@@ -55,7 +56,8 @@ class Server:
         answers = Answers(loop, self.broker)
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions
-        self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes)
+        attention = Attention(loop, inside.clock, self.serving.attention_us)
+        self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes, attention)
         self.broker.acl.on_change = self._on_rules
         try:
             await self._listen(loop)

@@ -600,9 +600,10 @@ class Roots:
 
     def _encode(self, topics: list[str], loose: _Loose) -> Write:
         """Loose messages as one batch; one that is alone and was encoded elsewhere stays as it is."""
-        part, times, now_us = loose.parts[0], [part.time_us for part in loose.parts], self._clock.now_us()
+        part = loose.parts[0]
         if part.body is not None and len(loose.parts) == 1:
             return Write(part.body, part.crc, 1, columns=part.columns)
+        times, now_us = [part.time_us for part in loose.parts], self._clock.now_us()
         body = encode_body(
             topics,
             [part.payloads[0] for part in loose.parts],

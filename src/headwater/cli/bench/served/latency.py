@@ -18,10 +18,10 @@ from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import PAGE, RawFile, latencies_s, messages
 from headwater.cli.bench.served.broker import Broker
 from headwater.cli.bench.served.cores import APART, PLACES, placed
-from headwater.cli.bench.served.raw import Raw, check, connect, publish_frame
+from headwater.cli.bench.served.raw import Raw, connect, publish_frame
 from headwater.clock import SystemClock
 from headwater.wire import batches
-from headwater.wire.frame import LENGTH_BYTES, Kind
+from headwater.wire.frame import LENGTH_BYTES, FrameReader, Kind
 
 TURNS = 50
 ROOT = "latency"
@@ -109,6 +109,15 @@ def _echo(connection: socket.socket, frame: bytes) -> float:
     return time.perf_counter() - start
 
 
+def _delivered(client: Raw) -> bytes:
+    """A DELIVER frame, as it was received: to take it apart is not what is measured."""
+    received = client.socket.recv(65536)
+    while len(received) < LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "little"):
+        received += client.socket.recv(65536)
+    assert received[LENGTH_BYTES] == Kind.DELIVER, "a DELIVER frame, and nothing else"
+    return received
+
+
 class _Live:
     """A live subscriber, in the process of its publisher."""
 
@@ -119,14 +128,10 @@ class _Live:
         self.client.subscribe(1, f"{ROOT}/#", self.kind)
 
     def one(self, publisher: Raw, frame: bytes) -> float:
-        connection, start = self.client.socket, time.perf_counter()
+        start = time.perf_counter()
         publisher.socket.sendall(frame)
-        received = connection.recv(65536)
-        while len(received) < LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "little"):
-            received += connection.recv(65536)
-        taken = time.perf_counter() - start
-        assert received[LENGTH_BYTES] == Kind.DELIVER, "a DELIVER frame, and nothing else"
-        return taken
+        _delivered(self.client)
+        return time.perf_counter() - start
 
     def __enter__(self) -> _Live:
         return self
@@ -146,10 +151,9 @@ class _Durable:
         client = self.client
         start = time.perf_counter()
         publisher.socket.sendall(frame)
-        while (delivered := client.read()).kind != Kind.DELIVER:
-            check(delivered)
+        received = _delivered(client)
         taken = time.perf_counter() - start
-        deliver = batches.read_deliver(delivered)
+        deliver = batches.read_deliver(FrameReader(len(received)).feed(received)[0])
         ranges = [(deliver.lease, deliver.first_offset, deliver.first_offset + deliver.count - 1)]
         client.socket.sendall(batches.pack_ranges(Kind.ACK, client.next_id(), 1, ranges))
         client.socket.sendall(batches.pack_credit(1, deliver.count, len(deliver.body)))
