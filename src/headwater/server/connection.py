@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         except HeadwaterError as error:
             self.refuse(error)
         self.listener.wakes.wake_now()
-        self.listener.attention.on_read()
+        self.listener.attention.on_read(self)
 
     def _take(self, frames: list[Frame]) -> None:
         if frames and self.session is not None:
