@@ -191,7 +191,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Dead letters per subscription; beyond it the oldest is dropped, and an event says so."""
 
     # Live subscriptions
-    live_messages_max: int = 10_000
+    live_messages_max: int = 100_000
     """Messages buffered for a live subscription; beyond it, its policy decides."""
     live_bytes_max: int = 64 * MIB
     """Bytes buffered for a live subscription; beyond it, its policy decides."""
