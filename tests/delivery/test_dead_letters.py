@@ -8,23 +8,11 @@ from typing import Any
 import pytest
 
 import headwater
+from delivery.counting import CountingState
 from headwater import Bus, Config, Conflict, ManualClock, NotFound
 from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, OFFSET, TOPIC, DeadLetters
-from headwater.store.state import MemoryState
 
 pytestmark = pytest.mark.timeout(30)
-
-
-class CountingState(MemoryState):
-    """Rows in memory, and how many of some kinds there were after each write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums: list[int] = []
-
-    def write(self, rows: Any) -> None:
-        super().write(rows)
-        self.sums.append(sum(1 for kind in (b"L", b"Q") for _ in self.scan(kind)))
 
 
 @pytest.fixture

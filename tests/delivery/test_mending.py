@@ -10,27 +10,12 @@ import msgspec
 import pytest
 
 import headwater
+from delivery.counting import CountingState
 from headwater import Bus, Config, ManualClock
 from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, MENDED, OFFSET, TOPIC
 from headwater.errors import Malformed, NotFound, QuotaExceeded, TooLarge
-from headwater.store.state import MemoryState
 
 pytestmark = pytest.mark.timeout(30)
-
-
-class CountingState(MemoryState):
-    """Rows in memory, and how many letters and copies there were after each write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums: list[int] = []
-
-    def write(self, rows: Any) -> None:
-        super().write(rows)
-        self.sums.append(sum(1 for kind in (b"L", b"Q") for _ in self.scan(kind)))
-
-    def count(self, kind: bytes) -> int:
-        return sum(1 for _ in self.scan(kind))
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import headwater
-from headwater.cli import dead_groups
 from headwater.cli.app import app
+from headwater.cli.pipeline import dead_letters as module
 from headwater.clock import ManualClock
 from headwater.spark.pipelines.dead_letters import EXAMPLE_BYTES_MAX, grouped
 
@@ -65,7 +65,7 @@ def command(spark, monkeypatch):
     def running(*_):
         yield spark
 
-    monkeypatch.setattr(dead_groups, "running", running)
+    monkeypatch.setattr(module, "running", running)
     return lambda *words: CliRunner().invoke(app, ["pipeline", "dead-letters", *map(str, words)])
 
 

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import headwater
-from headwater.cli import run as command
 from headwater.cli.app import app
+from headwater.cli.pipeline import run as command
 from headwater.clock import ManualClock
 from spark.served import Server
 

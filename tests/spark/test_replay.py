@@ -22,7 +22,7 @@ import headwater
 from cli.command import one_sentence, run
 from client.served import Served
 from headwater import Conflict, Malformed, ManualClock, Message, Owned
-from headwater.cli.replaying import factor, prefix
+from headwater.cli.pipeline.replay import factor, prefix
 from headwater.clock import SECOND_US
 from headwater.spark.pipelines import replay as module
 from headwater.spark.pipelines.replay import Asked, History, Pace, Replay, Window

@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import headwater
-from headwater.cli import run as command
 from headwater.cli.app import app
 from headwater.cli.following import pause
+from headwater.cli.pipeline import run as command
 from headwater.errors import Disconnected, Malformed
 from headwater.spark.pipelines.run import Run, lag_of
 from headwater.spark.pipelines.troubles import trouble_of

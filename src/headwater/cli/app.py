@@ -17,14 +17,11 @@ from headwater.cli import (
     bench,
     clients,
     dead,
-    dead_groups,
     demo,
     keeping,
     pipeline,
     pub,
     replay,
-    replaying,
-    run,
     serve,
     sub,
     subs,
@@ -32,6 +29,8 @@ from headwater.cli import (
     verify,
 )
 from headwater.cli.output import complain
+from headwater.cli.pipeline import dead_letters, run
+from headwater.cli.pipeline import replay as replay_again
 from headwater.errors import HeadwaterError
 
 INTERRUPTED = 130
@@ -106,8 +105,8 @@ app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
-pipeline.app.command()(replaying.replay)
-pipeline.app.command()(dead_groups.dead_letters)
+pipeline.app.command()(replay_again.replay)
+pipeline.app.command()(dead_letters.dead_letters)
 pipeline.app.command()(run.run)
 app.add_typer(pipeline.app, name="pipeline")
 app.command()(keeping.purge)

@@ -335,10 +335,10 @@ class Roots:
             return False
         if not self._has_room or root.stream.failed is not None or not root.knows_all(columns.names):
             return False
-
         return self.commit.enqueue_if(item, self._show_now, tell)
 
     def _show_now(self, item: Publish, tell: Callable[[Root, Batch], None]) -> bool:
+        """Tell of it, unless something of its root is on its way that was not told of; while nobody gets a place."""
         part = item.parts[0]
         name, columns = part.root, part.columns
         assert columns is not None
