@@ -35,7 +35,8 @@ from headwater.store.body import Body, encode_body
 from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
 from headwater.wire.handshake import Challenge, Hello, Response, Welcome
-from headwater.wire.requests import Goodbye, Notice, Problem, Registered, Request, Subscribed, encode, error_of
+from headwater.wire.request import Request
+from headwater.wire.requests import Goodbye, Notice, Problem, Registered, Subscribed, encode, error_of
 
 T = TypeVar("T")
 PATIENCE_S = 10.0

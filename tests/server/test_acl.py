@@ -9,7 +9,7 @@ import pytest
 
 from headwater.errors import HeadwaterError
 from headwater.store.batch import checksum
-from headwater.wire import requests
+from headwater.wire import administration, requests
 from headwater.wire.frame import Kind
 from server.harness import Peer, Running, code, make_body
 
@@ -63,13 +63,13 @@ ACTIONS = {
     "admin": [
         lambda peer: peer.ask(requests.Events()),
         lambda peer: peer.ask(requests.Purge(filter="nothing/here")),
-        lambda peer: peer.ask(requests.ListClients()),
-        lambda peer: peer.ask(requests.AddClient(name="made")),
-        lambda peer: peer.ask(requests.RotateClient(name="made")),
-        lambda peer: peer.ask(requests.RemoveClient(name="made")),
-        lambda peer: peer.ask(requests.ListRules()),
-        lambda peer: peer.ask(requests.ChangeRule(change="allow", user="made", action="publish", filter="z")),
-        lambda peer: peer.ask(requests.ChangeRule(change="remove", user="made", action="publish", filter="z")),
+        lambda peer: peer.ask(administration.ListClients()),
+        lambda peer: peer.ask(administration.AddClient(name="made")),
+        lambda peer: peer.ask(administration.RotateClient(name="made")),
+        lambda peer: peer.ask(administration.RemoveClient(name="made")),
+        lambda peer: peer.ask(administration.ListRules()),
+        lambda peer: peer.ask(administration.ChangeRule(change="allow", user="made", action="publish", filter="z")),
+        lambda peer: peer.ask(administration.ChangeRule(change="remove", user="made", action="publish", filter="z")),
     ],
 }
 
@@ -171,9 +171,9 @@ def test_a_right_that_is_lost_over_the_wire_is_felt_at_once_too():
         running.client("root", admin=True)
         ann, root = running.peer("ann"), running.peer("root")
         ann.subscribe(1, "home/#")
-        root.ask(requests.ChangeRule(change="deny", user="ann", action="subscribe", filter="home/door"))
+        root.ask(administration.ChangeRule(change="deny", user="ann", action="subscribe", filter="home/door"))
         assert ann.notice(1).what == "ended"
-        assert [(one.user, one.allow) for one in root.ask(requests.ListRules()) if one.user == "ann"] == [
+        assert [(one.user, one.allow) for one in root.ask(administration.ListRules()) if one.user == "ann"] == [
             ("ann", True),
             ("ann", False),
         ]
@@ -264,7 +264,7 @@ def test_a_client_that_is_removed_is_told_and_closed_and_its_session_is_gone():
         running.client("ann", allow=["subscribe a"]), running.client("root", admin=True)
         ann, root = running.peer("ann"), running.peer("root")
         ann.subscribe(1, "a", kind="session")
-        root.ask(requests.RemoveClient(name="ann"))
+        root.ask(administration.RemoveClient(name="ann"))
         said = ann.ends()
         assert said is not None
         assert said.code == 403
@@ -277,7 +277,7 @@ def test_a_client_that_is_removed_is_told_and_closed_and_its_session_is_gone():
 def test_a_client_whose_secret_was_changed_has_to_know_the_new_one():
     with Running(auth="scram") as running:
         running.client("ann"), running.client("root", admin=True)
-        new = running.peer("root").ask(requests.RotateClient(name="ann")).secret
+        new = running.peer("root").ask(administration.RotateClient(name="ann")).secret
         with code(401):
             running.connect().shake("ann", "a secret of a test")
         running.connect().shake("ann", new)

@@ -7,15 +7,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from headwater.wire import requests
+from headwater.wire import administration, request
 from wire.vectors import PAGE
 
 NAMED: list[tuple[Any, str]] = [
-    (requests.U32, "u32"),
-    (requests.U63, "u63"),
-    (requests.U64, "u64"),
-    (requests.Micros, "µs"),
-    (requests.Seconds, "s"),
+    (request.U32, "u32"),
+    (request.U63, "u63"),
+    (request.U64, "u64"),
+    (request.Micros, "µs"),
+    (request.Seconds, "s"),
+    (administration.Page, f"u32, 1 to {administration.PAGE_MAX}"),
+    (Any, "any"),
 ]
 PLAIN = {str: "str", bytes: "bin", int: "int", float: "float", bool: "bool", type(None): "nil"}
 

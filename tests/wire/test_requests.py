@@ -18,13 +18,13 @@ from headwater.clock import to_datetime
 from headwater.errors import Gap, HeadwaterError, Malformed, NotFound, TooLarge
 from headwater.message import DeadLetter
 from headwater.store.body import encode_body
-from headwater.wire import requests
+from headwater.wire import administration, request, requests
 from headwater.wire.frame import Frame, FrameReader, Kind
+from headwater.wire.request import Change, Request
 from headwater.wire.requests import (
     REQUEST_BYTES_MAX,
     TEXT_MAX,
     Problem,
-    Request,
     decode,
     encode,
     error_of,
@@ -40,11 +40,11 @@ PLACE = U64 | st.tuples(TEXT, U64)
 OPTION = TEXT | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.booleans() | st.none()
 BODY = encode_body(["a", "a"], [b"x", b"y"], 1)
 BY_TYPE: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    (requests.U32, st.integers(0, 2**32 - 1)),
-    (requests.U63, st.integers(0, 2**63 - 1)),
-    (requests.U64, U64),
-    (requests.Micros, st.integers(0, requests.TIME_US_MAX)),
-    (requests.Seconds, st.floats(0, requests.SECONDS_MAX)),
+    (request.U32, st.integers(0, 2**32 - 1)),
+    (request.U63, st.integers(0, 2**63 - 1)),
+    (request.U64, U64),
+    (request.Micros, st.integers(0, request.TIME_US_MAX)),
+    (request.Seconds, st.floats(0, request.SECONDS_MAX)),
 ]
 LETTER = st.builds(
     DeadLetter,
@@ -59,14 +59,28 @@ LETTER = st.builds(
     st.lists(TEXT, max_size=2).map(tuple),
     U64,
 )
+CHANNEL = st.builds(
+    administration.ChannelSpec,
+    name=TEXT,
+    filter=TEXT,
+    destination_host=TEXT,
+    destination_port=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(["tcp", "http"]),
+    options=st.dictionaries(TEXT, OPTION, max_size=2),
+)
 BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "Subscribe.options": st.dictionaries(st.sampled_from(sorted(requests.OPTION_NAMES)), OPTION),
     "Subscribe.start": st.sampled_from(["earliest", "latest"]) | U64,
     "Subscribe.after": st.none() | U64 | st.dictionaries(TEXT, U64, max_size=3),
     "Subscribe.upto": st.none() | st.dictionaries(TEXT, U64, max_size=3),
+    "SeekSubscription.to": st.sampled_from(["earliest", "latest"]) | U64 | st.dictionaries(TEXT, U64, max_size=3),
+    "CreateSubscription.options": st.dictionaries(st.sampled_from(sorted(requests.OPTION_NAMES)), OPTION),
+    "CreateSubscription.start": st.sampled_from(["earliest", "latest"]) | U64,
+    "AddChannels.channels": st.lists(CHANNEL, max_size=2).map(tuple),
+    "ListLevels.limit": st.integers(1, administration.PAGE_MAX),
     "Seek.to": st.sampled_from(["earliest", "latest"]) | U64 | st.dictionaries(TEXT, U64, max_size=3),
     "MarkArchived.archived": st.dictionaries(TEXT, st.integers(0, 2**63 - 1), max_size=3),
-    "Extents.moments_us": st.lists(st.integers(0, requests.TIME_US_MAX), max_size=3).map(tuple),
+    "Extents.moments_us": st.lists(st.integers(0, request.TIME_US_MAX), max_size=3).map(tuple),
     "Delay.headers": st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
     "DeadLetters.offset": st.none() | PLACE,
     "Redrive.offsets": st.none() | st.lists(PLACE, max_size=4).map(tuple),
@@ -119,6 +133,8 @@ def smallest(struct: type[Request]) -> dict[str, Any]:
                 "parts": [],
                 "archived": {},
                 "letters": [],
+                "channels": [],
+                "role": "reader",
                 "paused": True,
                 "payload": b"",
             }
@@ -128,7 +144,7 @@ def smallest(struct: type[Request]) -> dict[str, Any]:
 
 
 def test_requests_their_union_and_their_replies_are_the_same_set() -> None:
-    assert set(EVERY) == set(requests.REPLIES) == set(Request.__subclasses__())
+    assert set(EVERY) == set(requests.REPLIES) == {*Request.__subclasses__(), *Change.__subclasses__()} - {Change}
     assert len({struct.__name__ for struct in EVERY}) == len(EVERY)
 
 
@@ -220,9 +236,9 @@ def test_a_subscription_number_fits_the_id_of_a_frame() -> None:
 
 
 def test_the_last_moment_is_one_that_a_calendar_knows() -> None:
-    assert to_datetime(requests.TIME_US_MAX).year == 9999
+    assert to_datetime(request.TIME_US_MAX).year == 9999
     with pytest.raises(Malformed):
-        asked(encode({**smallest(requests.Delay), "deliver_at_us": requests.TIME_US_MAX + 1}))
+        asked(encode({**smallest(requests.Delay), "deliver_at_us": request.TIME_US_MAX + 1}))
 
 
 @pytest.mark.parametrize("struct", [requests.DeadLetters, requests.Redrive, requests.DropDeadLetters])

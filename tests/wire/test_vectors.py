@@ -19,7 +19,7 @@ from headwater.events import Event
 from headwater.message import DeadLetter, Extent, SubscriptionInfo, TopicInfo
 from headwater.store.batch import checksum
 from headwater.store.body import Body
-from headwater.wire import batches, handshake, requests
+from headwater.wire import administration, batches, handshake, requests
 from headwater.wire.frame import FrameReader, Kind
 from headwater.wire.handshake import TRANSITIONS, Challenge, Hello, Limits, Response, State, Welcome
 from wire.tables import field_rows, rows_under, words
@@ -40,9 +40,27 @@ ANSWERS = (
     Extent,
     Event,
     DeadLetter,
-    requests.Registration,
-    requests.Client,
-    requests.Rule,
+    administration.Registration,
+    administration.Client,
+    administration.Rule,
+    administration.NewToken,
+    administration.Token,
+    administration.SessionInfo,
+    administration.SessionSubscription,
+    administration.SubscriptionDetail,
+    administration.ChannelSpec,
+    administration.ChannelInfo,
+    administration.ChannelTrial,
+    administration.Level,
+    administration.Figures,
+    administration.Histogram,
+    administration.RootFigures,
+    administration.SubscriptionFigures,
+    administration.SlowConsumer,
+    administration.Health,
+    administration.HealthCheck,
+    administration.Setting,
+    administration.Pipeline,
     requests.Problem,
     requests.Notice,
     requests.Goodbye,

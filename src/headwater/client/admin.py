@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from headwater.wire import requests as wire
+from headwater.wire import administration
+from headwater.wire.request import Request
 
-Ask = Callable[[wire.Request], Any]
+Ask = Callable[[Request], Any]
 """Answers with what a request is answered with: for asyncio, an awaitable of it."""
 
 
@@ -19,19 +20,19 @@ class Clients:
 
     def add(self, name: str, secret: str | None = None) -> Any:
         """Let a client in; its id and its secret, which is drawn unless given, and told this once."""
-        return self._ask(wire.AddClient(name=name, secret=secret))
+        return self._ask(administration.AddClient(name=name, secret=secret))
 
     def rotate(self, name: str, secret: str | None = None) -> Any:
         """Give a client another secret."""
-        return self._ask(wire.RotateClient(name=name, secret=secret))
+        return self._ask(administration.RotateClient(name=name, secret=secret))
 
     def remove(self, name: str) -> Any:
         """Let a client in no more."""
-        return self._ask(wire.RemoveClient(name=name))
+        return self._ask(administration.RemoveClient(name=name))
 
     def list(self) -> Any:
         """Every client: `.id .name .created_us .rotated_us`."""
-        return self._ask(wire.ListClients())
+        return self._ask(administration.ListClients())
 
 
 class Acl:
@@ -54,7 +55,7 @@ class Acl:
 
     def list(self) -> Any:
         """Every rule: `.user .action .filter .allow`."""
-        return self._ask(wire.ListRules())
+        return self._ask(administration.ListRules())
 
     def _change(self, change: Literal["allow", "deny", "remove"], user: str, action: str, filter: str) -> Any:
-        return self._ask(wire.ChangeRule(change=change, user=user, action=action, filter=filter))
+        return self._ask(administration.ChangeRule(change=change, user=user, action=action, filter=filter))

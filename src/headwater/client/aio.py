@@ -47,6 +47,7 @@ from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, R
 from headwater.message import Message as ThreadMessage
 from headwater.topics.roots import Publish
 from headwater.wire import requests as wire
+from headwater.wire.request import Request
 
 
 def asynchronous(m: Envelope) -> Message:
@@ -83,7 +84,7 @@ class _Verbs:
     async def extend(self, feed: Feed, message: Any, seconds: float) -> None:
         await self._tell(feed, "extend", message, extend_of(feed, message, seconds))
 
-    async def _tell(self, feed: Feed, verb: str, message: Any, make: Callable[[int], wire.Request]) -> None:
+    async def _tell(self, feed: Feed, verb: str, message: Any, make: Callable[[int], Request]) -> None:
         refuse(feed, verb)
         await self._client.tell(feed, message, make)
 
@@ -351,36 +352,36 @@ class Bus:
         finally:
             self._client.replies.forget(pairs)
 
-    async def _ask(self, request: wire.Request) -> Any:
+    async def ask(self, request: Request) -> Any:
         return await self._client.link.request(request)
 
     async def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
-        return cast("list[TopicInfo]", await self._ask(wire.Topics(filter=filter)))
+        return cast("list[TopicInfo]", await self.ask(wire.Topics(filter=filter)))
 
     async def retained(self, filter: str) -> list[Message]:
         """Retained messages, by topic."""
-        return [asynchronous(retained_message(one)) for one in await self._ask(wire.Retained(filter=filter))]
+        return [asynchronous(retained_message(one)) for one in await self.ask(wire.Retained(filter=filter))]
 
     async def subscriptions(self) -> list[SubscriptionInfo]:
         """Every durable subscription, by id."""
-        return cast("list[SubscriptionInfo]", await self._ask(wire.Subscriptions()))
+        return cast("list[SubscriptionInfo]", await self.ask(wire.Subscriptions()))
 
     async def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
-        return cast("list[tuple[str, int, str, int, tuple[str, ...]]]", await self._ask(wire.States(id=id)))
+        return cast("list[tuple[str, int, str, int, tuple[str, ...]]]", await self.ask(wire.States(id=id)))
 
     async def ends(self) -> dict[str, int]:
         """The newest offset of each root."""
-        return cast("dict[str, int]", await self._ask(wire.Ends()))
+        return cast("dict[str, int]", await self.ask(wire.Ends()))
 
     async def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
         """What the roots that a filter may match have, and where in them each of these moments is."""
-        return cast("list[Extent]", await self._ask(extents_of(filter, moments)))
+        return cast("list[Extent]", await self.ask(extents_of(filter, moments)))
 
     async def events(self) -> list[Event]:
         """What happened lately that somebody should know, oldest first."""
-        return cast("list[Event]", await self._ask(wire.Events()))
+        return cast("list[Event]", await self.ask(wire.Events()))
 
     async def unsubscribe(self, id: str) -> None:
         """Delete a durable subscription, its place and its dead letters."""
@@ -388,11 +389,11 @@ class Bus:
 
     async def dead_letters(self, id: str) -> list[DeadLetter]:
         """Messages that a subscription gave up on."""
-        return cast("list[DeadLetter]", await self._ask(wire.DeadLetters(id=id)))
+        return cast("list[DeadLetter]", await self.ask(wire.DeadLetters(id=id)))
 
     async def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""
-        return one_letter(await self._ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
+        return one_letter(await self.ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
 
     async def redrive(
         self,
@@ -405,7 +406,7 @@ class Bus:
         """Hand dead letters to their subscription again, in order, as they are or `mended`; answers how many."""
         write = write_of(offsets, mended, write)
         if write is None:
-            return cast(int, await self._ask(wire.Redrive(id=id, offsets=places_of(offsets))))
+            return cast(int, await self.ask(wire.Redrive(id=id, offsets=places_of(offsets))))
         try:
             await self.mend(id, write, tuple(mended or ()))
             return await self.redrive_mended(id, write)
@@ -417,51 +418,51 @@ class Bus:
     async def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
         """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
         for request in mending(id, write, letters, part):
-            await self._ask(request)
+            await self.ask(request)
 
     async def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
         """Hand the letters that parts of a write have mended to their subscription again, once; drops the others."""
-        return cast(int, await self._ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
+        return cast(int, await self.ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
 
     async def drop_mended(self, id: str, write: str) -> None:
         """Forget what a write has mended and not redriven; the dead letters stay as they are."""
-        await self._ask(wire.DropMended(id=id, write=write))
+        await self.ask(wire.DropMended(id=id, write=write))
 
     async def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""
-        return cast(int, await self._ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
+        return cast(int, await self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
 
     async def stage(
         self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
     ) -> None:
         """Store a part of a producer's epoch, which nobody sees before `commit_stage`; staging it again replaces it."""
         for request in staged(self._client.prepare_many(messages, None, None), producer, epoch, part):
-            await self._ask(request)
+            await self.ask(request)
 
     async def stage_body(
         self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes
     ) -> None:
         """The same for messages of one root that are encoded already."""
-        await self._ask(
+        await self.ask(
             wire.Stage(producer=producer, epoch=epoch, part=part, root=root, count=count, crc=crc, body=body)
         )
 
     async def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
         """Make these parts of an epoch visible, once, and drop the others; first and last offset by root."""
         asked = wire.CommitStage(producer=producer, epoch=epoch, parts=tuple(parts))
-        return cast("dict[str, tuple[int, int]]", await self._ask(asked))
+        return cast("dict[str, tuple[int, int]]", await self.ask(asked))
 
     async def drop_stage(self, producer: str, epoch: int) -> None:
         """Forget what was staged of an epoch and never committed."""
-        await self._ask(wire.DropStage(producer=producer, epoch=epoch))
+        await self.ask(wire.DropStage(producer=producer, epoch=epoch))
 
     async def purge(self, filter: str) -> int:
         """Remove the messages that a filter matches; answers how many topics."""
-        return cast(int, await self._ask(wire.Purge(filter=filter)))
+        return cast(int, await self.ask(wire.Purge(filter=filter)))
 
     async def backup(self, target: str | os.PathLike[str]) -> None:
         """A copy of the data as of now, in a new folder on the server's machine."""
-        await self._ask(wire.Backup(target=os.fspath(target)))
+        await self.ask(wire.Backup(target=os.fspath(target)))
 
     @property
     def now(self) -> datetime:

@@ -40,6 +40,7 @@ from headwater.topics.name import root_of
 from headwater.topics.roots import Publish
 from headwater.wire import requests as wire
 from headwater.wire.batches import Deliver
+from headwater.wire.request import Request
 
 R = TypeVar("R")
 THREAD_NAME = "headwater-client"
@@ -78,8 +79,8 @@ class Bus:
         except BaseException:
             self._stop()
             raise
-        self.clients = Clients(self._ask)
-        self.acl = Acl(self._ask)
+        self.clients = Clients(self.ask)
+        self.acl = Acl(self.ask)
 
     async def _connect(self) -> Client:
         client = Client(self.address, self.settings)
@@ -168,7 +169,7 @@ class Bus:
             self._check_open()
         return self._wait(work)
 
-    def _ask(self, request: wire.Request) -> Any:
+    def ask(self, request: Request) -> Any:
         self._check_open()
         return self._wait(self._client.link.request(request))
 
@@ -298,11 +299,11 @@ class Bus:
 
     def subscriptions(self) -> list[SubscriptionInfo]:
         """Every durable subscription, by id."""
-        return cast("list[SubscriptionInfo]", self._ask(wire.Subscriptions()))
+        return cast("list[SubscriptionInfo]", self.ask(wire.Subscriptions()))
 
     def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
-        return cast("list[tuple[str, int, str, int, tuple[str, ...]]]", self._ask(wire.States(id=id)))
+        return cast("list[tuple[str, int, str, int, tuple[str, ...]]]", self.ask(wire.States(id=id)))
 
     # Reading
 
@@ -330,19 +331,19 @@ class Bus:
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
-        return cast("list[TopicInfo]", self._ask(wire.Topics(filter=filter)))
+        return cast("list[TopicInfo]", self.ask(wire.Topics(filter=filter)))
 
     def retained(self, filter: str) -> list[Message]:
         """Retained messages, by topic."""
-        return [retained_message(one) for one in self._ask(wire.Retained(filter=filter))]
+        return [retained_message(one) for one in self.ask(wire.Retained(filter=filter))]
 
     def ends(self) -> dict[str, int]:
         """The newest offset of each root."""
-        return cast("dict[str, int]", self._ask(wire.Ends()))
+        return cast("dict[str, int]", self.ask(wire.Ends()))
 
     def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
         """What the roots that a filter may match have, by name; and where in them each of these moments is."""
-        return cast("list[Extent]", self._ask(extents_of(filter, moments)))
+        return cast("list[Extent]", self.ask(extents_of(filter, moments)))
 
     def show_progress(self, filter: str, id: str, places: Mapping[str, int]) -> None:
         """Have a durable subscription, made if need be, stand at the next offset to read of each root.
@@ -353,13 +354,13 @@ class Bus:
         asked = self._client.durable(filter, id, "earliest", {})
         feed = self._wait(self._client.subscribe(asked, _Verbs(self), (0, 0)))
         try:
-            self._ask(wire.Seek(number=feed.number, to=dict(places)))
+            self.ask(wire.Seek(number=feed.number, to=dict(places)))
         finally:
             self._wait(self._client.leave(feed))
 
     def events(self) -> list[Event]:
         """What happened lately that somebody should know, oldest first."""
-        return cast("list[Event]", self._ask(wire.Events()))
+        return cast("list[Event]", self.ask(wire.Events()))
 
     def refresh(self) -> None:
         """What a served bus shows is always fresh."""
@@ -369,11 +370,11 @@ class Bus:
 
     def dead_letters(self, id: str) -> list[DeadLetter]:
         """Messages that a subscription gave up on."""
-        return cast("list[DeadLetter]", self._ask(wire.DeadLetters(id=id)))
+        return cast("list[DeadLetter]", self.ask(wire.DeadLetters(id=id)))
 
     def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""
-        return one_letter(self._ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
+        return one_letter(self.ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
 
     def redrive(
         self,
@@ -390,7 +391,7 @@ class Bus:
         """
         write = write_of(offsets, mended, write)
         if write is None:
-            return cast(int, self._ask(wire.Redrive(id=id, offsets=places_of(offsets))))
+            return cast(int, self.ask(wire.Redrive(id=id, offsets=places_of(offsets))))
         try:
             self.mend(id, write, tuple(mended or ()))
             return self.redrive_mended(id, write)
@@ -402,22 +403,22 @@ class Bus:
     def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
         """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
         for request in mending(id, write, letters, part):
-            self._ask(request)
+            self.ask(request)
 
     def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
         """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
 
         Answers how many, however often it is asked.
         """
-        return cast(int, self._ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
+        return cast(int, self.ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
 
     def drop_mended(self, id: str, write: str) -> None:
         """Forget what a write has mended and not redriven; the dead letters stay as they are."""
-        self._ask(wire.DropMended(id=id, write=write))
+        self.ask(wire.DropMended(id=id, write=write))
 
     def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""
-        return cast(int, self._ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
+        return cast(int, self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
 
     # Request and reply
 
@@ -456,34 +457,34 @@ class Bus:
         self._check_open()
         item = self._client.prepare_many(messages, None, None)
         for request in staged(item, producer, epoch, part):
-            self._ask(request)
+            self.ask(request)
 
     def stage_body(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
         """The same for messages of one root that are encoded already."""
-        self._ask(wire.Stage(producer=producer, epoch=epoch, part=part, root=root, count=count, crc=crc, body=body))
+        self.ask(wire.Stage(producer=producer, epoch=epoch, part=part, root=root, count=count, crc=crc, body=body))
 
     def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
         """Make these parts of an epoch visible, once, and drop the others; first and last offset by root."""
         asked = wire.CommitStage(producer=producer, epoch=epoch, parts=tuple(parts))
-        return cast("dict[str, tuple[int, int]]", self._ask(asked))
+        return cast("dict[str, tuple[int, int]]", self.ask(asked))
 
     def drop_stage(self, producer: str, epoch: int) -> None:
         """Forget what was staged of an epoch and never committed."""
-        self._ask(wire.DropStage(producer=producer, epoch=epoch))
+        self.ask(wire.DropStage(producer=producer, epoch=epoch))
 
     # Every day
 
     def purge(self, filter: str) -> int:
         """Remove the messages that a filter matches, their retained values and topics; answers how many topics."""
-        return cast(int, self._ask(wire.Purge(filter=filter)))
+        return cast(int, self.ask(wire.Purge(filter=filter)))
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """A copy of the data as of now, in a new folder on the server's machine."""
-        self._ask(wire.Backup(target=os.fspath(target)))
+        self.ask(wire.Backup(target=os.fspath(target)))
 
     def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
         """Say how far a lake has each root: retention waits for it as for a durable subscription."""
-        self._ask(wire.MarkArchived(lake=lake, archived=dict(archived)))
+        self.ask(wire.MarkArchived(lake=lake, archived=dict(archived)))
 
     @property
     def now(self) -> datetime:
@@ -531,7 +532,7 @@ class _Verbs:
     def extend(self, feed: Feed, message: Message, seconds: float) -> None:
         self._tell(feed, "extend", message, extend_of(feed, message, seconds))
 
-    def _tell(self, feed: Feed, verb: str, message: Message, make: Callable[[int], wire.Request]) -> None:
+    def _tell(self, feed: Feed, verb: str, message: Message, make: Callable[[int], Request]) -> None:
         refuse(feed, verb)
         self._bus._run(self._bus._client.tell(feed, message, make))
 
@@ -614,15 +615,15 @@ class Consumer(_Reader):
 
     def seek(self, to: Start) -> None:
         """Go on from "earliest", "latest", an offset or a moment; what is in flight is taken back."""
-        self._bus._ask(seek_of(self._feed, to))
+        self._bus.ask(seek_of(self._feed, to))
 
     def pause(self) -> None:
         """Hand out nothing, to any consumer of this subscription, until `resume`; remembered."""
-        self._bus._ask(wire.Pause(number=self._feed.number, paused=True))
+        self._bus.ask(wire.Pause(number=self._feed.number, paused=True))
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        self._bus._ask(wire.Pause(number=self._feed.number, paused=False))
+        self._bus.ask(wire.Pause(number=self._feed.number, paused=False))
 
     def __enter__(self) -> Consumer:
         return self
@@ -767,19 +768,19 @@ def seek_of(feed: Feed, to: Start) -> wire.Seek:
 
 def nack_of(
     feed: Feed, message: Message, error: str | BaseException, delay_s: float | None
-) -> Callable[[int], wire.Request]:
+) -> Callable[[int], Request]:
     """A request that says that a message failed."""
     text = text_of(error)
     return lambda lease: wire.Nack(number=feed.number, lease=lease, offset=message.offset, error=text, delay_s=delay_s)
 
 
-def reject_of(feed: Feed, message: Message, error: str | BaseException) -> Callable[[int], wire.Request]:
+def reject_of(feed: Feed, message: Message, error: str | BaseException) -> Callable[[int], Request]:
     """A request that says that a message will never succeed."""
     text = text_of(error)
     return lambda lease: wire.Reject(number=feed.number, lease=lease, offset=message.offset, error=text)
 
 
-def extend_of(feed: Feed, message: Message, seconds: float) -> Callable[[int], wire.Request]:
+def extend_of(feed: Feed, message: Message, seconds: float) -> Callable[[int], Request]:
     """A request for more time."""
     return lambda lease: wire.Extend(number=feed.number, lease=lease, offset=message.offset, seconds=seconds)
 

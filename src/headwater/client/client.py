@@ -37,6 +37,7 @@ from headwater.wire import requests as wire
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_published, read_ranges
 from headwater.wire.frame import Frame, Kind
 from headwater.wire.handshake import Limits
+from headwater.wire.request import Request
 from headwater.wire.requests import Notice, Problem, Registered, decode, error_of
 
 RESUBSCRIBE_S = 0.5
@@ -454,7 +455,7 @@ class Client:
         if ranges:
             self.ack(feed, epoch, ranges).add_done_callback(_ignore)
 
-    async def tell(self, feed: Feed, message: Message, make: Callable[[int], wire.Request]) -> None:
+    async def tell(self, feed: Feed, message: Message, make: Callable[[int], Request]) -> None:
         """Say something else about a message; `make` makes the request of its lease."""
         lease = feed.lease_of(message)
         if self._feeds.get(feed.number) is not feed:

@@ -22,10 +22,12 @@ from headwater.client.connection import FIRST_ID, Connection, Greeted, connect
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.errors import Closed, Disconnected, HeadwaterError, TimedOut
+from headwater.wire import administration
 from headwater.wire import requests as wire
 from headwater.wire.frame import Frame, Kind
 from headwater.wire.handshake import Limits
-from headwater.wire.requests import REPLIES, Goodbye, Problem, Registered, Request, decode, error_of, pack_request
+from headwater.wire.request import Change, Request
+from headwater.wire.requests import REPLIES, Goodbye, Problem, Registered, decode, error_of, pack_request
 
 ID_MAX = (1 << 32) - 1
 ANSWERS = frozenset((int(Kind.REPLY), int(Kind.ERROR)))
@@ -54,9 +56,11 @@ REPEATABLE = frozenset(
         wire.Mend,
         wire.RedriveMended,
         wire.DropMended,
-        wire.ListClients,
-        wire.ChangeRule,
-        wire.ListRules,
+        *(request for request in administration.REPLIES if not issubclass(request, Change)),
+        administration.ChangeRule,
+        administration.SeekSubscription,
+        administration.PauseSubscription,
+        administration.ChangeChannel,
     )
 )
 """Requests that change nothing, or nothing more when they come twice."""

@@ -19,8 +19,9 @@ from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.topics.name import check_filter
 from headwater.topics.roots import Publish
-from headwater.wire import requests
+from headwater.wire import administration, requests
 from headwater.wire.frame import Kind, pack
+from headwater.wire.request import Request
 from headwater.wire.requests import encode
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Answers:
 
     # Requests
 
-    def work_for(self, session: Session, request: requests.Request) -> Callable[[], Any]:
+    def work_for(self, session: Session, request: Request) -> Callable[[], Any]:
         """What a request asks to be done, if its session may ask for it."""
         broker, bus, user = self._broker, self._broker.bus, session.row.user
         match request:
@@ -166,25 +167,25 @@ class Answers:
         """A user's producer: nobody else can commit or drop what it staged."""
         return f"{user}/{producer}"  # a user's name has no "/"
 
-    def _access(self, user: str, request: requests.Request) -> Callable[[], Any]:
+    def _access(self, user: str, request: Request) -> Callable[[], Any]:
         """Clients and rules."""
         broker = self._broker
         broker.check_admin(user, "look after clients and rules")
         clients, acl = broker.clients, broker.acl
         match request:
-            case requests.AddClient():
+            case administration.AddClient():
                 return lambda: _registration(clients.add(request.name, request.secret))
-            case requests.RotateClient():
+            case administration.RotateClient():
                 return lambda: _registration(clients.rotate(request.name, request.secret))
-            case requests.RemoveClient():
+            case administration.RemoveClient():
                 return lambda: self._changed(lambda: clients.remove(request.name))
-            case requests.ListClients():
-                return lambda: [(requests.Client(c.id, c.name, c.created_us, c.rotated_us)) for c in clients.list()]
-            case requests.ChangeRule():
+            case administration.ListClients():
+                return lambda: [administration.Client(c.id, c.name, c.created_us, c.rotated_us) for c in clients.list()]
+            case administration.ChangeRule():
                 change = {"allow": acl.allow, "deny": acl.deny, "remove": acl.remove}[request.change]
                 return lambda: self._changed(lambda: change(request.user, request.action, request.filter))  # type: ignore[arg-type]  # checked there
-            case requests.ListRules():
-                return lambda: [requests.Rule(r.user, r.action, r.filter, r.allow) for r in acl.list()]
+            case administration.ListRules():
+                return lambda: [administration.Rule(r.user, r.action, r.filter, r.allow) for r in acl.list()]
         raise Malformed(f"a request {type(request).__name__} is not one for here")
 
     def _changed(self, work: Callable[[], object]) -> None:
@@ -230,5 +231,5 @@ class Answers:
         return work
 
 
-def _registration(made: Any) -> requests.Registration:
-    return requests.Registration(made.id, made.name, made.secret)
+def _registration(made: Any) -> administration.Registration:
+    return administration.Registration(made.id, made.name, made.secret)

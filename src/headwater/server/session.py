@@ -32,6 +32,7 @@ from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, Readi
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.request import Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ class Session(Actor):
 
     # Requests
 
-    def _on_request(self, id: int, request: requests.Request) -> None:
+    def _on_request(self, id: int, request: Request) -> None:
         self.sessions.entry.give_places()  # what was published before this is to be before it
         match request:
             case Subscribe():

@@ -15,8 +15,10 @@ from headwater import errors
 from headwater.errors import Gap, HeadwaterError, Malformed, TooLarge
 from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Headers, SubscriptionInfo, TopicInfo
+from headwater.wire import administration
 from headwater.wire.batches import check_count
 from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.request import U32, U63, U64, Change, Micros, Option, Request, Seconds
 
 TEXT_MAX = 4096
 """Characters of an error's text that are sent."""
@@ -35,27 +37,12 @@ HEADERS_MAX = 10_000
 LETTERS_MAX = 1_000
 """Dead letters that one request mends."""
 MOMENTS_MAX = 16
-TIME_US_MAX = 253_402_300_799_000_000
-"""The last second of the year 9999, where calendars end."""
-SECONDS_MAX = 1e10
-
-U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-U64 = Annotated[int, msgspec.Meta(ge=0)]
-"""MessagePack has none above 2**64 - 1."""
-Micros = Annotated[int, msgspec.Meta(ge=0, le=TIME_US_MAX)]
-"""A moment: microseconds since 1970, UTC."""
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
-"""A duration; neither negative, nor infinite, nor no number."""
-
 Place = int | tuple[str, int]
 """An offset, or a root and an offset in it; none is negative, which `_check_places` sees to.
 
 Not of U64: a union of a number with a `Meta` and a tuple of fixed length makes msgspec 0.22 crash the interpreter at
 the next garbage collection.
 """
-
-Option = str | int | float | bool | None
 
 OPTION_NAMES = frozenset(
     (
@@ -77,10 +64,6 @@ def _check_places(places: Iterable[Place]) -> None:
         offset = place if isinstance(place, int) else place[1]
         if offset < 0:
             raise Malformed(f"offset {offset} cannot be one; offsets count from 1")
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag=True, omit_defaults=True):
-    """Something that a client asks for."""
 
 
 # Sessions
@@ -120,7 +103,7 @@ class Subscribe(Request, frozen=True, kw_only=True):
     start: Literal["earliest", "latest"] | U64 = "latest"
     start_us: Micros | None = None
     """A moment instead of `start`."""
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = {}
+    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
     """Those of a durable subscription that are not to be as they were, or the default; names in `OPTION_NAMES`."""
     when_full: str = "drop_oldest"
     after: U64 | dict[str, U64] | None = None
@@ -153,7 +136,7 @@ class Leave(Request, frozen=True, kw_only=True):
     number: U32
 
 
-class Unsubscribe(Request, frozen=True, kw_only=True):
+class Unsubscribe(Change, frozen=True, kw_only=True):
     """Delete a durable subscription."""
 
     id: str
@@ -314,7 +297,7 @@ class DeadLetters(Request, frozen=True, kw_only=True):
             _check_places((self.offset,))
 
 
-class Redrive(Request, frozen=True, kw_only=True):
+class Redrive(Change, frozen=True, kw_only=True):
     """Hand dead letters to their subscription again."""
 
     id: str
@@ -349,7 +332,7 @@ class DropMended(Request, frozen=True, kw_only=True):
     write: str
 
 
-class DropDeadLetters(Request, frozen=True, kw_only=True):
+class DropDeadLetters(Change, frozen=True, kw_only=True):
     """Forget dead letters."""
 
     id: str
@@ -359,7 +342,7 @@ class DropDeadLetters(Request, frozen=True, kw_only=True):
         _check_places(self.offsets or ())
 
 
-class Purge(Request, frozen=True, kw_only=True):
+class Purge(Change, frozen=True, kw_only=True):
     """Remove messages."""
 
     filter: str
@@ -377,72 +360,6 @@ class MarkArchived(Request, frozen=True, kw_only=True):
     lake: str
     """Its id."""
     archived: dict[str, U63]
-
-
-# Clients and rules
-
-
-class AddClient(Request, frozen=True, kw_only=True):
-    """Let a client in."""
-
-    name: str
-    secret: str | None = None
-
-
-class RotateClient(Request, frozen=True, kw_only=True):
-    """Give a client another secret."""
-
-    name: str
-    secret: str | None = None
-
-
-class Registration(msgspec.Struct, frozen=True):
-    """A client and its secret, which is told this once."""
-
-    id: str
-    name: str
-    secret: str
-
-
-class RemoveClient(Request, frozen=True, kw_only=True):
-    """Let a client in no more."""
-
-    name: str
-
-
-class ListClients(Request, frozen=True, kw_only=True):
-    """Every client."""
-
-
-class Client(msgspec.Struct, frozen=True):
-    """A client as it is listed."""
-
-    id: str
-    name: str
-    created_us: int
-    rotated_us: int
-
-
-class ChangeRule(Request, frozen=True, kw_only=True):
-    """Grant, forbid, or take either back."""
-
-    change: Literal["allow", "deny", "remove"]
-    user: str
-    action: str
-    filter: str
-
-
-class ListRules(Request, frozen=True, kw_only=True):
-    """Every rule."""
-
-
-class Rule(msgspec.Struct, frozen=True):
-    """A rule as it is listed."""
-
-    user: str
-    action: str
-    filter: str
-    allow: bool
 
 
 REPLIES: dict[type[Request], Any] = {
@@ -475,12 +392,7 @@ REPLIES: dict[type[Request], Any] = {
     Purge: int,
     Backup: None,
     MarkArchived: None,
-    AddClient: Registration,
-    RotateClient: Registration,
-    RemoveClient: None,
-    ListClients: list[Client],
-    ChangeRule: None,
-    ListRules: list[Rule],
+    **administration.REPLIES,
 }
 
 AnyRequest = (
@@ -513,12 +425,7 @@ AnyRequest = (
     | Purge
     | Backup
     | MarkArchived
-    | AddClient
-    | RotateClient
-    | RemoveClient
-    | ListClients
-    | ChangeRule
-    | ListRules
+    | administration.AnyAdministration
 )
 
 

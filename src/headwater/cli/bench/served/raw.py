@@ -14,6 +14,7 @@ from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.wire import batches, handshake, requests
 from headwater.wire.frame import HEADER, LENGTH_BYTES, Frame, FrameReader, Kind, pack
+from headwater.wire.request import Request
 
 FRAME_BYTES_MAX = 1 << 30
 READ_BYTES = 1 << 20
@@ -70,7 +71,7 @@ class Raw:
         self._last += 1
         return self._last
 
-    def ask(self, request: requests.Request) -> Any:
+    def ask(self, request: Request) -> Any:
         """Ask, and wait for the answer; what else comes meanwhile is dropped."""
         number = self.next_id()
         self.socket.sendall(requests.pack_request(number, request))

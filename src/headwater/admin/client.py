@@ -1,0 +1,210 @@
+"""The admin client: everything that looks after a broker, as methods.
+
+One class serves threads and asyncio alike: over `headwater.connect` its methods return what was asked for, over
+`headwater.aio.connect` an awaitable of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from headwater.client.admin import Acl, Ask, Clients
+from headwater.client.bus import Bus
+from headwater.client.url import Address
+from headwater.clock import from_datetime
+from headwater.config import Connecting
+from headwater.wire import administration as wire
+from headwater.wire.request import Change, Option, Request
+
+Start = Literal["earliest", "latest"] | int | datetime
+
+
+def connect(url: str | Address, settings: Connecting | None = None) -> Admin:
+    """An admin client of a server; `with` closes it."""
+    return Admin(Bus(url, settings))
+
+
+class Admin:
+    """Looks after a broker."""
+
+    def __init__(self, bus: Any, by: str | None = None) -> None:
+        self.bus = bus
+        """The bus itself: publish, subscribe, replay, dead letters."""
+        self._by = by
+        ask = bus.ask if by is None else self._ask_for
+        self.clients = Clients(ask)
+        self.acl = Acl(ask)
+        self.tokens = Tokens(ask)
+        self.sessions = Sessions(ask)
+        self.subscriptions = Subscriptions(ask)
+        self.channels = Channels(ask)
+        self.ask: Ask = ask
+
+    def acting_for(self, by: str) -> Admin:
+        """The same, where the audit says that somebody else wanted it."""
+        return Admin(self.bus, by)
+
+    def _ask_for(self, request: Request) -> Any:
+        if isinstance(request, Change):
+            request = msgspec.structs.replace(request, by=self._by)
+        return self.bus.ask(request)
+
+    def levels(self, parent: str = "", *, after: str = "", limit: int = 1000) -> Any:
+        """The levels right below a topic, or the roots, in order, a page of them after a name."""
+        return self.ask(wire.ListLevels(parent=parent, after=after, limit=limit))
+
+    def metrics(self) -> Any:
+        """Figures of the broker, as they are now: `.counters .gauges .histograms .roots .subscriptions .slow`."""
+        return self.ask(wire.Metrics())
+
+    def health(self) -> Any:
+        """Whether the broker can do its work: `.ok .checks`."""
+        return self.ask(wire.CheckHealth())
+
+    def config(self) -> Any:
+        """Every setting: `.name .value .default .source`."""
+        return self.ask(wire.ListSettings())
+
+    def pipelines(self) -> Any:
+        """How far each root is archived: `.root .first .end .lake .archived .lag`."""
+        return self.ask(wire.ListPipelines())
+
+    def close(self) -> Any:
+        """Let go of the server."""
+        return self.bus.close()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Tokens:
+    """`admin.tokens`: what opens the HTTP API."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def add(self, client: str, role: wire.Role) -> Any:
+        """A token of a client; its text is told this once: `.id .token`."""
+        return self._ask(wire.AddToken(client=client, role=role))
+
+    def remove(self, id: str) -> Any:
+        """Let a token open nothing more."""
+        return self._ask(wire.RemoveToken(id=id))
+
+    def list(self) -> Any:
+        """Every token: `.id .client .role .created_us`."""
+        return self._ask(wire.ListTokens())
+
+    def check(self, token: str) -> Any:
+        """Whose token this is; Unauthenticated (401) if it is none."""
+        return self._ask(wire.CheckToken(token=token))
+
+
+class Sessions:
+    """`admin.sessions`: who is here, and who may come back."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def list(self) -> Any:
+        """Every session: `.id .user .address .subscriptions …`."""
+        return self._ask(wire.ListSessions())
+
+    def disconnect(self, id: str) -> Any:
+        """Cut a session's connection; its client may come back."""
+        return self._ask(wire.EndSession(id=id))
+
+    def end(self, id: str) -> Any:
+        """End a session, and its own subscriptions with it."""
+        return self._ask(wire.EndSession(id=id, for_good=True))
+
+
+class Subscriptions:
+    """`admin.subscriptions`: durable ones, whoever takes from them."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def create(self, id: str, filter: str, *, start: Start = "latest", **options: Option) -> Any:
+        """A named subscription that nobody takes from yet."""
+        if isinstance(start, datetime):
+            return self._ask(
+                wire.CreateSubscription(id=id, filter=filter, start_us=from_datetime(start), options=options)
+            )
+        return self._ask(wire.CreateSubscription(id=id, filter=filter, start=start, options=options))
+
+    def show(self, id: str) -> Any:
+        """A subscription: `.info .options .sessions`."""
+        return self._ask(wire.ShowSubscription(id=id))
+
+    def seek(self, id: str, to: Start | Mapping[str, int]) -> Any:
+        """Have it go on from elsewhere."""
+        if isinstance(to, datetime):
+            return self._ask(wire.SeekSubscription(id=id, to_us=from_datetime(to)))
+        return self._ask(wire.SeekSubscription(id=id, to=dict(to) if isinstance(to, Mapping) else to))
+
+    def pause(self, id: str) -> Any:
+        """Have it hand out nothing."""
+        return self._ask(wire.PauseSubscription(id=id, paused=True))
+
+    def resume(self, id: str) -> Any:
+        """Have it go on."""
+        return self._ask(wire.PauseSubscription(id=id, paused=False))
+
+    def delete(self, id: str, *, force: bool = False) -> Any:
+        """Delete it; one that somebody takes from only by force."""
+        return self._ask(wire.DeleteSubscription(id=id, force=force))
+
+
+class Channels:
+    """`admin.channels`: push destinations."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def add(
+        self,
+        name: str,
+        filter: str,
+        destination_host: str,
+        destination_port: int,
+        kind: Literal["tcp", "http"] = "tcp",
+        **others: Any,
+    ) -> Any:
+        """A channel; a list of the one that was made, with its secret if it has one, told this once."""
+        spec = wire.ChannelSpec(
+            name=name,
+            filter=filter,
+            destination_host=destination_host,
+            destination_port=destination_port,
+            kind=kind,
+            **others,
+        )
+        return self.add_many([spec])
+
+    def add_many(self, specs: Sequence[wire.ChannelSpec]) -> Any:
+        """All of these channels, or none."""
+        return self._ask(wire.AddChannels(channels=tuple(specs)))
+
+    def change(self, id: str, **changes: Any) -> Any:
+        """Change what is named; the rest stays."""
+        return self._ask(wire.ChangeChannel(id=id, **changes))
+
+    def remove(self, id: str, *, force: bool = False) -> Any:
+        """Push no more; what has messages to deliver yet only by force."""
+        return self._ask(wire.RemoveChannel(id=id, force=force))
+
+    def list(self, id: str | None = None) -> Any:
+        """Every channel, or the one of this id: `.id .name .filter .state .lag …`."""
+        return self._ask(wire.ListChannels(id=id))
+
+    def test(self, id: str) -> Any:
+        """Try to reach its destination: `.ok .detail .took_s`."""
+        return self._ask(wire.TryChannel(id=id))

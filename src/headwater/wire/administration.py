@@ -1,0 +1,527 @@
+"""Requests of those who look after a broker, and what answers them: clients, rules, tokens, sessions, subscriptions,
+channels, and how the broker is doing.
+
+Most need the right "admin"; who may see what a subscription gets may look after it, too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from headwater.message import SubscriptionInfo
+from headwater.wire.request import U32, U64, Change, Micros, Option, Request
+
+OPTIONS_MAX = 32
+PAGE_MAX = 10_000
+"""Levels of a topic that are listed at once."""
+CHANNELS_MAX = 1_000
+"""Channels that one request adds."""
+
+Role = Literal["reader", "operator", "admin"]
+"""reader: may look. operator: may publish, and look after what is there. admin: may do everything."""
+
+Page = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
+
+
+# Clients and rules
+
+
+class AddClient(Change, frozen=True, kw_only=True):
+    """Let a client in."""
+
+    name: str
+    secret: str | None = None
+
+
+class RotateClient(Change, frozen=True, kw_only=True):
+    """Give a client another secret."""
+
+    name: str
+    secret: str | None = None
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """A client and its secret, which is told this once."""
+
+    id: str
+    name: str
+    secret: str
+
+
+class RemoveClient(Change, frozen=True, kw_only=True):
+    """Let a client in no more."""
+
+    name: str
+
+
+class ListClients(Request, frozen=True, kw_only=True):
+    """Every client."""
+
+
+class Client(msgspec.Struct, frozen=True):
+    """A client as it is listed."""
+
+    id: str
+    name: str
+    created_us: int
+    rotated_us: int
+
+
+class ChangeRule(Change, frozen=True, kw_only=True):
+    """Grant, forbid, or take either back."""
+
+    change: Literal["allow", "deny", "remove"]
+    user: str
+    action: str
+    filter: str
+
+
+class ListRules(Request, frozen=True, kw_only=True):
+    """Every rule."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A rule as it is listed."""
+
+    user: str
+    action: str
+    filter: str
+    allow: bool
+
+
+# Tokens, which open the HTTP API
+
+
+class AddToken(Change, frozen=True, kw_only=True):
+    """A token of a client, which opens the HTTP API as far as its role goes."""
+
+    client: str
+    role: Role
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token, whose text is told this once."""
+
+    id: str
+    client: str
+    role: str
+    token: str
+
+
+class RemoveToken(Change, frozen=True, kw_only=True):
+    """Let a token open nothing more."""
+
+    id: str
+
+
+class ListTokens(Request, frozen=True, kw_only=True):
+    """Every token."""
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is listed."""
+
+    id: str
+    client: str
+    role: str
+    created_us: int
+
+
+class CheckToken(Request, frozen=True, kw_only=True):
+    """Whose token this is; Unauthenticated (401) if it is none."""
+
+    token: str
+
+
+# Sessions
+
+
+class ListSessions(Request, frozen=True, kw_only=True):
+    """Every session."""
+
+
+class SessionSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session subscribes to."""
+
+    kind: str
+    filter: str
+    id: str | None = None
+    """Of a durable one."""
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as it is listed."""
+
+    id: str
+    user: str
+    address: str
+    """Of who is connected; empty if nobody is."""
+    connected_us: int
+    """Since when; 0 if nobody is connected."""
+    expire_after_s: float
+    subscriptions: tuple[SessionSubscription, ...] = ()
+    waiting_bytes: int = 0
+    """Written, and not yet taken by the client."""
+    dropped: int = 0
+    """Messages that its live subscriptions have lost, as it was too slow."""
+
+
+class EndSession(Change, frozen=True, kw_only=True):
+    """Cut a session's connection, from which it may come back; or end the session, so that it cannot."""
+
+    id: str
+    for_good: bool = False
+
+
+# Subscriptions
+
+
+class CreateSubscription(Change, frozen=True, kw_only=True):
+    """A named subscription that nobody takes from yet; one of this id that differs: Conflict (409)."""
+
+    id: str
+    filter: str
+    start: Literal["earliest", "latest"] | U64 = "latest"
+    start_us: Micros | None = None
+    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+
+
+class ShowSubscription(Request, frozen=True, kw_only=True):
+    """A durable subscription, and who takes from it."""
+
+    id: str
+
+
+class SubscriptionDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable subscription, its options, and the sessions that take from it."""
+
+    info: SubscriptionInfo
+    options: dict[str, Option]
+    sessions: tuple[str, ...] = ()
+
+
+class SeekSubscription(Change, frozen=True, kw_only=True):
+    """Have a durable subscription go on from elsewhere."""
+
+    id: str
+    to: Literal["earliest", "latest"] | U64 | dict[str, U64] = "latest"
+    """With offsets by root, roots that are not named stay where they are."""
+    to_us: Micros | None = None
+
+
+class PauseSubscription(Change, frozen=True, kw_only=True):
+    """Have a durable subscription hand out nothing, or go on."""
+
+    id: str
+    paused: bool
+
+
+class DeleteSubscription(Change, frozen=True, kw_only=True):
+    """Delete a durable subscription; one that somebody takes from: Conflict (409), unless forced."""
+
+    id: str
+    force: bool = False
+
+
+# Channels
+
+
+class ChannelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a channel is to be."""
+
+    name: str
+    filter: str
+    destination_host: str
+    destination_port: U32
+    kind: Literal["tcp", "http"] = "tcp"
+    id: str | None = None
+    """None: one that is drawn."""
+    path: str = "/"
+    """Of an http channel: where to POST."""
+    secret: str | None = None
+    """Of an http channel: what its requests are signed with; None: one that is drawn."""
+    start: Literal["earliest", "latest"] = "latest"
+    batch_messages_max: U32 = 100
+    """Messages that are sent at once."""
+    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    """Of its durable subscription."""
+
+
+class AddChannels(Change, frozen=True, kw_only=True):
+    """Push what filters match to where somebody listens: all of these channels, or none."""
+
+    channels: Annotated[tuple[ChannelSpec, ...], msgspec.Meta(max_length=CHANNELS_MAX)]
+
+
+class ChangeChannel(Change, frozen=True, kw_only=True):
+    """Change a channel; what is nil stays. Its place stays, whatever changes; a new filter needs a new channel."""
+
+    id: str
+    name: str | None = None
+    destination_host: str | None = None
+    destination_port: U32 | None = None
+    path: str | None = None
+    secret: str | None = None
+    batch_messages_max: U32 | None = None
+    paused: bool | None = None
+
+
+class RemoveChannel(Change, frozen=True, kw_only=True):
+    """Push no more; one that has messages to deliver yet: Conflict (409), unless forced."""
+
+    id: str
+    force: bool = False
+
+
+class ListChannels(Request, frozen=True, kw_only=True):
+    """Every channel; with an id, that one."""
+
+    id: str | None = None
+
+
+class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel as it is listed."""
+
+    id: str
+    name: str
+    filter: str
+    kind: str
+    destination_host: str
+    destination_port: int
+    path: str
+    owner: str
+    """The client that subscribed with a destination; empty for one that administrators made."""
+    created_us: int
+    batch_messages_max: int
+    state: str
+    """connecting, delivering, idle, failing, paused"""
+    error: str
+    """What went wrong the last time, if it has not gone right since."""
+    address: str
+    """What the host's name was found to be, and is until the channel changes."""
+    delivered: int
+    """Messages since the server's start."""
+    lag: int
+    retrying: int
+    dead: int
+    secret: str | None = None
+    """Told once: where it was made or changed."""
+
+
+class TryChannel(Request, frozen=True, kw_only=True):
+    """Try to reach a channel's destination, without a message of its own."""
+
+    id: str
+
+
+class ChannelTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """How that went."""
+
+    ok: bool
+    detail: str
+    took_s: float
+
+
+# How the broker is doing
+
+
+class ListLevels(Request, frozen=True, kw_only=True):
+    """The levels right below a topic, or the roots; a page of them, in order."""
+
+    parent: str = ""
+    after: str = ""
+    """The name after which the page begins."""
+    limit: Page = 1000
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """A level of the topic tree."""
+
+    name: str
+    path: str
+    """The whole topic up to here."""
+    topics: int
+    """Topics at and below it."""
+    messages: int
+    """Messages at and below it."""
+    is_topic: bool
+    """Whether something was published to this very path."""
+    last_offset: int = 0
+    """Of what was published to this very path."""
+    retained: bool = False
+
+
+class Metrics(Request, frozen=True, kw_only=True):
+    """Figures of the broker, as they are now."""
+
+
+class Histogram(msgspec.Struct, frozen=True, kw_only=True):
+    """How often something took how long."""
+
+    bounds_s: tuple[float, ...]
+    """The longest of each bucket but the last, which has no bound."""
+    counts: tuple[int, ...]
+    """Per bucket; one more than there are bounds."""
+    sum_s: float
+
+
+class RootFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one root."""
+
+    root: str
+    first: int
+    end: int
+    bytes: int
+    segments: int
+    topics: int
+
+
+class SubscriptionFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one durable subscription."""
+
+    id: str
+    lag: int
+    in_flight: int
+    retrying: int
+    dead: int
+    consumers: int
+
+
+class SlowConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that does not take what is for it as fast as it comes."""
+
+    session: str
+    user: str
+    waiting_bytes: int
+    dropped: int
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the broker; counters count from its start."""
+
+    time_us: int
+    started_us: int
+    counters: dict[str, int]
+    gauges: dict[str, float]
+    histograms: dict[str, Histogram]
+    roots: tuple[RootFigures, ...] = ()
+    """The largest, at most `figures_max`; the gauges count all."""
+    subscriptions: tuple[SubscriptionFigures, ...] = ()
+    """Those furthest behind, at most `figures_max`; the gauges count all."""
+    slow: tuple[SlowConsumer, ...] = ()
+
+
+class CheckHealth(Request, frozen=True, kw_only=True):
+    """Whether the broker can do its work."""
+
+
+class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the things that must be well."""
+
+    name: str
+    """disk, streams, state, …"""
+    ok: bool
+    detail: str
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the broker can do its work, and what ails it if not."""
+
+    ok: bool
+    checks: tuple[HealthCheck, ...]
+
+
+class ListSettings(Request, frozen=True, kw_only=True):
+    """Every setting of the server."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting of the server."""
+
+    name: str
+    value: Any
+    default: Any
+    source: str
+
+
+class ListPipelines(Request, frozen=True, kw_only=True):
+    """How far each root is archived."""
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a lake has a root."""
+
+    root: str
+    first: int
+    """The oldest offset in the hot log."""
+    end: int
+    """One past the newest."""
+    lake: str
+    """Its id; empty if there is none."""
+    archived: int
+    """The last offset that the lake has; 0 if none."""
+    lag: int
+    """Messages that the lake does not have yet."""
+
+
+REPLIES: dict[type[Request], Any] = {
+    AddClient: Registration,
+    RotateClient: Registration,
+    RemoveClient: None,
+    ListClients: list[Client],
+    ChangeRule: None,
+    ListRules: list[Rule],
+    AddToken: NewToken,
+    RemoveToken: None,
+    ListTokens: list[Token],
+    CheckToken: Token,
+    ListSessions: list[SessionInfo],
+    EndSession: None,
+    CreateSubscription: None,
+    ShowSubscription: SubscriptionDetail,
+    SeekSubscription: None,
+    PauseSubscription: None,
+    DeleteSubscription: None,
+    AddChannels: list[ChannelInfo],
+    ChangeChannel: ChannelInfo,
+    RemoveChannel: None,
+    ListChannels: list[ChannelInfo],
+    TryChannel: ChannelTrial,
+    ListLevels: list[Level],
+    Metrics: Figures,
+    CheckHealth: Health,
+    ListSettings: list[Setting],
+    ListPipelines: list[Pipeline],
+}
+
+AnyAdministration = (
+    AddClient
+    | RotateClient
+    | RemoveClient
+    | ListClients
+    | ChangeRule
+    | ListRules
+    | AddToken
+    | RemoveToken
+    | ListTokens
+    | CheckToken
+    | ListSessions
+    | EndSession
+    | CreateSubscription
+    | ShowSubscription
+    | SeekSubscription
+    | PauseSubscription
+    | DeleteSubscription
+    | AddChannels
+    | ChangeChannel
+    | RemoveChannel
+    | ListChannels
+    | TryChannel
+    | ListLevels
+    | Metrics
+    | CheckHealth
+    | ListSettings
+    | ListPipelines
+)
