@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from headwater.clock import to_datetime
 from headwater.delivery.start import Start
 from headwater.errors import Malformed, NotAllowed, NotFound
+from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.topics.name import check_filter
 from headwater.topics.roots import Publish
-from headwater.wire import administration, requests
+from headwater.wire import requests
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import Request
 from headwater.wire.requests import encode
@@ -40,6 +41,7 @@ class Answers:
         self._loop = loop
         self._bell = Bell(loop, self._answer)
         self._broker = broker
+        self._administration = Administration(loop, broker)
         self._done: deque[tuple[Session, Connection | None, int, Future[object]]] = deque()
 
     # Rows that are on disk
@@ -161,37 +163,11 @@ class Answers:
                 broker.check_admin(user, "say what is archived")
                 return lambda: bus.mark_archived(request.lake, request.archived)
             case _:
-                return self._access(user, request)
+                return self._administration.work_for(session, request)
 
     def _own(self, user: str, producer: str) -> str:
         """A user's producer: nobody else can commit or drop what it staged."""
         return f"{user}/{producer}"  # a user's name has no "/"
-
-    def _access(self, user: str, request: Request) -> Callable[[], Any]:
-        """Clients and rules."""
-        broker = self._broker
-        broker.check_admin(user, "look after clients and rules")
-        clients, acl = broker.clients, broker.acl
-        match request:
-            case administration.AddClient():
-                return lambda: _registration(clients.add(request.name, request.secret))
-            case administration.RotateClient():
-                return lambda: _registration(clients.rotate(request.name, request.secret))
-            case administration.RemoveClient():
-                return lambda: self._changed(lambda: clients.remove(request.name))
-            case administration.ListClients():
-                return lambda: [administration.Client(c.id, c.name, c.created_us, c.rotated_us) for c in clients.list()]
-            case administration.ChangeRule():
-                change = {"allow": acl.allow, "deny": acl.deny, "remove": acl.remove}[request.change]
-                return lambda: self._changed(lambda: change(request.user, request.action, request.filter))  # type: ignore[arg-type]  # checked there
-            case administration.ListRules():
-                return lambda: [administration.Rule(r.user, r.action, r.filter, r.allow) for r in acl.list()]
-        raise Malformed(f"a request {type(request).__name__} is not one for here")
-
-    def _changed(self, work: Callable[[], object]) -> None:
-        """Change clients or rules; sessions feel it at once."""
-        work()
-        self._loop.call_soon_threadsafe(self._broker.sessions.recheck)
 
     def _sees(self, session: Session, filter: str) -> bool:
         return self._broker.may_subscribe(session.row.user, session.row.id, filter)
@@ -229,7 +205,3 @@ class Answers:
             return requests.Delayed(receipt.time_us)
 
         return work
-
-
-def _registration(made: Any) -> administration.Registration:
-    return administration.Registration(made.id, made.name, made.secret)

@@ -1,0 +1,64 @@
+"""What administrators ask for: each request is one arm that checks rights, on the loop, and gives the work that is then
+done in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import Malformed
+from headwater.server.broker import Broker
+from headwater.wire import administration as wire
+from headwater.wire.request import Change, Request
+
+if TYPE_CHECKING:
+    from headwater.server.session import Session
+
+Work = Callable[[], Any]
+
+
+class Administration:
+    """Looks after clients, rules, sessions, subscriptions and channels, and tells how the broker is doing."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
+        self._loop = loop
+        self._broker = broker
+
+    def work_for(self, session: Session, request: Request) -> Work:
+        """What a request asks to be done, if its session may ask for it."""
+        user = session.row.user
+        if isinstance(request, Change) and request.by is not None:
+            self._broker.check_admin(user, "speak for others")
+        return self._access(user, request)
+
+    def _access(self, user: str, request: Request) -> Work:
+        """Clients and rules."""
+        broker = self._broker
+        broker.check_admin(user, "look after clients and rules")
+        clients, acl = broker.clients, broker.acl
+        match request:
+            case wire.AddClient():
+                return lambda: _registration(clients.add(request.name, request.secret))
+            case wire.RotateClient():
+                return lambda: _registration(clients.rotate(request.name, request.secret))
+            case wire.RemoveClient():
+                return lambda: self._changed(lambda: clients.remove(request.name))
+            case wire.ListClients():
+                return lambda: [wire.Client(c.id, c.name, c.created_us, c.rotated_us) for c in clients.list()]
+            case wire.ChangeRule():
+                change = {"allow": acl.allow, "deny": acl.deny, "remove": acl.remove}[request.change]
+                return lambda: self._changed(lambda: change(request.user, request.action, request.filter))  # type: ignore[arg-type]  # checked there
+            case wire.ListRules():
+                return lambda: [wire.Rule(r.user, r.action, r.filter, r.allow) for r in acl.list()]
+        raise Malformed(f"a request {type(request).__name__} is not one for here")
+
+    def _changed(self, work: Callable[[], object]) -> None:
+        """Change clients or rules; sessions feel it at once."""
+        work()
+        self._loop.call_soon_threadsafe(self._broker.sessions.recheck)
+
+
+def _registration(made: Any) -> wire.Registration:
+    return wire.Registration(made.id, made.name, made.secret)
