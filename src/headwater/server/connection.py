@@ -52,6 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         "has_secret",
         "heard_s",
         "is_closed",
+        "is_inner",
         "is_writable",
         "listener",
         "session",
@@ -60,8 +61,10 @@ class Connection(asyncio.BufferedProtocol):
         "written_s",
     )
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, *, is_inner: bool = False) -> None:
         self.listener = listener
+        self.is_inner = is_inner
+        """Whether it came through the door that only the server's own processes know."""
         self.state = handshake.State.GREETING
         self.address = ""
         self.user = ""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater import __version__
-from headwater.access.name import check_name
+from headwater.access.name import INNER, check_name
 from headwater.access.scram import ServerLogin
 from headwater.actor import Answer
 from headwater.config import Config, Serving
@@ -81,6 +81,8 @@ class Listener:
         self._greeting.add(connection)
         self._by_address[connection.address] += 1
         serving = self.serving
+        if connection.is_inner:
+            return
         if self._is_draining:
             connection.say_goodbye(QuotaExceeded("the server is stopping; connect again in a while"), reconnect=True)
         elif len(self._connections) > serving.connections_max:
@@ -128,7 +130,9 @@ class Listener:
         version = handshake.choose_version(hello.versions)
         first = b""
         auth = self.serving.auth
-        if auth == "none":
+        if connection.is_inner:
+            connection.user = INNER
+        elif auth == "none":
             connection.user = check_name(hello.user) if hello.user else "anonymous"
         elif hello.mechanism == "scram-sha-256":
             if auth != "scram":
