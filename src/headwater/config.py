@@ -242,6 +242,12 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """0: one that is free."""
     http_body_bytes_max: int = 8 * MIB
     """A longer body of a request: TooLarge (413)."""
+    http_body_s: float = 30.0
+    """A body that is not whole by then: TimedOut (408)."""
+    http_connections_max: int = 1000
+    """One more connection, or request under way, is answered with 503."""
+    http_followers_max: int = 100
+    """Those who follow messages as server-sent events; one more: QuotaExceeded (429)."""
     http_restart_s_max: float = 30.0
     """The longest that a process which keeps failing is left before it is started again."""
 

@@ -29,7 +29,15 @@ NICENESS = 5
 """How much it steps back behind the server where both want the same core."""
 SETTINGS_BYTES_MAX = 64 * 1024
 CONNECT_S = 30.0
+ANSWER_S = 10.0
+"""How long the server may take to answer: TimedOut (504)."""
+PREFETCH_MESSAGES = 1000
+"""As many as a page has; who pages through history throws away what was sent beyond."""
+PREFETCH_BYTES = 1024 * 1024
+HEAD_BYTES_MAX = 64 * 1024
+"""Of a request: its line and its headers."""
 END_S = 2
+BACKLOG = 128
 
 log = Log("headwater.admin")
 
@@ -51,7 +59,13 @@ def run(settings: IO[bytes] | None = None) -> int:
 
 
 async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> int:
-    settings = Connecting(connect_timeout_s=CONNECT_S, session_expire_after_s=0.0, reconnect_s_max=CONNECT_S)
+    settings = Connecting(
+        connect_timeout_s=CONNECT_S,
+        request_timeout_s=ANSWER_S,
+        session_expire_after_s=0.0,
+        prefetch_messages=PREFETCH_MESSAGES,
+        prefetch_bytes=PREFETCH_BYTES,
+    )
     try:
         bus = await aio.connect(outside.url, settings)
     except HeadwaterError as error:
@@ -65,6 +79,10 @@ async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> in
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # what a proxy says about others, anybody on this machine could say
+            http="h11",  # the one that bounds the head of a request
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            limit_concurrency=outside.connections_max,
             ssl_certfile=outside.tls_certificate or None,
             ssl_keyfile=outside.tls_key or None,
             timeout_graceful_shutdown=END_S,
@@ -93,6 +111,7 @@ def _listen(outside: Outside) -> socket.socket:
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         door.bind((outside.host, outside.port))
+        door.listen(BACKLOG)  # who is told where it listens may come at once
     except OSError:
         door.close()
         raise

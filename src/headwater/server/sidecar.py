@@ -113,6 +113,9 @@ class Sidecar:
             tls_certificate=serving.tls_certificate,
             tls_key=serving.tls_key,
             body_bytes_max=serving.http_body_bytes_max,
+            body_s=serving.http_body_s,
+            connections_max=serving.http_connections_max,
+            followers_max=serving.http_followers_max,
             log_json=self._process_settings.log_json,
             log_level=self._process_settings.log_level,
         )
