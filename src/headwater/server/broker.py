@@ -21,6 +21,7 @@ from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
     from headwater.server.connection import Connection
+    from headwater.server.overview import Overview
     from headwater.server.sessions import Sessions
 
 
@@ -32,6 +33,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
+    overview: Overview
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
         self.bus = bus

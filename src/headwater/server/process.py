@@ -39,7 +39,7 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     check_exposure(loaded.serving)
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
-        return runner.run(_serve(bus, loaded.serving, announce))
+        return runner.run(_serve(bus, loaded, announce))
 
 
 def spare_the_collector() -> None:
@@ -61,8 +61,9 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(bus: Bus, serving: Serving, announce: Callable[[str], None]) -> int:
-    server = Server(bus, serving)
+async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> int:
+    serving = loaded.serving
+    server = Server(bus, serving, loaded)
     signals = Signals(server)
     try:
         await server.start()

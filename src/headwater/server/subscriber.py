@@ -191,8 +191,12 @@ class Subscriber(Actor):
         head = batches.pack_deliver(
             self.number, lease, root, first_offset, count, crc, len(body), attempt, deltas, flags
         )
+        size = len(body)
         self._credit_messages -= count
-        self._credit_bytes -= len(body)
+        self._credit_bytes -= size
+        counts = self.session.sessions.counts
+        counts.messages_out += count
+        counts.bytes_out += size
         connection.write_batch(head, body)
 
     def _send_batch(self, batch: Batch, places: Sequence[int] | None, lease: int = 0) -> None:
@@ -287,12 +291,23 @@ class LiveSubscriber(Subscriber):
             if places is None or places:
                 self._send_some(batch, places)
         if live.dropped != self._dropped:
-            self._dropped = live.dropped
+            self._note_drops()
             self.notice("dropped", count=self._dropped)
         if live.ended is not None:
             self.session.on_ended(self, Closed(live.ended))
 
+    def _note_drops(self) -> None:
+        dropped = self.live.dropped
+        self.session.sessions.counts.dropped += dropped - self._dropped
+        self._dropped = dropped
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were lost, as the client was too slow."""
+        return self.live.dropped
+
     def leave(self) -> Callable[[], object] | None:
+        self._note_drops()
         return self.live.close
 
 
