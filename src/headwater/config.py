@@ -238,6 +238,18 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tls_client_ca: str = ""
     """A PEM file; clients may, and with auth="certificate" must, show a certificate of it."""
 
+    # HTTP: the API, metrics and the dashboard
+    http: bool = True
+    """Whether a process beside the server serves HTTP; it needs the extra `headwater[server]`."""
+    http_host: str = ""
+    """Empty: that of `host`. Beyond loopback only with authentication, and then nothing without a token."""
+    http_port: int = 7480
+    """0: one that is free."""
+    http_body_bytes_max: int = 8 * MIB
+    """A longer body of a request: TooLarge (413)."""
+    http_restart_s_max: float = 30.0
+    """The longest that a process which keeps failing is left before it is started again."""
+
     # Who may come in
     auth: Literal["none", "scram", "certificate", "gatekeeper"] = "none"
     """none: everybody, on loopback alone. gatekeeper: a trusted peer states the user."""
@@ -329,6 +341,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise Malformed(f"setting scram_iterations is {self.scram_iterations}; use 4096 to 1000000")
         if not 0 <= self.port < 65_536:
             raise Malformed(f"setting port is {self.port}; use 1 to 65535, or 0 for one that is free")
+        if not 0 <= self.http_port < 65_536:
+            raise Malformed(f"setting http_port is {self.http_port}; use 1 to 65535, or 0 for one that is free")
 
 
 class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

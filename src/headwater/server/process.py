@@ -22,6 +22,7 @@ from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
 from headwater.server.server import Server
+from headwater.server.sidecar import Sidecar
 from headwater.server.tls import open_tls
 from headwater.settings import Loaded
 
@@ -76,8 +77,11 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
     _warn_of_plain_text(serving)
     announce(server.url)
     notify("READY=1")
+    sidecar = Sidecar(server, loaded, announce)
+    await sidecar.start()
     await signals.ended.wait()
     notify("STOPPING=1")
+    await sidecar.stop()
     log.info("draining", seconds_max=serving.drain_s)
     try:
         await server.drain()
