@@ -22,6 +22,7 @@ from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
     from headwater.server.line import Line
+    from headwater.server.overview import Overview
     from headwater.server.sessions import Sessions
 
 
@@ -33,6 +34,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
+    overview: Overview
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
         self.bus = bus

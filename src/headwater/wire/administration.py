@@ -331,8 +331,8 @@ class ListLevels(Request, frozen=True, kw_only=True):
     """The levels right below a topic, or the roots; a page of them, in order."""
 
     parent: str = ""
-    after: str = ""
-    """The name after which the page begins."""
+    after: str | None = None
+    """The name after which the page begins; nil: with the first."""
     limit: Page = 1000
 
 
