@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from headwater import __version__
 from headwater.admin.api import problem
 from headwater.admin.client import Admin
+from headwater.admin.dashboard import mount
 from headwater.admin.gate import Gate
 from headwater.admin.guard import Guard
 from headwater.admin.settings import Outside
@@ -27,4 +28,5 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
         await admin.bus.ends()
         return {"ok": True}
 
+    mount(app, admin, app.state.gate)
     return app
