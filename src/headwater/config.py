@@ -70,7 +70,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _check(self)
 
 
-REPLIES = Retention(age_s=3600.0)
+OF_ROOTS = {
+    "$reply": Retention(age_s=3600.0),
+    "$sys": Retention(age_s=30 * 86_400.0),
+}
+"""Rules of roots that every bus may have, unless the settings have others."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,8 +216,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise Malformed(f"setting batch_bytes_max is {self.batch_bytes_max}; the most that fits is {GIB}")
 
     def retention_of(self, root: str) -> Retention:
-        """The rule that applies to a root; answers to requests are kept for an hour unless a rule says otherwise."""
-        return self.retention_roots.get(root, REPLIES if root == "$reply" else self.retention)
+        """The rule that applies to a root; unless one says otherwise, answers to requests are kept for an hour, and what
+        the broker tells about itself for 30 days."""
+        return self.retention_roots.get(root) or OF_ROOTS.get(root, self.retention)
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -309,6 +314,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The same, in bytes."""
     drain_s: float = 10.0
     """At its end the server waits so long, at most, for what is under way."""
+
+    # How it is doing
+    figures_max: int = 100
+    """Roots and subscriptions whose own figures are told, the largest and those furthest behind; sums count all."""
+    sys_every_s: float = 10.0
+    """How often figures are published on `$sys/…`; 0: never."""
+    loop_lag_s_max: float = 1.0
+    """If the event loop was held up for longer in the last seconds, the server says that it is not well."""
 
     # Actors
     mailbox_max: int = 10_000
