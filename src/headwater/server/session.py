@@ -32,7 +32,7 @@ from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, Readi
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.request import Request
+from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class Session(Actor):
             self._tell_ended(one.number, error)
             if isinstance(error, NotAllowed):
                 self._drop(one)
+            elif isinstance(error, NotFound):
+                self._drop_row(one.id)
 
     def on_lost(self, connection: Connection) -> None:
         """The connection is gone; the session stays, for a while."""
@@ -154,13 +156,13 @@ class Session(Actor):
             connection.session = None
             connection.say_goodbye(Closed("the session has ended; register anew"))
         self._detach_all()
-        self._later(self._delete_own, lambda _, error: self._ended(error))
+        self._later(self.delete_own, lambda _, error: self._ended(error))
 
-    def _delete_own(self) -> None:
-        """Whatever of it is stored, also what a crash kept from being noted in the session."""
+    def delete_own(self) -> None:
+        """Whatever of it is stored, also what a crash kept from being noted in the session; in any thread."""
         for name in self.sessions.subscriptions_of(self.row.id):
             try:
-                self.sessions.broker.bus.unsubscribe(name)
+                self.sessions.broker.bus.durables.expire(name)
             except NotFound:
                 pass
 
@@ -173,8 +175,8 @@ class Session(Actor):
         """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""
         self._drop_row(one.id)
         if one.kind == "session":
-            bus = self.sessions.broker.bus
-            self._later(lambda: bus.unsubscribe(one.id), lambda _, error: self._note(error))
+            durables = self.sessions.broker.bus.durables
+            self._later(lambda: durables.expire(one.id), lambda _, error: self._note(error))
 
     def _note(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, NotFound | Closed):
@@ -296,6 +298,8 @@ class Session(Actor):
 
     def _on_request(self, id: int, request: Request) -> None:
         self.sessions.entry.give_places()  # what was published before this is to be before it
+        if isinstance(request, Change) and request.by is not None:
+            self.sessions.broker.check_admin(self.row.user, "speak for others")
         match request:
             case Subscribe():
                 self._on_subscribe(id, request)
@@ -304,7 +308,7 @@ class Session(Actor):
             case requests.Leave():
                 self._on_leave(id, request.number)
             case requests.Unsubscribe():
-                self._on_unsubscribe(id, request.id)
+                self._on_unsubscribe(id, request)
             case requests.Seek():
                 subscriber = self._durable(request.number)
                 seek = self.sessions.broker.bus.seek_subscriber
@@ -452,8 +456,13 @@ class Session(Actor):
         names = self._names
         names.add(name)
 
+        def join() -> Any:
+            if fresh is None and inside.dispatcher.row(name) is None:
+                raise NotFound(f'subscription "{name}" was deleted; subscribe again to begin anew')
+            return inside.dispatcher.attach(options, given, start, ticket)
+
         def attach() -> Any:
-            return inside.roots.commit.run(lambda: inside.dispatcher.attach(options, given, start, ticket))
+            return inside.roots.commit.run(join)
 
         def attached(durable: Any, error: BaseException | None) -> None:
             names.discard(name)
@@ -542,8 +551,8 @@ class Session(Actor):
             self._drop_row(subscriber.id)
         self._for_client(lambda: None, lambda value, error: self.reply(connection, id, value, error))
 
-    def _on_unsubscribe(self, id: int, name: str) -> None:
-        sessions = self.sessions
+    def _on_unsubscribe(self, id: int, request: requests.Unsubscribe) -> None:
+        sessions, name = self.sessions, request.id
         row = sessions.broker.bus.inside.dispatcher.row(name)
         if row is None:
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
@@ -555,8 +564,11 @@ class Session(Actor):
                 del self.subscribers[subscriber.number]
                 self._let_go(subscriber)
         self._drop_row(name)
-        bus = sessions.broker.bus
-        self._ask(id, lambda: bus.unsubscribe(name))
+        durables = sessions.broker.bus.durables
+        if sessions.owns(name):
+            self._ask(id, lambda: durables.expire(name))
+        else:
+            self._ask(id, sessions.answers.as_asked(self, request, lambda: durables.delete(name, force=True)))
 
     def _drop_row(self, name: str) -> None:
         others = tuple(one for one in self.row.subscriptions if one.id != name)
@@ -576,6 +588,8 @@ class Session(Actor):
             del self.subscribers[subscriber.number]
             subscriber.notice("ended", error)
             self._let_go(subscriber)
+            if subscriber.id is not None and self.sessions.broker.bus.inside.dispatcher.row(subscriber.id) is None:
+                self._drop_row(subscriber.id)
 
     def _tell_ended(self, number: int, error: BaseException) -> None:
         if self.connection is not None:

@@ -53,6 +53,11 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: tuple[SubscriptionOf, ...] = ()
 
 
+def stored(state: State) -> list[SessionRow]:
+    """Every session, as it is stored."""
+    return [msgspec.msgpack.decode(value, type=SessionRow) for _, value in state.scan(rows.SESSION)]
+
+
 class Sessions:
     """Every session of a server."""
 
@@ -81,8 +86,7 @@ class Sessions:
         self._by_user: Counter[str] = Counter()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_closing = False
-        for _, value in self._state.scan(rows.SESSION):
-            row = msgspec.msgpack.decode(value, type=SessionRow)
+        for row in stored(self._state):
             self._start_timer(self._add(row))
 
     def _add(self, row: SessionRow) -> Session:
@@ -96,6 +100,10 @@ class Sessions:
     def all(self) -> tuple[Session, ...]:
         """Every session, connected or not."""
         return tuple(self._sessions.values())
+
+    def get(self, id: str) -> Session | None:
+        """One of them."""
+        return self._sessions.get(id)
 
     def has(self, id: str) -> bool:
         """Whether there is a session of this id."""
