@@ -19,7 +19,7 @@ from headwater.server.subscriber import LiveSubscriber
 from headwater.wire import administration as wire
 
 if TYPE_CHECKING:
-    from headwater.server.connection import Connection
+    from headwater.server.line import Line
     from headwater.server.session import Session
 
 SLICE = 200
@@ -148,7 +148,7 @@ class Presence:
             dropped=sum(one.live.dropped for one in session.subscribers.values() if isinstance(one, LiveSubscriber)),
         )
 
-    def _since_us(self, connection: Connection) -> int:
+    def _since_us(self, connection: Line) -> int:
         ago_s = self._loop.time() - connection.begun_s
         return self._broker.clock.now_us() - round(ago_s * SECOND_US)
 
