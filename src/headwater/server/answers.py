@@ -26,7 +26,8 @@ from headwater.wire.request import Request
 from headwater.wire.requests import encode
 
 if TYPE_CHECKING:
-    from headwater.server.connection import Connection
+    from headwater.server.line import Line
+    from headwater.server.native import NativeSession
     from headwater.server.session import Session
 
 DONE = encode(None)
@@ -42,21 +43,21 @@ class Answers:
         self._bell = Bell(loop, self._answer)
         self._broker = broker
         self._administration = Administration(loop, broker)
-        self._done: deque[tuple[Session, Connection | None, int, Future[object]]] = deque()
+        self._done: deque[tuple[NativeSession, Line | None, int, Future[object]]] = deque()
 
     # Rows that are on disk
 
-    def expect(self, session: Session, connection: Connection | None, id: int, future: Future[object]) -> None:
+    def expect(self, session: NativeSession, connection: Line | None, id: int, future: Future[object]) -> None:
         """Answer a request once its future is done, which may be in any thread."""
         future.add_done_callback(lambda done: self._on_done((session, connection, id, done)))
 
-    def _on_done(self, done: tuple[Session, Connection | None, int, Future[object]]) -> None:
+    def _on_done(self, done: tuple[NativeSession, Line | None, int, Future[object]]) -> None:
         self._done.append(done)
         self._bell.ring()
 
     def _answer(self) -> None:
         """Tell each client what was written, in one piece."""
-        told: dict[Connection, list[bytes]] = {}
+        told: dict[Line, list[bytes]] = {}
         for _ in range(len(self._done)):
             session, connection, number, future = self._done.popleft()
             error = future.exception()

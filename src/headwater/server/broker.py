@@ -21,7 +21,7 @@ from headwater.requests import REPLY_ROOT
 from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
-    from headwater.server.connection import Connection
+    from headwater.server.line import Line
     from headwater.server.sessions import Sessions
 
 
@@ -48,9 +48,7 @@ class Broker:
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
         self._is_open = serving.auth == "none"
 
-    def register(
-        self, connection: Connection, request: Register, then: Callable[[Any, BaseException | None], None]
-    ) -> None:
+    def register(self, connection: Line, request: Register, then: Callable[[Any, BaseException | None], None]) -> None:
         """A session for a connection whose user is known."""
         self.sessions.register(connection, request, then)
 
@@ -110,7 +108,7 @@ class Broker:
                 f'client "{user}" may not {what} (rule: none); grant it with: headwater acl allow {user} admin "#"'
             )
 
-    def is_gone(self, connection: Connection) -> bool:
+    def is_gone(self, connection: Line) -> bool:
         """Whether the client of a connection was removed."""
         return connection.has_secret and self.clients.get(connection.user) is None
 
