@@ -136,7 +136,7 @@ class Answers:
             case requests.DeadLetters():
                 self._check_subscription(session, request.id)
                 if request.offset is None:
-                    return lambda: bus.dead_letters(request.id)
+                    return lambda: bus.dead_letters(request.id, after=request.after, limit=request.limit)
                 place = request.offset
                 return lambda: [bus.dead_letter(request.id, place)]
             case requests.Redrive():
