@@ -92,6 +92,8 @@ class Root:
         self._producers: dict[str, Producer] = {}
         self._producers_dirty: set[str] = set()
         self._producer_count = row.producers
+        self.bytes_in = 0
+        """Of batches that were appended since the bus was opened."""
 
     def _load_purges(self) -> tuple[Purge, ...]:
         found = self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))

@@ -1,0 +1,74 @@
+"""Counts: what a bus, and whoever serves it, has done since it started.
+
+Plain numbers, added to once per batch or group by whoever does the work, without a lock: nothing on a message's way
+waits for somebody who wants to know how it is going.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+BOUNDS_US = (
+    *(100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000),
+    *(100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000),
+)
+"""The longest of each bucket but the last, which has no bound."""
+
+
+class Durations:
+    """How often something took how long."""
+
+    __slots__ = ("counts", "sum_us")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_US) + 1)
+        self.sum_us = 0
+
+    def add(self, took_us: int) -> None:
+        """It took so long, once more."""
+        self.counts[bisect_left(BOUNDS_US, took_us)] += 1
+        self.sum_us += took_us
+
+
+class Counts:
+    """Everything that is counted."""
+
+    __slots__ = (
+        "acks",
+        "bytes_out",
+        "commits",
+        "connections",
+        "dead",
+        "dropped",
+        "handshakes_failed",
+        "messages_out",
+        "nacks",
+        "quota_refusals",
+        "retries",
+        "rights_refusals",
+    )
+
+    def __init__(self) -> None:
+        self.commits = Durations()
+        """The write and the sync of each group."""
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.acks = 0
+        self.nacks = 0
+        """Messages that consumers gave back or rejected."""
+        self.retries = 0
+        """Messages that were handed out again after they had failed."""
+        self.dead = 0
+        self.dropped = 0
+        """Messages that live subscriptions lost, as their readers were too slow."""
+        self.connections = 0
+        self.handshakes_failed = 0
+        self.quota_refusals = 0
+        self.rights_refusals = 0
+
+    def refuse(self, code: int) -> None:
+        """Somebody was refused something, for this reason."""
+        if code == 429:
+            self.quota_refusals += 1
+        elif code == 403:
+            self.rights_refusals += 1
