@@ -408,9 +408,11 @@ class Bus:
         """Delete a durable subscription, its place and its dead letters."""
         await self._run(self.threads.unsubscribe, id)
 
-    async def dead_letters(self, id: str) -> list[DeadLetter]:
-        """Messages that a subscription gave up on."""
-        return await self._run(self.threads.dead_letters, id)
+    async def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
+        return await self._run(self.threads.dead_letters, id, after=after, limit=limit)
 
     async def redrive(
         self,

@@ -141,7 +141,7 @@ class Bus:
             self._staging = Staging(
                 self._desk, self._roots, self._state, self._rows, self.config, self._clock, self._events.trouble
             )
-            self._dead_letters = DeadLetters(self._dispatcher, self._state)
+            self._dead_letters = DeadLetters(self._dispatcher, self._state, self._roots)
             self._mending = Mending(
                 self._dispatcher,
                 self._roots,
@@ -572,10 +572,12 @@ class Bus:
 
     # Dead letters
 
-    def dead_letters(self, id: str) -> list[DeadLetter]:
-        """Messages that a subscription gave up on."""
+    def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
         self._check_open()
-        return self._dead_letters.all(id)
+        return self._dead_letters.all(id, after, limit)
 
     def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from typing import Annotated, get_args
+from typing import get_args
 from urllib.parse import urlsplit
 
 import msgspec
-from fastapi import Depends, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
@@ -162,36 +160,3 @@ def is_cross_site(connection: HTTPConnection) -> bool:
         return fetched not in {"same-origin", "none"}
     origin = headers.get("origin")
     return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
-
-
-BEARER = HTTPBearer(auto_error=False, description="A token of a client: `headwater tokens add CLIENT --role reader`.")
-
-
-async def _caller(
-    connection: HTTPConnection, _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
-) -> Caller:
-    gate: Gate = connection.app.state.gate
-    return await gate.admit(connection)
-
-
-async def _reader(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
-    caller.check("reader")
-    return caller
-
-
-async def _operator(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
-    caller.check("operator")
-    return caller
-
-
-async def _admin(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
-    caller.check("admin")
-    return caller
-
-
-Reader = Annotated[Caller, Depends(_reader)]
-"""A route's caller who may look."""
-Operator = Annotated[Caller, Depends(_operator)]
-"""A route's caller who may publish, and look after what is there."""
-Administrator = Annotated[Caller, Depends(_admin)]
-"""A route's caller who may do everything."""

@@ -387,9 +387,11 @@ class Bus:
         """Delete a durable subscription, its place and its dead letters."""
         await self._client.unsubscribe(id)
 
-    async def dead_letters(self, id: str) -> list[DeadLetter]:
-        """Messages that a subscription gave up on."""
-        return cast("list[DeadLetter]", await self.ask(wire.DeadLetters(id=id)))
+    async def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
+        return cast("list[DeadLetter]", await self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
 
     async def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""

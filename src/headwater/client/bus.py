@@ -368,9 +368,11 @@ class Bus:
 
     # Dead letters
 
-    def dead_letters(self, id: str) -> list[DeadLetter]:
-        """Messages that a subscription gave up on."""
-        return cast("list[DeadLetter]", self.ask(wire.DeadLetters(id=id)))
+    def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
+        return cast("list[DeadLetter]", self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
 
     def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""

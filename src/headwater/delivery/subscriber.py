@@ -55,7 +55,7 @@ class Standing(msgspec.Struct, frozen=True):
     dead: int
     consumers: int
     unseen: int = 0
-    """Messages within the lag that were not looked at yet: they may match or not."""
+    """Messages that were not looked at yet: how many of them are among the lag is an estimate."""
 
 
 class Subscriber:
@@ -666,14 +666,14 @@ class Subscriber:
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
 
     def standing(self, messages_max: int) -> Standing:
-        """The same in a moment, however much there is: of each root no more than about so many messages are looked at,
-        once, and the rest counts as if it matched."""
+        """The same in a moment, however much there is: no more than about so many messages of each root are looked at,
+        once, and the rest is estimated."""
         with self._lock:
             self._supply.open()
             machine = self._machine
             counted = [self._supply.pending_roughly(stream, messages_max) for stream in self._supply.streams]
             return Standing(
-                sum(map(sum, counted)) + machine.in_flight + machine.retrying + machine.held,
+                sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held,
                 machine.in_flight,
                 machine.retrying,
                 self._dead,

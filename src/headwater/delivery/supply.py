@@ -12,7 +12,7 @@ import msgspec
 
 from headwater.clock import Clock
 from headwater.config import Config
-from headwater.delivery.cursor import Cursor, places_in
+from headwater.delivery.cursor import Cursor, estimate, places_in
 from headwater.delivery.rows import CopyRow, SubscriptionRow
 from headwater.delivery.subscription import LaneId, Moment, Subscription
 from headwater.message import Message
@@ -177,12 +177,13 @@ class Supply:
         return self._count(stream, known, None)[0]
 
     def pending_roughly(self, stream: int, messages_max: int) -> tuple[int, int]:
-        """The same without looking at more than about so many messages; and how many were not looked at, which may
-        match or not."""
-        root, ahead = self._known[stream], self._machine.ahead(stream)
+        """The same without looking at more than about so many messages, the others estimated; and how many those
+        are."""
+        root, ahead, position = self._known[stream], self._machine.ahead(stream), self._machine.position(stream)
         if is_everything_of(self._filter, root.name) and not root.purges:
-            return root.stream.durable - self._machine.position(stream) + 1 - len(ahead), 0
-        return self._count(stream, {(stream, offset) for offset in ahead}, messages_max)
+            return root.stream.durable - position + 1 - len(ahead), 0
+        count, unseen = self._count(stream, {(stream, offset) for offset in ahead}, messages_max)
+        return estimate(count, self._lag[stream][0] - position + 1, unseen), unseen
 
     def _count(self, stream: int, known: set[tuple[int, int]], messages_max: int | None) -> tuple[int, int]:
         position = self._machine.position(stream)

@@ -153,7 +153,7 @@ class Answers:
             case requests.DeadLetters():
                 broker.check_subscription(user, session.row.id, request.id)
                 if request.offset is None:
-                    return lambda: bus.dead_letters(request.id)
+                    return lambda: bus.dead_letters(request.id, after=request.after, limit=request.limit)
                 place = request.offset
                 return lambda: [bus.dead_letter(request.id, place)]
             case requests.Redrive():

@@ -90,7 +90,7 @@ class Collector:
         self._sessions = sessions
         self._pulse = pulse
         inside = bus.inside
-        self._lags = Lags(inside.dispatcher, inside.roots, bus.config, inside.clock)
+        self._lags = Lags(inside.dispatcher, inside.roots, bus.config, inside.clock, sessions.owns)
         self._started_us, self._began_us = inside.clock.read()
         self._began = {root.name: root.stream.durable for root in inside.roots.all()}
         self._bytes_began = sum(root.bytes_in for root in self._published())
@@ -151,7 +151,7 @@ class Collector:
                 "in_flight": sums.in_flight,
                 "retrying": sums.retrying,
                 "dead": sums.dead,
-                "retained": sum(root.retained.count for root in every),
+                "retained": sum(root.retained.count for root in published),
                 "topics": sum(root.topic_count for root in published),
                 "roots": len(every),
                 "stream_bytes": sum(size for size, _ in self._sizes.values()),

@@ -26,6 +26,7 @@ from headwater.server.overview import Overview
 from headwater.server.pulse import Pulse
 from headwater.server.root import Entry
 from headwater.server.sessions import Sessions
+from headwater.server.sys_topics import Telling
 from headwater.server.tls import Tls, open_tls
 from headwater.settings import Loaded, given
 from headwater.store.files import DiskFiles
@@ -70,9 +71,11 @@ class Server:
         collector = Collector(self.bus, self.serving, self.listener, self.sessions, self.pulse)
         health = Health(self.bus, self.serving, self.pulse)
         self.broker.overview = Overview(self.broker, collector, health, self._settings)
+        self.telling = Telling(loop, self._executor, self.bus, collector.figures, self.serving.sys_every_s)
         try:
             await self._listen(loop)
         except OSError as error:
+            self.telling.stop()
             self.pulse.stop()
             self.listener.close()
             self._executor.shutdown(wait=False)
@@ -156,6 +159,7 @@ class Server:
         if not self._is_stopping:
             await self.drain()
         self.broker.acl.on_change = None
+        self.telling.stop()
         self.pulse.stop()
         await self.sessions.close()
         self.listener.close()

@@ -22,7 +22,7 @@ from headwater.server.server import Server
 from headwater.settings import Loaded
 from headwater.store.files import DiskFiles
 
-NEEDED = ("fastapi", "nicegui", "prometheus_client", "uvicorn")
+NEEDED = ("fastapi", "fastapi_offline", "nicegui", "prometheus_client", "uvicorn")
 """Of the extra `headwater[server]`."""
 RESTART_S = 0.5
 """How long a process that died is left before it is started again; it doubles with each time after."""

@@ -391,6 +391,8 @@ class SubscriptionFigures(msgspec.Struct, frozen=True, kw_only=True):
     retrying: int
     dead: int
     consumers: int
+    is_named: bool = True
+    """Rather than a session's own."""
 
 
 class SlowConsumer(msgspec.Struct, frozen=True, kw_only=True):

@@ -279,14 +279,15 @@ class Events(Request, frozen=True, kw_only=True):
 
 
 class DeadLetters(Request, frozen=True, kw_only=True):
-    """What a subscription gave up on; with an offset, that one."""
+    """What a subscription gave up on; with an offset, that one; with a limit, a page after a root and an offset."""
 
     id: str
     offset: Place | None = None
+    after: tuple[str, int] | None = None
+    limit: U32 | None = None
 
     def __post_init__(self) -> None:
-        if self.offset is not None:
-            _check_places((self.offset,))
+        _check_places(place for place in (self.offset, self.after) if place is not None)
 
 
 class Redrive(Change, frozen=True, kw_only=True):

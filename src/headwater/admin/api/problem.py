@@ -143,3 +143,16 @@ async def _on_invalid(_: Request, error: Exception) -> Response:
 async def _on_failure(request: Request, error: Exception) -> Response:
     log.error("failed", method=request.method, path=request.url.path, error=type(error).__name__)
     return answer(500, "the server failed at this; its log says more", kind="Failed")
+
+
+def describe(described: dict[str, Any]) -> None:
+    """Say in an OpenAPI document that every operation may answer with a problem."""
+    components = described.setdefault("components", {}).setdefault("schemas", {})
+    components["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components.pop(unused, None)
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for path in described["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = {"description": "What went wrong", "content": content}
