@@ -32,11 +32,12 @@ from headwater.admin.dashboard.frame import DARK_COOKIE, Frame
 from headwater.admin.dashboard.sampler import Sampler
 from headwater.admin.dashboard.visits import Visits
 from headwater.admin.gate import Gate
+from headwater.admin.rates import Rates
 
 STATIC = Path(__file__).parent / "static"
 ACCENT = "#0b7bab"
 PAGES: tuple[tuple[str, str, str, Callable[[Frame], None]], ...] = (
-    ("/", "Overview", "monitoring", overview.build),
+    ("/", "Overview", "insights", overview.build),
     ("/topics", "Topics", "account_tree", topics.build),
     ("/subscriptions", "Subscriptions", "inbox", subscriptions.build),
     ("/dead-letters", "Dead letters", "report", dead_letters.build),
@@ -56,7 +57,7 @@ HISTORY_MAX = 100
 """Changes that are kept for such a page."""
 
 
-def mount(app: FastAPI, admin: Admin, gate: Gate) -> None:
+def mount(app: FastAPI, admin: Admin, gate: Gate, rates: Rates) -> None:
     """Put the dashboard of one broker onto an application; once in a process."""
     visits = Visits(gate)
     sampler = Sampler(admin)
@@ -64,7 +65,7 @@ def mount(app: FastAPI, admin: Admin, gate: Gate) -> None:
     contents = {path: content for path, _, _, content in PAGES}
 
     def show(request: Request) -> None:
-        frame = Frame(admin, request.state.visit, sampler)
+        frame = Frame(admin, request.state.visit, sampler, rates)
         ui.add_head_html(HEAD)
         frame.build(places, request.url.path, request.cookies.get(DARK_COOKIE, ""))
         ui.sub_pages(dict(contents), data={"frame": frame}).classes("hw-page")

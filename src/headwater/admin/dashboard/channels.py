@@ -8,20 +8,19 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import shown
-from headwater.admin.dashboard.clients import show_once
-from headwater.admin.dashboard.frame import Empty, Frame, confirm, heading, panel, say
-from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column
+from headwater.admin.dashboard.dialogs import confirm, detail, form, show_once, submit
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
+from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
 from headwater.admin.dashboard.messages import show_facts
 from headwater.wire.administration import ChannelInfo, ChannelTrial
 
 TONES = {"delivering": "good", "idle": "good", "connecting": "busy", "failing": "bad", "paused": "quiet"}
-BUTTONS = """
-<q-btn flat dense round icon="network_check" aria-label="Test" @click="() => $parent.$emit('try', props.row)"><q-tooltip>Test</q-tooltip></q-btn>
-<q-btn flat dense round :icon="props.row.paused ? 'play_arrow' : 'pause'" :aria-label="props.row.paused ? 'Resume' : 'Pause'"
-  @click="() => $parent.$emit('pause', props.row)"><q-tooltip>{{ props.row.paused ? 'Resume' : 'Pause' }}</q-tooltip></q-btn>
-<q-btn flat dense round icon="edit" aria-label="Change" @click="() => $parent.$emit('change', props.row)"><q-tooltip>Change</q-tooltip></q-btn>
-<q-btn flat dense round icon="delete" color="negative" aria-label="Remove" @click="() => $parent.$emit('remove', props.row)"><q-tooltip>Remove</q-tooltip></q-btn>
-"""
+BUTTONS = (
+    row_button("try", "'network_check'", "'Test'")
+    + row_button("pause", "props.row.paused ? 'play_arrow' : 'pause'", "props.row.paused ? 'Resume' : 'Pause'")
+    + row_button("change", "'edit'", "'Change'")
+    + row_button("remove", "'delete'", "'Remove'", color="negative")
+)
 
 
 def build(frame: Frame) -> None:
@@ -51,7 +50,11 @@ class Channels:
                     column("buttons", ""),
                 ],
                 "id",
-                Empty("outbound", "Nothing is pushed anywhere yet.", "headwater channels add alarms 'home/+/alarm' 127.0.0.1 9000"),
+                Empty(
+                    "outbound",
+                    "Nothing is pushed anywhere yet.",
+                    "headwater channels add alarms 'home/+/alarm' 127.0.0.1 9000",
+                ),
                 on_open=self._open,
                 label="Channels",
             )
@@ -106,36 +109,27 @@ class Channels:
 
     def _edit(self, one: ChannelInfo | None) -> None:
         """Make a channel, or change one."""
-        with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog"):
-            ui.label("New channel" if one is None else "Change channel").classes("hw-panel-title")
-            form = _Form(one)
+        with form("New channel" if one is None else "Change channel") as dialog:
+            fields = _Fields(one)
 
             async def doing(admin: Admin) -> str:
-                if one is None:
-                    made: list[ChannelInfo] = await admin.channels.add(**form.spec())
-                    if made[0].secret:
-                        show_once(f"What {shown.plain(made[0].name)} signs with", made[0].secret)
-                else:
-                    await admin.channels.change(one.id, **form.changes())
-                dialog.close()
-                return "It is there." if one is None else "Changed."
+                if one is not None:
+                    await admin.channels.change(one.id, **fields.changes())
+                    return "Changed."
+                made: list[ChannelInfo] = await admin.channels.add(**fields.spec())
+                if made[0].secret:
+                    show_once(f"What {shown.plain(made[0].name)} signs with", made[0].secret)
+                return f"{shown.plain(made[0].name)} is there."
 
-            with ui.row().classes("hw-dialog-buttons"):
-                ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
-                ui.button(
-                    "Create" if one is None else "Change",
-                    on_click=lambda: self._frame.do("operator", doing, self.update),
-                ).props("unelevated no-caps")
-        dialog.on("hide", dialog.delete)
+            submit(
+                dialog, "Create" if one is None else "Change", lambda: self._frame.do("operator", doing, self.update)
+            )
 
     def _open(self, row: Row) -> None:
         one = self._found.get(str(row["id"]))
         if one is None:
             return
-        with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog hw-message"):
-            with ui.row().classes("hw-message-head"):
-                ui.label(shown.plain(one.name)).classes("hw-topic hw-grow")
-                ui.button(icon="close", on_click=dialog.close).props('flat round dense aria-label="Close"')
+        with detail(one.name):
             show_facts(
                 ("Id", shown.plain(one.id)),
                 ("Filter", shown.plain(one.filter)),
@@ -149,10 +143,9 @@ class Channels:
                 ("Retrying", shown.count(one.retrying)),
                 ("Dead letters", f"{shown.count(one.dead)}, of subscription channel:{shown.plain(one.id)}"),
             )
-        dialog.on("hide", dialog.delete)
 
 
-class _Form:
+class _Fields:
     """What a channel is to be."""
 
     def __init__(self, one: ChannelInfo | None) -> None:
@@ -170,7 +163,9 @@ class _Form:
         self._port.props("outlined dense")
         self._path = ui.input("Path", value=one.path if one else "/").props("outlined dense")
         self._path.bind_visibility_from(self._kind, "value", value="http")
-        self._start = ui.select({"latest": "from now on", "earliest": "from the beginning"}, value="latest", label="Start")
+        self._start = ui.select(
+            {"latest": "from now on", "earliest": "from the beginning"}, value="latest", label="Start"
+        )
         self._start.props("outlined dense")
         if one is not None:
             self._filter.disable()

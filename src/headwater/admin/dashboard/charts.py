@@ -41,7 +41,14 @@ def _options(lines: Sequence[str], form: str, points: Sequence[Point]) -> dict[s
         "animation": False,
         "color": list(COLOURS),
         "grid": {"left": 8, "right": 12, "top": 28, "bottom": 4, "containLabel": True},
-        "legend": {"top": 0, "left": 0, "itemWidth": 12, "itemHeight": 3, "icon": "rect", "textStyle": {"color": MUTED}},
+        "legend": {
+            "top": 0,
+            "left": 0,
+            "itemWidth": 12,
+            "itemHeight": 3,
+            "icon": "rect",
+            "textStyle": {"color": MUTED},
+        },
         # As text drawn on the canvas, never as HTML.
         "tooltip": {"trigger": "axis", "renderMode": "richText", ":valueFormatter": form, "confine": True},
         "xAxis": {"type": "time", **axis, "splitLine": {"show": False}, "splitNumber": 4},

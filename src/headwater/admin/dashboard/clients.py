@@ -7,19 +7,23 @@ from nicegui import ui
 from headwater.access.acl import ACTIONS
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import shown
-from headwater.admin.dashboard.frame import Empty, Frame, confirm, heading, panel, say
-from headwater.admin.dashboard.listing import BADGE, Listing, Row, column
+from headwater.admin.dashboard.dialogs import confirm, form, show_once, submit
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import BADGE, Listing, Row, column, row_button
 from headwater.admin.gate import ROLES
 from headwater.wire.administration import Client, NewToken, Registration, Rule, Token
 
-CLIENT_BUTTONS = """
-<q-btn flat dense round icon="autorenew" aria-label="New secret" @click="() => $parent.$emit('rotate', props.row)"><q-tooltip>New secret</q-tooltip></q-btn>
-<q-btn flat dense round icon="vpn_key" aria-label="New token" @click="() => $parent.$emit('token', props.row)"><q-tooltip>New token</q-tooltip></q-btn>
-<q-btn flat dense round icon="delete" color="negative" aria-label="Remove" @click="() => $parent.$emit('remove', props.row)"><q-tooltip>Remove</q-tooltip></q-btn>
-"""
-REMOVE_BUTTON = """
-<q-btn flat dense round icon="delete" color="negative" aria-label="Remove" @click="() => $parent.$emit('remove', props.row)"><q-tooltip>Remove</q-tooltip></q-btn>
-"""
+REMOVE_BUTTON = row_button("remove", "'delete'", "'Remove'", color="negative")
+CLIENT_BUTTONS = (
+    row_button("rotate", "'autorenew'", "'New secret'")
+    + row_button("token", "'vpn_key'", "'New token'")
+    + REMOVE_BUTTON
+)
+ROLE_CHOICES = {
+    "reader": "reader: may look",
+    "operator": "operator: may publish and look after what is there",
+    "admin": "admin: may do everything",
+}
 ADVICE = "Changing clients, rules and tokens takes a token of role admin."
 
 
@@ -117,52 +121,43 @@ class Clients:
         )
 
     def _new_client(self) -> None:
-        with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog"):
-            ui.label("New client").classes("hw-panel-title")
+        with form("New client") as dialog:
             name = ui.input("Name", placeholder="sensor-7").props("outlined dense autofocus")
 
             async def doing(admin: Admin) -> None:
                 made: Registration = await admin.clients.add(name.value or "")
-                dialog.close()
                 show_once(f"The secret of {shown.plain(made.name)}", made.secret)
 
-            _buttons(dialog, "Add", self._frame, doing, self)
-        dialog.on("hide", dialog.delete)
+            submit(dialog, "Add", lambda: self._frame.do("admin", doing, self.update))
 
     def _new_rule(self) -> None:
-        with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog"):
-            ui.label("New rule").classes("hw-panel-title")
+        with form("New rule") as dialog:
             user = ui.input("Client", placeholder="a name, or * for everybody").props("outlined dense autofocus")
             verb = ui.toggle({"allow": "allow", "deny": "deny"}, value="allow").props("dense no-caps unelevated")
             action = ui.select(list(ACTIONS), value="publish", label="Action").props("outlined dense")
-            filter = ui.input("Filter", placeholder="home/#").props("outlined dense")
+            topics = ui.input("Filter", placeholder="home/#").props("outlined dense")
 
             async def doing(admin: Admin) -> str:
                 change = admin.acl.allow if verb.value == "allow" else admin.acl.deny
-                await change(user.value or "", action.value, filter.value or "")
-                dialog.close()
+                await change(user.value or "", action.value, topics.value or "")
                 return "The rule is in force."
 
-            _buttons(dialog, "Add", self._frame, doing, self)
-        dialog.on("hide", dialog.delete)
+            submit(dialog, "Add", lambda: self._frame.do("admin", doing, self.update))
 
     def _new_token(self, row: Row) -> None:
         client = str(row["name"])
-        with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog"):
-            ui.label(f"New token of {shown.plain(client)}").classes("hw-panel-title")
+        with form(f"New token of {shown.plain(client)}") as dialog:
             role = ui.select(
-                {"reader": "reader: may look", "operator": "operator: may publish and look after", "admin": "admin: may do everything"},
+                ROLE_CHOICES,
                 value=ROLES[0],
                 label="Role",
             ).props("outlined dense")
 
             async def doing(admin: Admin) -> None:
                 made: NewToken = await admin.tokens.add(client, role.value)
-                dialog.close()
                 show_once(f"A token of {shown.plain(client)}, {made.role}", made.token)
 
-            _buttons(dialog, "Make", self._frame, doing, self)
-        dialog.on("hide", dialog.delete)
+            submit(dialog, "Make", lambda: self._frame.do("admin", doing, self.update))
 
     async def _rotate(self, row: Row) -> None:
         name = str(row["name"])
@@ -202,29 +197,6 @@ class Clients:
             return "The token opens nothing more."
 
         await self._frame.do("admin", doing, self.update)
-
-
-def show_once(title: str, secret: str) -> None:
-    """A secret that is told this once."""
-    with ui.dialog(value=True).props("persistent") as dialog, ui.card().classes("hw-dialog"):
-        ui.label(title).classes("hw-panel-title")
-        ui.label("It is shown this once; keep it now.").classes("hw-note")
-        ui.label(secret).classes("hw-pre hw-secret").props('tabindex="0"')
-
-        def copy() -> None:
-            ui.clipboard.write(secret)
-            say("Copied.")
-
-        with ui.row().classes("hw-dialog-buttons"):
-            ui.button("Copy", icon="content_copy", on_click=copy).props("flat no-caps")
-            ui.button("Done", on_click=dialog.close).props("unelevated no-caps")
-    dialog.on("hide", dialog.delete)
-
-
-def _buttons(dialog: ui.dialog, verb: str, frame: Frame, doing: object, page: Clients) -> None:
-    with ui.row().classes("hw-dialog-buttons"):
-        ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
-        ui.button(verb, on_click=lambda: frame.do("admin", doing, page.update)).props("unelevated no-caps")  # type: ignore[arg-type]
 
 
 def _rule_row(rule: Rule) -> Row:

@@ -6,13 +6,16 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import shown
-from headwater.admin.dashboard.frame import Empty, Frame, confirm, heading, panel
-from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
+from headwater.admin.dashboard.dialogs import confirm, detail
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import OPENER, Listing, Row, column, row_button
 from headwater.admin.dashboard.messages import key_and_headers, show_facts, show_payload
 from headwater.message import DeadLetter, SubscriptionInfo
 
 SHOWN = 200
 """Letters that are listed; others are found by their text."""
+LOOKED_MAX = 1_000
+"""Letters that are looked through."""
 EMPTY = "No dead letters: whatever failed was retried and done."
 
 
@@ -64,7 +67,7 @@ class DeadLetters:
             self._listing.cell("offset", OPENER)
             if frame.may("operator"):
                 self._listing.buttons(
-                    """<q-btn flat dense round icon="replay" aria-label="Redrive" @click="() => $parent.$emit('redrive', props.row)"><q-tooltip>Redrive</q-tooltip></q-btn>""",
+                    row_button("redrive", "'replay'", "'Redrive'"),
                     redrive=lambda row: self._redrive([str(row["key"])]),
                 )
         frame.every(2.0, self.update)
@@ -72,8 +75,9 @@ class DeadLetters:
     async def update(self) -> None:
         """Show them as they are now."""
         await self._update_choice()
-        id = self._id.value
-        found: list[DeadLetter] = await self._frame.admin.bus.dead_letters(id) if id else []
+        chosen = self._id.value
+        bus = self._frame.admin.bus
+        found: list[DeadLetter] = await bus.dead_letters(chosen, limit=LOOKED_MAX) if chosen else []
         text = (self._find.value or "").strip().lower()
         found = [letter for letter in found if not text or text in _searched(letter)]
         self._letters = {f"{letter.topic.partition('/')[0]}/{letter.offset}": letter for letter in found[:SHOWN]}
@@ -109,12 +113,13 @@ class DeadLetters:
         self._listing.table.selected = []
 
     async def _redrive_all(self) -> None:
-        id = self._id.value
-        if not id or not await confirm(f"Hand every dead letter back to {shown.plain(id)}?", "Redrive all"):
+        chosen = self._id.value
+        question = f"Hand every dead letter back to {shown.plain(chosen or '')}?"
+        if not chosen or not await confirm(question, "Redrive all"):
             return
 
         async def doing(admin: Admin) -> str:
-            return f"{await admin.bus.redrive(id)} redriven."
+            return f"{await admin.bus.redrive(chosen)} redriven."
 
         await self._frame.do("operator", doing, self.update)
 
@@ -140,10 +145,7 @@ class DeadLetters:
         letter = self._letters.get(str(row["key"]))
         if letter is None:
             return
-        with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog hw-message"):
-            with ui.row().classes("hw-message-head"):
-                ui.label(shown.plain(letter.topic)).classes("hw-mono hw-grow")
-                ui.button(icon="close", on_click=dialog.close).props('flat round dense aria-label="Close"')
+        with detail(letter.topic):
             show_facts(
                 ("Offset", shown.count(letter.offset)),
                 ("Published", shown.precise(letter.time_us)),
@@ -153,7 +155,6 @@ class DeadLetters:
                 *key_and_headers(letter.key, letter.headers),
             )
             show_payload(letter.payload)
-        dialog.on("hide", dialog.delete)
 
 
 def _searched(letter: DeadLetter) -> str:

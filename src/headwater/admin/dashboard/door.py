@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwater.admin.dashboard.visits import IDLE_US_MAX, Visits
-from headwater.admin.gate import Gate, is_cross_site
+from headwater.admin.gate import Gate
 from headwater.clock import SECOND_US
 from headwater.errors import HeadwaterError, NotAllowed, TooLarge
 

@@ -17,6 +17,7 @@ from headwater.admin.client import Admin
 from headwater.admin.dashboard.door import LOGIN, LOGOUT
 from headwater.admin.dashboard.sampler import Sampler
 from headwater.admin.dashboard.visits import Visit
+from headwater.admin.rates import Rates
 from headwater.errors import HeadwaterError, Unauthenticated
 from headwater.wire.administration import Role
 
@@ -41,10 +42,11 @@ Doing = Callable[[Admin], Awaitable[str | None]]
 class Frame:
     """One open page of the dashboard."""
 
-    def __init__(self, admin: Admin, visit: Visit, sampler: Sampler) -> None:
+    def __init__(self, admin: Admin, visit: Visit, sampler: Sampler, rates: Rates) -> None:
         self.admin = admin
         self.visit = visit
         self.sampler = sampler
+        self.rates = rates
         self.is_hidden = False
         """Whether nobody can see it: another tab is in front."""
         self._trouble: ui.label | None = None
@@ -100,9 +102,7 @@ class Frame:
         def turn() -> None:
             mode.value, icon, word = NEXT_DARK[mode.value]
             button.props(f'icon="{icon}"')
-            ui.run_javascript(
-                f'document.cookie = "{DARK_COOKIE}={word}; path=/; max-age=31536000; samesite=lax"'
-            )
+            ui.run_javascript(f'document.cookie = "{DARK_COOKIE}={word}; path=/; max-age=31536000; samesite=lax"')
 
         button.on_click(turn)
         button.tooltip("Dark mode: automatic, dark, light")
@@ -186,18 +186,6 @@ def say(text: str, kind: Literal["positive", "negative", "warning", "info"] = "p
         ui.notify(text, type=kind, multi_line=True, close_button="Close", timeout=12_000)
     else:
         ui.notify(text, type=kind)
-
-
-async def confirm(question: str, verb: str) -> bool:
-    """Ask before something that cannot be taken back."""
-    with ui.dialog() as dialog, ui.card().classes("hw-dialog"):
-        ui.label(question).classes("hw-question")
-        with ui.row().classes("hw-dialog-buttons"):
-            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps autofocus")
-            ui.button(verb, on_click=lambda: dialog.submit(True)).props("unelevated no-caps color=negative")
-    answer = await dialog
-    dialog.delete()
-    return bool(answer)
 
 
 def heading(title: str, explanation: str) -> ui.row:

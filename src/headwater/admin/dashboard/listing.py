@@ -32,6 +32,15 @@ BADGE = """
 """A word with a tone: good, bad, busy or quiet."""
 
 
+def row_button(event: str, icon: str, label: str, *, color: str = "", disabled: str = "false") -> str:
+    """A button for `Listing.buttons`; icon and label may be expressions of Vue, in quotes if they are words."""
+    tint = f'color="{color}"' if color else ""
+    return (
+        f'<q-btn flat dense round {tint} :icon="{icon}" :aria-label="{label}" :disable="{disabled}" '
+        f"@click=\"() => $parent.$emit('{event}', props.row)\"><q-tooltip>{{{{ {label} }}}}</q-tooltip></q-btn>"
+    )
+
+
 def column(
     name: str, label: str, *, number: bool = False, wide: bool = False, mono: bool = False, sortable: bool = False
 ) -> Row:

@@ -1,4 +1,4 @@
-"""The message browser: pages of messages, newest first, from an offset or a moment, or as they come; and one of them."""
+"""The message browser: pages of messages, newest first, from an offset or a moment, or as they come."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from nicegui import ui
 
 from headwater.admin.dashboard import shown
+from headwater.admin.dashboard.dialogs import copy, detail
 from headwater.admin.dashboard.frame import Empty, Frame, say
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
 from headwater.admin.dashboard.pager import PAGE, Page, Pager
@@ -162,10 +163,7 @@ def _quoted(topic: str) -> str:
 
 def show_message(message: Envelope) -> None:
     """One message, in full."""
-    with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog hw-message"):
-        with ui.row().classes("hw-message-head"):
-            ui.label(shown.plain(message.topic)).classes("hw-mono hw-grow")
-            ui.button(icon="close", on_click=dialog.close).props('flat round dense aria-label="Close"')
+    with detail(message.topic):
         show_facts(
             ("Offset", shown.count(message.offset)),
             ("Published", shown.precise(message.time_us)),
@@ -173,7 +171,6 @@ def show_message(message: Envelope) -> None:
             *key_and_headers(message.key, message.headers),
         )
         show_payload(message.payload)
-    dialog.on("hide", dialog.delete)
 
 
 def key_and_headers(key: bytes | None, headers: Headers) -> list[tuple[str, str]]:
@@ -200,16 +197,10 @@ def show_payload(payload: bytes) -> None:
     with ui.row().classes("hw-toolbar"):
         choice = ui.toggle(list(there), value=found.best).props("dense no-caps unelevated")
         ui.space()
-        ui.button(icon="content_copy", on_click=lambda: _copy(ways[str(choice.value)] or "")).props(
+        ui.button(icon="content_copy", on_click=lambda: copy(ways[str(choice.value)] or "")).props(
             'flat round dense aria-label="Copy"'
         )
     text = ui.label(ways[found.best] or "").classes("hw-pre").props('tabindex="0"')
     choice.on_value_change(lambda event: text.set_text(ways[str(event.value)] or ""))
     if not payload:
         text.set_text("(no bytes)")
-
-
-def _copy(text: str) -> None:
-    ui.clipboard.write(text)
-    say("Copied.")
-

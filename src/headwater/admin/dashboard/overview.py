@@ -38,7 +38,8 @@ class Overview:
         self._health = ui.row().classes("hw-health")
         with ui.element("div").classes("hw-tiles"):
             self._tiles = {
-                name: _Tile(name) for name in ("Published", "Delivered", "Commit p99", "Connections", "Topics", "Stored")
+                name: _Tile(name)
+                for name in ("Published", "Delivered", "Commit p99", "Connections", "Topics", "Stored")
             }
         with ui.element("div").classes("hw-charts"):
             self._places = [panel(title) for title in ("Messages", "Commits", "Connections", "Bytes")]

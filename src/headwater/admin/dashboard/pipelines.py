@@ -60,7 +60,8 @@ class _Line:
                 self._said = ui.label().classes("hw-note")
             with ui.element("div").classes("hw-range").props('role="img"') as self._bar:
                 self._parts = {
-                    kind: ui.element("span").classes(f"hw-range-part hw-range-{kind}") for kind in ("lake", "both", "hot")
+                    kind: ui.element("span").classes(f"hw-range-part hw-range-{kind}")
+                    for kind in ("lake", "both", "hot")
                 }
             self._ends = ui.label().classes("hw-note hw-range-ends")
 

@@ -1,4 +1,4 @@
-"""The sampler: figures of the broker, asked for once a second for everybody who looks, and not at all if nobody does."""
+"""The sampler: figures of the broker, asked for once a second for all who look, and not at all if nobody does."""
 
 from __future__ import annotations
 

@@ -6,18 +6,16 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import shown
-from headwater.admin.dashboard.frame import Empty, Frame, confirm, heading, panel
-from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column
+from headwater.admin.dashboard.dialogs import confirm, detail
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
 from headwater.admin.dashboard.messages import show_facts
 from headwater.wire.administration import SessionInfo
 
 SHOWN = 200
-BUTTONS = """
-<q-btn flat dense round icon="link_off" aria-label="Disconnect" :disable="!props.row.is_here"
-  @click="() => $parent.$emit('disconnect', props.row)"><q-tooltip>Disconnect</q-tooltip></q-btn>
-<q-btn flat dense round icon="delete" color="negative" aria-label="End session"
-  @click="() => $parent.$emit('end', props.row)"><q-tooltip>End session</q-tooltip></q-btn>
-"""
+BUTTONS = row_button("disconnect", "'link_off'", "'Disconnect'", disabled="!props.row.is_here") + row_button(
+    "end", "'delete'", "'End session'", color="negative"
+)
 
 
 def build(frame: Frame) -> None:
@@ -69,7 +67,9 @@ class Sessions:
         now_us = _now_us(self._frame)
         self._listing.show([_row(one, now_us) for one in self._found.values()])
         left = len(found) - SHOWN
-        self._note.text = f"{shown.count(left)} more are not shown; find them by user, address or id." if left > 0 else ""
+        self._note.text = (
+            f"{shown.count(left)} more are not shown; find them by user, address or id." if left > 0 else ""
+        )
 
     async def _disconnect(self, row: Row) -> None:
         async def doing(admin: Admin) -> str:
@@ -92,21 +92,20 @@ class Sessions:
         one = self._found.get(str(row["id"]))
         if one is None:
             return
-        with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog hw-message"):
-            with ui.row().classes("hw-message-head"):
-                ui.label(shown.plain(one.id)).classes("hw-mono hw-grow")
-                ui.button(icon="close", on_click=dialog.close).props('flat round dense aria-label="Close"')
+        with detail(one.id):
             show_facts(
                 ("User", shown.plain(one.user)),
                 ("Address", shown.plain(one.address) or "–"),
                 ("Connected", shown.precise(one.connected_us) if one.connected_us else "not now"),
                 ("Kept for", shown.span(one.expire_after_s)),
                 *(
-                    ("Subscribes", f"{shown.plain(sub.filter)} ({sub.kind}{f', {shown.plain(sub.id)}' if sub.id else ''})")
+                    (
+                        "Subscribes",
+                        f"{shown.plain(sub.filter)} ({sub.kind}{f', {shown.plain(sub.id)}' if sub.id else ''})",
+                    )
                     for sub in one.subscriptions
                 ),
             )
-        dialog.on("hide", dialog.delete)
 
 
 def _now_us(frame: Frame) -> int:

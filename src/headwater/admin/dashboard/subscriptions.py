@@ -8,7 +8,8 @@ from nicegui import ui
 
 from headwater.admin.client import Admin, Start
 from headwater.admin.dashboard import shown
-from headwater.admin.dashboard.frame import Empty, Frame, confirm, heading, panel, say
+from headwater.admin.dashboard.dialogs import confirm, detail, form, submit
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, Row, column
 from headwater.admin.dashboard.messages import show_facts
 from headwater.errors import Malformed
@@ -74,26 +75,19 @@ class Subscriptions:
         self._note.text = f"{shown.count(left)} more are not shown; find them by id or filter." if left > 0 else ""
 
     def _new(self) -> None:
-        with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog"):
-            ui.label("New subscription").classes("hw-panel-title")
-            id = ui.input("Id").props("outlined dense autofocus")
-            filter = ui.input("Filter", placeholder="home/+/temp").props("outlined dense")
-            start = ui.select({"latest": "from now on", "earliest": "from the beginning"}, value="latest", label="Start")
+        with form("New subscription") as dialog:
+            name = ui.input("Id").props("outlined dense autofocus")
+            topics = ui.input("Filter", placeholder="home/+/temp").props("outlined dense")
+            start = ui.select(
+                {"latest": "from now on", "earliest": "from the beginning"}, value="latest", label="Start"
+            )
             start.props("outlined dense")
 
             async def doing(admin: Admin) -> str:
-                await admin.subscriptions.create(id.value, filter.value, start=start.value)
-                dialog.close()
-                return f"{shown.plain(id.value)} is there."
+                await admin.subscriptions.create(name.value or "", topics.value or "", start=start.value)
+                return f"{shown.plain(name.value)} is there."
 
-            _buttons(dialog, "Create", lambda: self._frame.do("operator", doing, self.update))
-        dialog.on("hide", dialog.delete)
-
-
-def _buttons(dialog: ui.dialog, verb: str, work: object) -> None:
-    with ui.row().classes("hw-dialog-buttons"):
-        ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
-        ui.button(verb, on_click=work).props("unelevated no-caps")  # type: ignore[arg-type]  # NiceGUI awaits what it returns
+            submit(dialog, "Create", lambda: self._frame.do("operator", doing, self.update))
 
 
 def _row(one: SubscriptionInfo, most: int) -> Row:
@@ -126,10 +120,7 @@ class _Shown:
         self._frame = frame
         self._id = id
         self._changed = changed
-        with ui.dialog(value=True) as self._dialog, ui.card().classes("hw-dialog hw-wide-dialog"):
-            with ui.row().classes("hw-message-head"):
-                ui.label(shown.plain(id)).classes("hw-topic hw-grow")
-                ui.button(icon="close", on_click=self._dialog.close).props('flat round dense aria-label="Close"')
+        with detail(id, "hw-wide-dialog") as self._dialog:
             self._facts = ui.column().classes("hw-grow")
             self._said = ""
             with ui.row().classes("hw-toolbar"):
@@ -159,20 +150,22 @@ class _Shown:
             self._states.cell("state", BADGE)
             self._is_paused = False
             frame.every(1.0, self._update)
-        self._dialog.on("hide", self._dialog.delete)
 
     async def _update(self) -> None:
-        detail: SubscriptionDetail = await self._frame.admin.subscriptions.show(self._id)
-        info = detail.info
+        found: SubscriptionDetail = await self._frame.admin.subscriptions.show(self._id)
+        info = found.info
         self._is_paused = info.paused
         self._pause.text = "Resume" if info.paused else "Pause"
         facts = (
             ("Filter", shown.plain(info.filter)),
             ("Order", info.order),
             ("Behind", f"{shown.count(info.lag)} messages"),
-            ("Done up to", ", ".join(f"{shown.plain(root)} {shown.count(at)}" for root, at in info.floors.items()) or "–"),
-            ("Taken by", ", ".join(detail.sessions) or "nobody"),
-            ("Options", ", ".join(f"{name} {value}" for name, value in sorted(detail.options.items())) or "–"),
+            (
+                "Done up to",
+                ", ".join(f"{shown.plain(root)} {shown.count(at)}" for root, at in info.floors.items()) or "–",
+            ),
+            ("Taken by", ", ".join(found.sessions) or "nobody"),
+            ("Options", ", ".join(f"{name} {value}" for name, value in sorted(found.options.items())) or "–"),
         )
         if str(facts) != self._said:
             self._said = str(facts)

@@ -1,4 +1,4 @@
-"""Topics: the tree with its rates, and of the one that is selected its retained value, its messages and a publish form."""
+"""Topics: the tree with its rates; of the one that is selected its retained value, its messages, a publish form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Topics:
 
     def __init__(self, frame: Frame, topic: str) -> None:
         self._frame = frame
-        self._tree = Tree(frame.admin)
+        self._tree = Tree(frame.admin, frame.rates)
         self._selected = topic
         self._is_loaded = False
         heading("Topics", "Every topic, what it keeps, and what is published there.")
@@ -115,7 +115,7 @@ class _Detail:
         is_filter = bool(set("+#") & set(topic))
         # Where nothing was published to the very path, what is below it is meant.
         self._topic = topic
-        filter = topic if is_filter or level is None or level.is_topic else f"{topic}/#"
+        wanted = topic if is_filter or level is None or level.is_topic else f"{topic}/#"
         with panel():
             with ui.row().classes("hw-message-head"):
                 ui.label(shown.plain(topic)).classes("hw-topic")
@@ -131,7 +131,7 @@ class _Detail:
                     if not is_filter:
                         self._retained = ui.column().classes("hw-retained")
                         frame.every(REFRESH_S, self._show_retained)
-                    Messages(frame, filter)
+                    Messages(frame, wanted)
                 if below is not None:
                     with ui.tab_panel(below):
                         Messages(frame, f"{topic}/#")

@@ -10,7 +10,7 @@ from nicegui.element import Element
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import shown
-from headwater.clock import SECOND_US, Clock, SystemClock
+from headwater.admin.rates import Rates
 from headwater.errors import NotFound
 from headwater.wire.administration import Level
 
@@ -33,23 +33,16 @@ class Branch(msgspec.Struct):
 class Tree:
     """What is loaded and open of the tree."""
 
-    def __init__(self, admin: Admin, clock: Clock | None = None) -> None:
+    def __init__(self, admin: Admin, rates: Rates) -> None:
         self._admin = admin
-        self._clock = clock or SystemClock()
+        self._rates = rates
         self._branches: dict[str, Branch] = {}
         self._open: set[str] = set()
-        self._counted: dict[str, tuple[int, int]] = {}
-        """Messages of a path, and when they were counted."""
-        self._rates: dict[str, float] = {}
 
     def level(self, path: str) -> Level | None:
         """A level that is loaded."""
         branch = self._branches.get(path.rpartition("/")[0])
         return next((level for level in branch.levels if level.path == path), None) if branch else None
-
-    def rate(self, path: str) -> float:
-        """Messages a second at and below a level."""
-        return self._rates.get(path, 0.0)
 
     async def open(self, path: str) -> None:
         """Load what is right below."""
@@ -103,16 +96,7 @@ class Tree:
             found = []
         matching = [level for level in found if level.name.startswith(prefix)]
         is_whole = len(matching) < len(found) or len(found) <= limit
-        self._count(matching)
         return Branch(matching[:limit], is_whole, prefix)
-
-    def _count(self, levels: list[Level]) -> None:
-        now_us = self._clock.monotonic_us()
-        for level in levels:
-            before, at_us = self._counted.get(level.path, (level.messages, now_us))
-            if now_us > at_us:
-                self._rates[level.path] = max(0, level.messages - before) * SECOND_US / (now_us - at_us)
-            self._counted[level.path] = level.messages, now_us
 
     def rows(self, selected: str) -> list[dict[str, Any]]:
         """What is seen, from top to bottom."""
@@ -142,12 +126,12 @@ class Tree:
             "retained": level.retained,
             "selected": level.path == selected,
             "messages": shown.brief(level.messages),
-            "rate": _rate(self.rate(level.path)),
+            "rate": _rate(self._rates.rate(level.path, level.messages)),
         }
 
 
-def _rate(value: float) -> str:
-    return "" if value < 0.05 else f"{shown.brief(value)}/s"
+def _rate(value: float | None) -> str:
+    return "" if value is None or value < 0.05 else f"{shown.brief(value)}/s"
 
 
 def _before(prefix: str) -> str | None:
