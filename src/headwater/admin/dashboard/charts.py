@@ -68,7 +68,7 @@ def _options(lines: Sequence[str], form: str, points: Sequence[Point]) -> dict[s
                 "encode": {"x": 0, "y": at},
                 "showSymbol": False,
                 "lineStyle": {"width": 2},
-                "areaStyle": {"opacity": 0.08},
+                "areaStyle": {"opacity": 0.1 if at == 1 else 0},
             }
             for at, name in enumerate(lines, 1)
         ],

@@ -13,10 +13,15 @@ from headwater.admin.dashboard.frame import say
 BUTTONS = "hw-dialog-buttons"
 
 
+def _top() -> ui.element:
+    """Where dialogs stand: not within what opened them, which may go first."""
+    return ui.context.client.content
+
+
 @contextmanager
 def detail(title: str, size: str = "hw-message") -> Iterator[ui.dialog]:
     """One thing in detail, under its name, which is shown as text."""
-    with ui.dialog(value=True) as dialog, ui.card().classes(f"hw-dialog {size}"):
+    with _top(), ui.dialog(value=True) as dialog, ui.card().classes(f"hw-dialog {size}"):
         with ui.row().classes("hw-message-head"):
             ui.label(shown.plain(title)).classes("hw-topic hw-grow").props('role="heading" aria-level="2"')
             ui.button(icon="close", on_click=dialog.close).props('flat round dense aria-label="Close"')
@@ -27,7 +32,7 @@ def detail(title: str, size: str = "hw-message") -> Iterator[ui.dialog]:
 @contextmanager
 def form(title: str) -> Iterator[ui.dialog]:
     """Something to fill in; `submit` ends it."""
-    with ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog"):
+    with _top(), ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog"):
         ui.label(title).classes("hw-panel-title").props('role="heading" aria-level="2"')
         yield dialog
     dialog.on("hide", dialog.delete)
@@ -47,7 +52,7 @@ def submit(dialog: ui.dialog, verb: str, work: Callable[[], Awaitable[bool]]) ->
 
 async def confirm(question: str, verb: str) -> bool:
     """Ask before something that cannot be taken back."""
-    with ui.dialog() as dialog, ui.card().classes("hw-dialog"):
+    with _top(), ui.dialog() as dialog, ui.card().classes("hw-dialog"):
         ui.label(question).classes("hw-question")
         with ui.row().classes(BUTTONS):
             ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps autofocus")
@@ -59,7 +64,7 @@ async def confirm(question: str, verb: str) -> bool:
 
 def show_once(title: str, secret: str) -> None:
     """A secret that is told this once."""
-    with ui.dialog(value=True).props("persistent") as dialog, ui.card().classes("hw-dialog"):
+    with _top(), ui.dialog(value=True).props("persistent") as dialog, ui.card().classes("hw-dialog"):
         ui.label(title).classes("hw-panel-title").props('role="heading" aria-level="2"')
         ui.label("It is shown this once; keep it now.").classes("hw-note")
         ui.label(secret).classes("hw-pre hw-secret").props('tabindex="0"')

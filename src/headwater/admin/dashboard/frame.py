@@ -132,7 +132,7 @@ class Frame:
             await self.visit.look()
             await work()
         except Unauthenticated:
-            ui.navigate.to(LOGIN)
+            _leave()
         except HeadwaterError as error:
             self._say_trouble(str(error.args[0]))
         else:
@@ -161,7 +161,7 @@ class Frame:
         try:
             said = await doing(await self.visit.acting(self.admin, role))
         except Unauthenticated:
-            ui.navigate.to(LOGIN)
+            _leave()
             return False
         except HeadwaterError as error:
             say(str(error.args[0]), "negative")
@@ -171,6 +171,11 @@ class Frame:
         if then is not None:
             await then()
         return True
+
+
+def _leave() -> None:
+    """To the log-in, and back here from there; not within this page, which is not theirs any more."""
+    ui.run_javascript(f"location.assign('{LOGIN}?next=' + encodeURIComponent(location.pathname + location.search))")
 
 
 def _nav_link(path: str, label: str, icon: str) -> ui.element:

@@ -42,10 +42,11 @@ def row_button(event: str, icon: str, label: str, *, color: str = "", disabled: 
 
 
 def column(
-    name: str, label: str, *, number: bool = False, wide: bool = False, mono: bool = False, sortable: bool = False
+    name: str, label: str, *, number: bool = False, wide: bool = False, mono: bool = False, line: bool = False
 ) -> Row:
-    """A column: `wide`, not on a phone; `mono`, for what is typed."""
-    kinds = [word for word, is_so in (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono)) if is_so]
+    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line."""
+    styles = (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line))
+    kinds = [word for word, is_so in styles if is_so]
     return {
         "name": name,
         "label": label,
@@ -53,7 +54,6 @@ def column(
         "align": "right" if number else "left",
         "classes": " ".join(kinds),
         "headerClasses": "hw-wide" if wide else "",
-        "sortable": sortable,
     }
 
 

@@ -40,13 +40,13 @@ class Messages:
             ui.switch("Follow", on_change=self._set_follows).props("dense")
         self._note = ui.label().classes("hw-note").props('role="status"')
         is_one = not set("+#") & set(filter)
-        topic = [] if is_one else [column("topic", "Topic", mono=True)]
+        topic = [] if is_one else [column("topic", "Topic", mono=True, line=True)]
         self._listing = Listing(
             [
                 column("offset", "Offset"),
-                column("time", "Time (UTC)", wide=is_one is False),
+                column("time", "Time (UTC)", wide=True),
                 *topic,
-                column("preview", "Payload", mono=True),
+                column("preview", "Payload", mono=True, line=True),
                 column("size", "Size", number=True, wide=True),
             ],
             "offset",

@@ -16,6 +16,8 @@ from headwater.wire.administration import Figures, Health
 EVENTS_SHOWN = 12
 ROOTS_SHOWN = 8
 EVENTS_EVERY_S = 3.0
+GAP_US = 4 * SECOND_US
+"""Samples further apart are no line."""
 
 PER_SECOND = "v => v == null ? '–' : headwater.brief(v) + '/s'"
 MILLISECONDS = "v => v == null ? '–' : (v < 10 ? v.toFixed(2) : v.toFixed(0)) + ' ms'"
@@ -195,13 +197,19 @@ def _points(samples: list[Sample]) -> tuple[list[Point], ...]:
     def thousand(value_s: float | None) -> float | None:
         return None if value_s is None else 1000 * value_s
 
-    times = [sample.time_us / 1000 for sample in samples]
-    return (
-        [(time, sample.in_s, sample.out_s) for time, sample in zip(times, samples, strict=True)],
-        [
-            (time, thousand(sample.commit_p50_s), thousand(sample.commit_p99_s))
-            for time, sample in zip(times, samples, strict=True)
-        ],
-        [(time, sample.connections) for time, sample in zip(times, samples, strict=True)],
-        [(time, sample.bytes_in_s, sample.bytes_out_s) for time, sample in zip(times, samples, strict=True)],
-    )
+    charts: tuple[list[Point], ...] = ([], [], [], [])
+    before_us = samples[0].time_us if samples else 0
+    for sample in samples:
+        time = sample.time_us / 1000
+        values: tuple[tuple[float | None, ...], ...] = (
+            (sample.in_s, sample.out_s),
+            (thousand(sample.commit_p50_s), thousand(sample.commit_p99_s)),
+            (sample.connections,),
+            (sample.bytes_in_s, sample.bytes_out_s),
+        )
+        for points, these in zip(charts, values, strict=True):
+            if sample.time_us - before_us > GAP_US:
+                points.append((time - 1, *(None for _ in these)))  # nobody looked: the line stops and begins anew
+            points.append((time, *these))
+        before_us = sample.time_us
+    return charts

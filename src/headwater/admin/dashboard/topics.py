@@ -40,15 +40,15 @@ class Topics:
                 self._view = TreeView(self._on)
                 self._empty = Empty("account_tree", "Nothing was published yet.", FIRST)
             self._detail = ui.element("div").classes("hw-detail")
-        self._show_detail()
         frame.every(REFRESH_S, self._refresh)
 
     async def _refresh(self) -> None:
         if self._is_loaded:
             await self._tree.refresh()
         else:
-            await self._tree.search(self._selected)
+            await self._tree.reveal(self._selected)
             self._is_loaded = True
+            self._show_detail()  # what it shows depends on what the tree knows
         self._show_tree()
 
     def _show_tree(self) -> None:

@@ -65,6 +65,14 @@ class Tree:
         branch.levels += found.levels
         branch.is_whole = found.is_whole
 
+    async def reveal(self, path: str) -> None:
+        """Open everything above a level, so that it is seen."""
+        await self.open("")
+        at = path.find("/")
+        while at >= 0:
+            await self.open(path[:at])
+            at = path.find("/", at + 1)
+
     async def search(self, text: str) -> None:
         """Show what begins with a text: the levels before its last slash are opened."""
         parent, _, prefix = text.rpartition("/")
