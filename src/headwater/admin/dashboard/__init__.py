@@ -51,6 +51,10 @@ HEAD = f"""
 <link rel="stylesheet" href="/_headwater/style.css?{__version__}">
 <script src="/_headwater/dashboard.js?{__version__}" defer></script>
 """
+SPLASH = """
+<div id="hw-splash"><img src="/_headwater/mark.svg" alt="" width="26" height="26"><span>Headwater</span></div>
+"""
+"""What is seen until the page stands."""
 RECONNECT_S = 10.0
 """How long a page whose connection was lost is kept, so that it goes on where it was."""
 HISTORY_MAX = 100
@@ -67,6 +71,7 @@ def mount(app: FastAPI, admin: Admin, gate: Gate, rates: Rates) -> None:
     def show(request: Request) -> None:
         frame = Frame(admin, request.state.visit, sampler, rates)
         ui.add_head_html(HEAD)
+        ui.add_body_html(SPLASH)
         frame.build(places, request.url.path, request.cookies.get(DARK_COOKIE, ""))
         ui.sub_pages(dict(contents), data={"frame": frame}).classes("hw-page")
 

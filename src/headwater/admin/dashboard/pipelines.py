@@ -21,7 +21,8 @@ class Pipelines:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[tuple[str, str], _Line] = {}
+        """By root and lake."""
         heading("Pipelines", "How far each root is archived in its lake, and what only the hot log has.")
         with panel():
             with ui.row().classes("hw-legend"):
@@ -38,14 +39,14 @@ class Pipelines:
         """Draw them as they are now."""
         found: list[Pipeline] = await self._frame.admin.pipelines()
         found = sorted(found, key=lambda one: (-one.lag, one.root))[:SHOWN]
-        roots = {one.root for one in found}
-        for root in [root for root in self._lines if root not in roots]:
-            self._lines.pop(root).delete()
-        for one in found:
-            if one.root not in self._lines:
+        there = {(one.root, one.lake): one for one in found}
+        for gone in self._lines.keys() - there.keys():
+            self._lines.pop(gone).delete()
+        for place, one in there.items():
+            if place not in self._lines:
                 with self._place:
-                    self._lines[one.root] = _Line(one.root)
-            self._lines[one.root].show(one)
+                    self._lines[place] = _Line(one.root)
+            self._lines[place].show(one)
         self._empty.show(not found)
         self._advice.show(bool(found) and not any(one.lake for one in found))
 
@@ -76,7 +77,7 @@ class _Line:
         known = sum(parts.values()) or 1
         for kind, part in self._parts.items():
             part.style(f"width: {100 * parts[kind] / known:.3f}%")
-        said = f"{shown.count(one.lag)} to archive" if one.lake else "no lake"
+        said = f"lake {shown.plain(one.lake)} · {shown.count(one.lag)} to archive" if one.lake else "no lake"
         text = (
             f"hot from {shown.count(one.first)} to {shown.count(one.end - 1)}"
             if one.end > one.first
