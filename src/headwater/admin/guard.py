@@ -1,6 +1,6 @@
-"""The guard in front of everything that HTTP serves: sites, sizes, times, and what browsers are told.
+"""The guard in front of everything that HTTP serves: who asks, sites, sizes, times, and what browsers are told.
 
-Whatever comes after it, the API and the dashboard alike: a request of another site's page changes nothing, a body is at
+Nothing of the API is reached by those who may not come in. Whatever comes after it, the API and the dashboard alike: a request of another site's page changes nothing, a body is at
 most `http_body_bytes_max` long and there in time, and no page of ours is shown within another's.
 """
 
@@ -57,6 +57,9 @@ class Guard:
             # A WebSocket carries changes, whatever its first request is called.
             self._gate.check_site(connection, scope.get("method", "WEBSOCKET"))
             self._check_length(connection)
+            if scope["path"].startswith(f"{API}/"):
+                # Here, so that strangers have no body read, and no route is open because it was forgotten.
+                connection.state.caller = await self._gate.admit(connection)
         except HeadwaterError as error:
             await _refuse(scope, receive, send, error)
             return

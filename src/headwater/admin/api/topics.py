@@ -70,7 +70,7 @@ async def levels(
     request: Request,
     broker: Broker,
     parent: Annotated[str, Query(description="A topic; empty: the roots.", examples=["home"])] = "",
-    after: Annotated[str, Query(description="The `next` of the page before.")] = "",
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
     limit: Limit = 100,
     values: Annotated[bool, Query(description=f"Show retained values; then at most {VALUES_MAX} levels.")] = False,
 ) -> TopicLevels:

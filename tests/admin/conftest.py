@@ -1,0 +1,22 @@
+"""A server with its HTTP port for the tests of a module, open to this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from admin.served import Served, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served") / "data") as served:
+        served.read_http()
+        yield served
+
+
+@pytest.fixture(scope="module")
+def http(served: Served) -> Iterator[httpx.Client]:
+    with served.client() as http:
+        yield http
