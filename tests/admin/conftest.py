@@ -1,4 +1,4 @@
-"""A server with its HTTP port for the tests of a module, open to this machine."""
+"""A server with its HTTP port, open to this machine, for all tests that leave it as it was but for topics of theirs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+
 from admin.served import Served, serving
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(tmp_path_factory.mktemp("served") / "data") as served:
         served.read_http()

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from admin.served import Served, serving
 
 import headwater
+from admin.served import Served, serving
 from headwater.admin.api.app import make_app
 from headwater.admin.client import Admin
 from headwater.admin.gate import ROLES, WRONG_PER_MINUTE_MAX
@@ -149,7 +149,7 @@ def test_wrong_tokens_are_refused_and_then_not_listened_to_but_right_ones_are(gu
 
 @pytest.mark.parametrize("said", ["Basic eDp5", "Bearer", "hwt", "bearer \N{SNOWMAN}"])
 def test_what_is_no_token_is_none(said: str, guarded: Guarded):
-    response = guarded.nobody.get("/v1/me", headers={"Authorization": said.encode()})
+    response = guarded.nobody.get("/v1/me", headers={b"Authorization": said.encode()})
     assert response.status_code in {401, 429}
 
 

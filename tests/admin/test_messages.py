@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from admin.served import Served
 
 import headwater
+from admin.served import Served
 
 
 def publish(http: httpx.Client, topic: str, payload: Any, **others: Any) -> dict[str, Any]:
