@@ -25,10 +25,10 @@ from headwater.admin.api import (
     topics,
 )
 from headwater.admin.api.following import Followers
+from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
 from headwater.admin.gate import Gate
 from headwater.admin.guard import Guard
-from headwater.admin.rates import Rates
 from headwater.admin.settings import Outside
 
 NOUNS = (
@@ -85,7 +85,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     app.state.outside = outside
     app.state.gate = Gate(admin, outside)
     app.state.followers = Followers(app.state.gate, outside.followers_max)
-    app.state.rates = Rates()
+    app.state.growth = Growth()
     problem.install(app)
     app.add_middleware(Guard, gate=app.state.gate, outside=outside)
     for noun in NOUNS:

@@ -1,4 +1,4 @@
-"""Rates of what only grows, from the differences between the times that somebody looked.
+"""Growth: rates of what only grows, from the differences between the times that somebody looked.
 
 Nothing is sampled while nobody looks: who looks for the first time learns a count, and from the second time on a rate.
 """
@@ -15,7 +15,7 @@ SPAN_US_MIN = SECOND_US
 """Those who look more often are told the last rate again."""
 
 
-class Rates:
+class Growth:
     """Remembers counts."""
 
     def __init__(self, clock: Clock | None = None, kept_max: int = KEPT_MAX) -> None:
