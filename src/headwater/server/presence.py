@@ -95,7 +95,8 @@ class Presence:
 
         address = self._on_loop(end)
         if address is not None:
-            session.delete_own()
+            session.erase()
+            self._broker.bus.inside.rows.flush()
             self._note("session-ended", session, address)
 
     def _note(self, what: str, session: Session, address: str) -> None:
