@@ -220,8 +220,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise Malformed(f"setting batch_bytes_max is {self.batch_bytes_max}; the most that fits is {GIB}")
 
     def retention_of(self, root: str) -> Retention:
-        """The rule that applies to a root; unless one says otherwise, answers to requests are kept for an hour, and what
-        the broker tells about itself for 30 days."""
+        """The rule that applies to a root. Unless one says otherwise, answers to requests are kept for an hour, and
+        what the broker tells about itself for 30 days."""
         return self.retention_roots.get(root) or OF_ROOTS.get(root, self.retention)
 
 

@@ -27,6 +27,7 @@ from headwater.cli import (
     sub,
     subs,
     tokens,
+    top,
     topics,
     verify,
 )
@@ -103,6 +104,7 @@ app.command()(pub.pub)
 app.command()(sub.sub)
 app.command()(replay.replay)
 app.command()(topics.topics)
+app.command()(top.top)
 app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")

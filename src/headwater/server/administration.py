@@ -48,6 +48,8 @@ class Administration:
                 return self._subscriptions.work_for(session, request)
             case wire.AddToken() | wire.RemoveToken() | wire.ListTokens() | wire.CheckToken():
                 return self._tokens(session.row.user, request)
+            case wire.ListLevels() | wire.Metrics() | wire.CheckHealth() | wire.ListSettings() | wire.ListPipelines():
+                return self._broker.overview.work_for(session, request)
             case _:
                 return self._access(session.row.user, request)
 

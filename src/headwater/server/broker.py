@@ -23,6 +23,7 @@ from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
     from headwater.server.line import Line
+    from headwater.server.overview import Overview
     from headwater.server.sessions import Sessions
 
 
@@ -34,6 +35,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
+    overview: Overview
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
         self.bus = bus

@@ -55,6 +55,7 @@ class NativeSession(Session):
                 if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
                     connection.refuse(error)
                     return
+                self.sessions.counts.refuse(error.code)
                 connection.write(pack_error(frame.id, error))
 
     def _on_frame(self, connection: Line, frame: Frame) -> None:
@@ -117,7 +118,9 @@ class NativeSession(Session):
         if error is None:
             connection.write(pack(Kind.REPLY, id, encode(value)))
             return
-        if not isinstance(error, HeadwaterError):
+        if isinstance(error, HeadwaterError):
+            self.sessions.counts.refuse(error.code)
+        else:
             log.error("request-failed", session=self.row.id, error=repr(error))
         connection.write(pack_error(id, error))
 

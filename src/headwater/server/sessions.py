@@ -59,6 +59,7 @@ class Sessions:
         self.serving = serving
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
+        self.counts = inside.roots.counts
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
         self._timers: dict[str, asyncio.TimerHandle] = {}
