@@ -17,6 +17,7 @@ from client.served import Served
 from headwater.admin import Admin
 from headwater.audit import TOPIC
 from headwater.errors import Conflict, NotAllowed, NotFound, Unauthenticated
+from headwater.server.connection import Connection
 
 SECRET = "a secret of a test"
 Drive = Callable[[Callable[[Admin], Any]], Any]
@@ -114,6 +115,36 @@ def test_it_speaks_for_others_in_the_audit_and_its_bus_is_a_bus(ask: Drive, serv
     entry = [json.loads(message.payload) for message in served.bus.replay(TOPIC)][-1]
     assert (entry["what"], entry["who"], entry["via"]) == ("client-added", "bob", "root")
     assert ask(lambda admin: admin.bus.ends())["home"] == 2
+
+
+def test_the_process_beside_the_server_may_do_everything_and_names_whom_it_speaks_for(served: Served, tmp_path: Path):
+    async def open_door() -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        return await loop.create_unix_server(
+            lambda: Connection(served.server.listener, is_inner=True), str(tmp_path / "door")
+        )
+
+    door = asyncio.run_coroutine_threadsafe(open_door(), served._loop).result(10)
+    try:
+        with headwater.admin.connect(f"headwater+unix://{tmp_path / 'door'}") as admin:
+            acting = admin.acting_for("bob")
+            acting.subscriptions.create("s", "$sys/#", start="earliest")
+            acting.clients.add("eve")
+            token = acting.tokens.add("eve", "admin")
+            assert admin.tokens.check(token.token).client == "eve"
+            assert "$admin" in {info.user for info in admin.sessions.list()}
+            assert admin.subscriptions.show("s").info.lag > 0
+            admin.bus.publish("home/x", b"3")
+            with pytest.raises(NotAllowed):
+                admin.bus.publish(TOPIC, b"{}")
+            read = [json.loads(message.payload) for message in admin.bus.replay(TOPIC)]
+            assert [(one["what"], one["who"], one["via"]) for one in read[-3:]] == [
+                ("subscription-created", "bob", "$admin"),
+                ("client-added", "bob", "$admin"),
+                ("token-added", "bob", "$admin"),
+            ]
+    finally:
+        served._loop.call_soon_threadsafe(door.close)
 
 
 def test_who_is_no_administrator_is_told_so(served: Served):
