@@ -92,6 +92,18 @@ def test_settings_pipelines_and_events_are_shown(http: httpx.Client, served: Ser
     assert "events" in http.get("/v1/events").json()
 
 
+def test_figures_are_told_to_prometheus_and_as_json(http: httpx.Client, served: Served):
+    with headwater.connect(served.url) as bus:
+        bus.publish("counted/x", b"1")
+    told = http.get("/metrics")
+    assert told.headers["content-type"].startswith("text/plain")
+    assert "# TYPE headwater_" in told.text
+    assert 'root="counted"' in told.text
+    figures = http.get("/v1/figures").json()
+    assert figures["time_us"] > figures["started_us"]
+    assert "counted" in {one["root"] for one in figures["roots"]}
+
+
 @pytest.mark.parametrize("path", ["/v1/topics", "/v1/sessions", "/healthz"])
 def test_a_method_that_is_not_for_a_path_is_a_problem_too(path: str, http: httpx.Client):
     response = http.put(path)

@@ -28,6 +28,8 @@ HEADERS = {
 }
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 API = "/v1"
+GUARDED = (f"{API}/", "/metrics")
+"""What those who may not come in do not reach."""
 STALLED_S = 60.0
 """Who takes nothing of an answer for so long is cut off."""
 
@@ -60,7 +62,7 @@ class Guard:
             # A WebSocket carries changes, whatever its first request is called.
             self._gate.check_site(connection, scope.get("method", "WEBSOCKET"))
             self._check_length(connection)
-            if scope["path"].startswith(f"{API}/"):
+            if scope["path"].startswith(GUARDED):
                 # Here, so that strangers have no body read, and no route is open because it was forgotten.
                 connection.state.caller = await self._gate.admit(connection)
         except HeadwaterError as error:

@@ -14,6 +14,7 @@ from headwater.admin.api import (
     clients,
     config,
     dead_letters,
+    figures,
     health,
     messages,
     pipelines,
@@ -43,6 +44,7 @@ NOUNS = (
     tokens,
     pipelines,
     config,
+    figures,
     health,
 )
 DESCRIPTION = """
@@ -65,6 +67,7 @@ TAGS = {
     "tokens": "What opens this API.",
     "pipelines": "How far each root is archived.",
     "config": "How the server is set up, and what happened lately.",
+    "figures": "How much of everything there is and was.",
     "health": "For those who watch the process.",
 }
 
