@@ -1,7 +1,7 @@
 """Counts: what a bus, and whoever serves it, has done since it started.
 
 Plain numbers, added to once per batch or group by whoever does the work, without a lock: nothing on a message's way
-waits for somebody who wants to know how it is going.
+waits for somebody who wants to know how it is going. The tables name every figure of a server, and say what it is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,49 @@ BOUNDS_US = (
     *(100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000),
 )
 """The longest of each bucket but the last, which has no bound."""
+
+
+COUNTERS = {
+    "messages_in": "Messages stored.",
+    "bytes_in": "Bytes of batches stored.",
+    "messages_out": "Messages sent to subscribers.",
+    "bytes_out": "Bytes of batches sent to subscribers.",
+    "commits": "Groups that were written and synced.",
+    "acks": "Messages that consumers acked.",
+    "nacks": "Messages that consumers gave back or rejected.",
+    "retries": "Messages handed out again after they had failed.",
+    "dead_letters": "Messages that subscriptions gave up on.",
+    "messages_dropped": "Messages that live subscriptions lost, as their readers were too slow.",
+    "quota_refusals": "Publishes and requests refused by a limit (429).",
+    "rights_refusals": "Publishes and requests that were not allowed (403).",
+    "connections_opened": "Connections that were accepted.",
+    "handshakes_failed": "Connections that ended before they had registered.",
+}
+GAUGES = {
+    "connections": "Open connections.",
+    "sessions": "Sessions, connected or not.",
+    "subscriptions_durable": "Durable subscriptions.",
+    "subscriptions_served": "Durable subscriptions that somebody takes from over a connection.",
+    "subscriptions_live": "Live subscriptions of connections.",
+    "lag": "Messages that durable subscriptions have not acked, over all of them.",
+    "in_flight": "Messages that are with consumers.",
+    "retrying": "Messages that failed and wait for their next attempt.",
+    "dead": "Dead letters that are kept.",
+    "roots": "Roots, besides the broker's own.",
+    "topics": "Topics of these.",
+    "retained": "Retained messages of these.",
+    "stream_bytes": "Bytes of all streams on disk.",
+    "damaged_ranges": "Ranges of offsets that are lost.",
+    "disk_free_bytes": "Bytes free on the disk of the data.",
+    "waiting_bytes": "Bytes written to connections and not taken yet.",
+    "delayed": "Delayed messages that wait.",
+    "staged": "Staged bodies that wait for their commit.",
+    "uptime_seconds": "Seconds since the server's start.",
+}
+HISTOGRAMS = {
+    "commit": "How long a group took to be written and synced.",
+    "loop_lag": "How late the event loop was with a timer.",
+}
 
 
 class Durations:

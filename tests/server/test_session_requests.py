@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from headwater.config import Config
 from headwater.errors import Closed, NotAllowed, NotFound
 from headwater.server import presence
+from headwater.server.session_row import stored_sessions
 from headwater.wire import administration as wire
 from headwater.wire import requests
 from headwater.wire.frame import Kind
@@ -119,6 +121,19 @@ def test_a_session_that_is_ended_for_good_is_gone_with_its_own_subscriptions(run
     with pytest.raises(NotFound):
         root.ask(wire.EndSession(id=ann.session, for_good=True))
     assert running.peer("ann").session != ann.session  # the client itself may come again
+
+
+def test_it_is_gone_from_the_disk_when_that_is_answered_however_busy_the_session_is(running: Running):
+    root, ann = running.peer("root"), running.peer("ann")
+    ann.subscribe(1, "home/#", kind="session")
+    session, gate = running.session_of(ann), threading.Event()
+    running.call(lambda: session._later(lambda: gate.wait(10), lambda *_: None))
+    try:
+        root.ask(wire.EndSession(id=ann.session, for_good=True))
+        assert running.bus.subscriptions() == []
+        assert [row.user for row in stored_sessions(running.bus.inside.state)] == ["root"]
+    finally:
+        gate.set()
 
 
 def test_one_that_nobody_is_connected_to_is_ended_too(running: Running):

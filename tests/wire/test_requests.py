@@ -210,6 +210,7 @@ def test_garbage_is_a_request_or_malformed(payload: bytes) -> None:
         pass
 
 
+@settings(deadline=None)  # each goes through every field of every request
 @given(st.recursive(OPTION, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)))
 def test_values_where_they_do_not_belong_are_malformed_or_fine(value: Any) -> None:
     for struct in EVERY:

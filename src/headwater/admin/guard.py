@@ -1,7 +1,8 @@
-"""The guard in front of everything that HTTP serves: sites, sizes, times, and what browsers are told.
+"""The guard in front of everything that HTTP serves: who asks, sites, sizes, times, and what browsers are told.
 
-Whatever comes after it, the API and the dashboard alike: a request of another site's page changes nothing, a body is at
-most `http_body_bytes_max` long and there in time, and no page of ours is shown within another's.
+Nothing of the API is reached by those who may not come in. Whatever comes after it, the API and the dashboard alike: a
+request of another site's page changes nothing, a body is at most `http_body_bytes_max` long and there in time, and no
+page of ours is shown within another's.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ HEADERS = {
 }
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 API = "/v1"
+GUARDED = (f"{API}/", "/metrics")
+"""What those who may not come in do not reach."""
+STALLED_S = 60.0
+"""Who takes nothing of an answer for so long is cut off."""
 
 
 class TooSlow(TimedOut):
-    """A body did not come in time."""
+    """A body did not come, or an answer was not taken, in time."""
 
     code = 408
 
@@ -57,6 +62,9 @@ class Guard:
             # A WebSocket carries changes, whatever its first request is called.
             self._gate.check_site(connection, scope.get("method", "WEBSOCKET"))
             self._check_length(connection)
+            if scope["path"].startswith(GUARDED):
+                # Here, so that strangers have no body read, and no route is open because it was forgotten.
+                connection.state.caller = await self._gate.admit(connection)
         except HeadwaterError as error:
             await _refuse(scope, receive, send, error)
             return
@@ -102,14 +110,17 @@ class Guard:
         async def tell(message: Message) -> None:
             nonlocal has_answered
             has_answered = True
-            await send(message)
+            try:
+                async with asyncio.timeout(STALLED_S):
+                    await send(message)
+            except TimeoutError:
+                raise TooSlow(f"nothing of the answer was taken for {STALLED_S:g} s") from None
 
         try:
             await self._app(scope, take, tell)
         except (TooLarge, TooSlow) as error:
-            if has_answered:
-                raise
-            await _refuse(scope, receive, send, error)
+            if not has_answered:
+                await _refuse(scope, receive, send, error)
 
 
 def _by_segments(scope: Scope) -> Scope:

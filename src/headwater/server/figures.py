@@ -1,8 +1,7 @@
 """Figures of the broker: counters, gauges, how long things took, and the roots, subscriptions and readers to look at.
 
 Collected when somebody asks, in a thread, from numbers that are there anyway; whoever asks again at once gets the same
-answer. Names and what they mean are in `COUNTERS`, `GAUGES` and `HISTOGRAMS`, from which the exposition for Prometheus
-and the documentation are made.
+answer. What each name means is in `counts.py`.
 """
 
 from __future__ import annotations
@@ -36,48 +35,6 @@ SIZES_US = 5 * SECOND_US
 """How old the sizes of streams may be."""
 INTERNAL = frozenset((delays.ROOT, STAGED, SYS))
 """Roots whose messages nobody publishes there."""
-
-COUNTERS = {
-    "messages_in": "Messages stored.",
-    "bytes_in": "Bytes of batches stored.",
-    "messages_out": "Messages sent to subscribers.",
-    "bytes_out": "Bytes of batches sent to subscribers.",
-    "commits": "Groups that were written and synced.",
-    "acks": "Messages that consumers acked.",
-    "nacks": "Messages that consumers gave back or rejected.",
-    "retries": "Messages handed out again after they had failed.",
-    "dead_letters": "Messages that subscriptions gave up on.",
-    "messages_dropped": "Messages that live subscriptions lost, as their readers were too slow.",
-    "quota_refusals": "Publishes and requests refused by a limit (429).",
-    "rights_refusals": "Publishes and requests that were not allowed (403).",
-    "connections_opened": "Connections that were accepted.",
-    "handshakes_failed": "Connections that ended before they had registered.",
-}
-GAUGES = {
-    "connections": "Open connections.",
-    "sessions": "Sessions, connected or not.",
-    "subscriptions_durable": "Durable subscriptions.",
-    "subscriptions_served": "Durable subscriptions that somebody takes from over a connection.",
-    "subscriptions_live": "Live subscriptions of connections.",
-    "lag": "Messages that durable subscriptions have not acked, over all of them.",
-    "in_flight": "Messages that are with consumers.",
-    "retrying": "Messages that failed and wait for their next attempt.",
-    "dead": "Dead letters that are kept.",
-    "retained": "Retained messages.",
-    "topics": "Topics.",
-    "roots": "Roots.",
-    "stream_bytes": "Bytes of all streams on disk.",
-    "damaged_ranges": "Ranges of offsets that are lost.",
-    "disk_free_bytes": "Bytes free on the disk of the data.",
-    "waiting_bytes": "Bytes written to connections and not taken yet.",
-    "delayed": "Delayed messages that wait.",
-    "staged": "Staged bodies that wait for their commit.",
-    "uptime_seconds": "Seconds since the server's start.",
-}
-HISTOGRAMS = {
-    "commit": "How long a group took to be written and synced.",
-    "loop_lag": "How late the event loop was with a timer.",
-}
 
 
 class Collector:
@@ -151,9 +108,9 @@ class Collector:
                 "in_flight": sums.in_flight,
                 "retrying": sums.retrying,
                 "dead": sums.dead,
-                "retained": sum(root.retained.count for root in published),
+                "roots": len(published),
                 "topics": sum(root.topic_count for root in published),
-                "roots": len(every),
+                "retained": sum(root.retained.count for root in published),
                 "stream_bytes": sum(size for size, _ in self._sizes.values()),
                 "damaged_ranges": sum(len(root.stream.holes) for root in every),
                 "disk_free_bytes": inside.roots.free_bytes(),

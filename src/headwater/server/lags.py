@@ -102,12 +102,11 @@ class Lags:
         return furthest, self._sums
 
     def _go_through(self, asked: Iterator[tuple[str, int]], until_us: int) -> None:
-        """Look at these, each at so many messages, as long as there is time."""
-        if self._clock.monotonic_us() < until_us:
-            for name, messages_max in asked:
-                self._look_at(name, messages_max)
-                if self._clock.monotonic_us() >= until_us:
-                    break
+        """Look at these, each at so many messages, as long as there is time; at one in any case."""
+        for name, messages_max in asked:
+            self._look_at(name, messages_max)
+            if self._clock.monotonic_us() >= until_us:
+                break
 
     def _in_turn(self) -> Iterator[tuple[str, int]]:
         """Those that were not looked at for longest, and then more of the messages of those that have more."""

@@ -37,6 +37,8 @@ class Presence:
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
         self._loop = loop
         self._broker = broker
+        self._began_us = broker.clock.now_us() - round(loop.time() * SECOND_US)
+        """When the loop's clock was 0."""
 
     def list(self, asking: Session, id: str | None) -> Callable[[], Infos]:
         """Every session that somebody may see, by user and id; with an id, that one."""
@@ -93,7 +95,8 @@ class Presence:
 
         address = self._on_loop(end)
         if address is not None:
-            session.delete_own()
+            session.erase()
+            self._broker.bus.inside.rows.flush()
             self._note("session-ended", session, address)
 
     def _note(self, what: str, session: Session, address: str) -> None:
@@ -149,8 +152,7 @@ class Presence:
         )
 
     def _since_us(self, connection: Line) -> int:
-        ago_s = self._loop.time() - connection.begun_s
-        return self._broker.clock.now_us() - round(ago_s * SECOND_US)
+        return self._began_us + round(connection.begun_s * SECOND_US)
 
 
 def _address(session: Session) -> str:

@@ -175,20 +175,17 @@ class Session(Actor):
             connection.session = None
             connection.say_goodbye(Closed("the session has ended; register anew"))
         self._detach_all()
-        self._later(self.delete_own, lambda _, error: self._ended(error))
+        self._later(self.erase, lambda _, error: self._note(error))
 
-    def delete_own(self) -> None:
-        """Whatever of it is stored, also what a crash kept from being noted in the session; in any thread."""
+    def erase(self) -> None:
+        """Delete what of it is stored, also what a crash kept from being noted in the session, and then the session
+        itself; in any thread but the loop's."""
         for name in self.sessions.subscriptions_of(self.row.id):
             try:
                 self.sessions.broker.bus.durables.expire(name)
             except NotFound:
                 pass
-
-    def _ended(self, error: BaseException | None) -> None:
-        self._note(error)
-        if error is None:
-            self.sessions.forget(self.row)
+        self.sessions.forget(self.row)
 
     def _drop(self, one: SubscriptionOf) -> None:
         """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""

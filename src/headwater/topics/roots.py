@@ -220,8 +220,8 @@ class Roots:
         self.half_way: str | None = None
         """Why nothing may be called applied any more."""
         self.counts = Counts()
-        self.since_us = 0
-        """When the group that is being written began to be, on the monotonic clock; 0 while none is."""
+        self.since_us: int | None = None
+        """When the group that is being committed began to be, on the monotonic clock; None while none is."""
         self.is_hurried = False
         """Whether whoever commits sees to checkpoints itself."""
         self.version = 0
@@ -386,9 +386,11 @@ class Roots:
 
     def _commit(self, items: list[Publish]) -> None:
         """Commit a group, whatever comes of it."""
+        self.since_us = self._clock.monotonic_us()
         try:
             self._commit_group(items)
         finally:
+            self.since_us = None
             for item in items:
                 passing = self._shown if item.is_shown else self._hidden
                 for part in item.parts:
@@ -643,10 +645,10 @@ class Roots:
 
     def _append(self, group: _Group) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
-        now_us, self.since_us = self._clock.read()
+        now_us, begun_us = self._clock.read()
         try:
             self._log.append(writes, now_us).wait()
-            self.counts.commits.add(self._clock.monotonic_us() - self.since_us)
+            self.counts.commits.add(self._clock.monotonic_us() - begun_us)
         except DiskFull:
             self._has_room = False
             raise
@@ -655,8 +657,6 @@ class Roots:
                 for stream, _ in writes:
                     stream.fail(f"a commit was interrupted ({error!r})")
             raise
-        finally:
-            self.since_us = 0
         try:
             self._reflect(group)
         except BaseException as error:

@@ -14,6 +14,7 @@ from headwater.admin.api import (
     clients,
     config,
     dead_letters,
+    figures,
     health,
     messages,
     pipelines,
@@ -25,11 +26,11 @@ from headwater.admin.api import (
     topics,
 )
 from headwater.admin.api.following import Followers
+from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import mount
 from headwater.admin.gate import Gate
 from headwater.admin.guard import Guard
-from headwater.admin.rates import Rates
 from headwater.admin.settings import Outside
 
 NOUNS = (
@@ -44,6 +45,7 @@ NOUNS = (
     tokens,
     pipelines,
     config,
+    figures,
     health,
 )
 DESCRIPTION = """
@@ -66,6 +68,7 @@ TAGS = {
     "tokens": "What opens this API.",
     "pipelines": "How far each root is archived.",
     "config": "How the server is set up, and what happened lately.",
+    "figures": "How much of everything there is and was.",
     "health": "For those who watch the process.",
 }
 
@@ -86,7 +89,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     app.state.outside = outside
     app.state.gate = Gate(admin, outside)
     app.state.followers = Followers(app.state.gate, outside.followers_max)
-    app.state.rates = Rates()
+    app.state.growth = Growth()
     problem.install(app)
     app.add_middleware(Guard, gate=app.state.gate, outside=outside)
     for noun in NOUNS:

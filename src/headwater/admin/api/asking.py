@@ -13,7 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.convertors import Convertor, register_url_convertor
 
 from headwater.admin.client import Admin
-from headwater.admin.gate import Caller, Gate
+from headwater.admin.gate import Caller
 from headwater.clock import to_datetime
 from headwater.wire.administration import Role
 
@@ -44,8 +44,8 @@ register_url_convertor("segment", Segment())
 
 
 async def _caller(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> Caller:
-    gate: Gate = request.app.state.gate
-    return await gate.admit(request)
+    caller: Caller = request.state.caller  # the guard has let it in
+    return caller
 
 
 Asking = Annotated[Caller, Depends(_caller)]

@@ -41,6 +41,8 @@ KINDS = {
     503: "Disconnected",
 }
 RETRYABLE = frozenset((408, 429, 503, 504))
+UNREAD = frozenset((408, 413))
+"""Some of the body was not read: nothing after it on the same connection could be."""
 DETAIL_CHARS_MAX = 2000
 
 log = Log("headwater.admin.api")
@@ -102,6 +104,8 @@ def of_error(error: HeadwaterError) -> Response:
 def _headers(error: HeadwaterError, text: str) -> dict[str, str]:
     if error.code == http.HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": 'Bearer realm="headwater"'}
+    if error.code in UNREAD:
+        return {"Connection": "close"}
     if error.retryable:
         wait = WAIT_S.search(text)
         return {"Retry-After": str(max(RETRY_AFTER_S, round(float(wait[1]) + 0.5) if wait else RETRY_AFTER_S))}

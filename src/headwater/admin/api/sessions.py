@@ -8,7 +8,6 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from headwater.admin.api.asking import Broker, Id, Limit, needs, page, shown_time
-from headwater.errors import NotFound
 from headwater.wire.administration import SessionInfo
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -56,10 +55,8 @@ def _id(info: SessionInfo) -> str:
 @router.get("/{id:segment}", summary="Show a session", **needs("reader"))
 async def show(id: Id, broker: Broker) -> Session:
     """Who it is, and what it subscribes to."""
-    for one in await broker.sessions.list():
-        if one.id == id:
-            return _session(one)
-    raise NotFound(f'there is no session "{id}"; GET /v1/sessions lists those that are')
+    (found,) = await broker.sessions.show(id)
+    return _session(found)
 
 
 @router.post("/{id:segment}/disconnect", status_code=204, summary="Cut a session's connection", **needs("operator"))

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from headwater.admin.api.asking import Body, Broker, Id, Limit, needs
+from headwater.admin.api.growth import Growth
 from headwater.admin.api.messages import StoredMessage
 from headwater.admin.api.payload import shown_message
 from headwater.admin.client import Admin
-from headwater.admin.rates import Rates
 from headwater.errors import Malformed, NotFound
 from headwater.topics.name import check_topic
 from headwater.wire import requests as wire
@@ -70,7 +70,7 @@ async def levels(
     request: Request,
     broker: Broker,
     parent: Annotated[str, Query(description="A topic; empty: the roots.", examples=["home"])] = "",
-    after: Annotated[str, Query(description="The `next` of the page before.")] = "",
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
     limit: Limit = 100,
     values: Annotated[bool, Query(description=f"Show retained values; then at most {VALUES_MAX} levels.")] = False,
 ) -> TopicLevels:
@@ -80,14 +80,14 @@ async def levels(
     if values and limit > VALUES_MAX:
         raise Malformed(f"limit is {limit}; with values at most {VALUES_MAX}")
     found = await broker.levels(parent, after=after, limit=limit + 1)
-    rates: Rates = request.app.state.rates
+    growth: Growth = request.app.state.growth
     shown = [
         TopicLevel(
             name=one.name,
             path=one.path,
             topics=one.topics,
             messages=one.messages,
-            rate=rates.rate(one.path, one.messages),
+            rate=growth.rate(one.path, one.messages),
             is_topic=one.is_topic,
             last_offset=one.last_offset,
             retained=one.retained,
@@ -105,12 +105,12 @@ async def show(request: Request, topic: Id, broker: Broker) -> Topic:
     found = await broker.bus.topics(topic)
     if not found:
         raise NotFound(f'nothing was published to "{topic}"; GET /v1/topics lists what there is')
-    rates: Rates = request.app.state.rates
+    growth: Growth = request.app.state.growth
     return Topic(
         topic=topic,
         messages=found[0].messages,
         last_offset=found[0].last_offset,
-        rate=rates.rate(f"{topic}/", found[0].messages),
+        rate=growth.rate(f"{topic}/", found[0].messages),
         retained=await _retained(broker, topic) if found[0].retained else None,
     )
 
