@@ -95,7 +95,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     for noun in NOUNS:
         app.include_router(noun.router)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it
-    mount(app, admin, app.state.gate, app.state.rates)
+    mount(app, admin, app.state.gate, app.state.growth)
     return app
 
 

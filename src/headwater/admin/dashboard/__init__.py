@@ -16,6 +16,7 @@ from nicegui import core, ui
 from starlette.requests import Request
 
 from headwater import __version__
+from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import (
     channels,
@@ -32,7 +33,6 @@ from headwater.admin.dashboard.frame import DARK_COOKIE, Frame
 from headwater.admin.dashboard.sampler import Sampler
 from headwater.admin.dashboard.visits import Visits
 from headwater.admin.gate import Gate
-from headwater.admin.rates import Rates
 
 STATIC = Path(__file__).parent / "static"
 ACCENT = "#0b7bab"
@@ -61,7 +61,7 @@ HISTORY_MAX = 100
 """Changes that are kept for such a page."""
 
 
-def mount(app: FastAPI, admin: Admin, gate: Gate, rates: Rates) -> None:
+def mount(app: FastAPI, admin: Admin, gate: Gate, growth: Growth) -> None:
     """Put the dashboard of one broker onto an application; once in a process."""
     visits = Visits(gate)
     sampler = Sampler(admin)
@@ -69,7 +69,7 @@ def mount(app: FastAPI, admin: Admin, gate: Gate, rates: Rates) -> None:
     contents = {path: content for path, _, _, content in PAGES}
 
     def show(request: Request) -> None:
-        frame = Frame(admin, request.state.visit, sampler, rates)
+        frame = Frame(admin, request.state.visit, sampler, growth)
         ui.add_head_html(HEAD)
         ui.add_body_html(SPLASH)
         frame.build(places, request.url.path, request.cookies.get(DARK_COOKIE, ""))

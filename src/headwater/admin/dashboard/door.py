@@ -70,7 +70,8 @@ class Door:
 
     async def _answer(self, connection: HTTPConnection, scope: Scope, receive: Receive) -> Response | None:
         """What is answered here; None for what goes on to the dashboard."""
-        path, method = connection.url.path, scope.get("method", "GET")
+        # Not connection.url: that is made up from the Host header, which whoever asks may choose.
+        path, method = scope["path"], scope.get("method", "GET")
         is_talk = path.startswith(SOCKET)
         self._gate.check_site(connection, "POST" if is_talk else method)
         if path.startswith(ASSETS):
@@ -86,7 +87,7 @@ class Door:
         except HeadwaterError as error:
             if is_talk or error.code != 401:
                 raise
-            return RedirectResponse(f"{LOGIN}?next={quote(_place(connection), safe='')}", 303)
+            return RedirectResponse(f"{LOGIN}?next={quote(_place(scope), safe='')}", 303)
         return None
 
     async def _log_in(self, request: Request) -> Response:
@@ -101,7 +102,7 @@ class Door:
         except HeadwaterError as error:
             return HTMLResponse(_form(place, str(error.args[0])), error.code)
         answer = RedirectResponse(place, 303)
-        is_https = request.url.scheme == "https"
+        is_https = request.scope["scheme"] == "https"
         answer.set_cookie(
             _cookie(request),
             key,
@@ -124,7 +125,8 @@ class Door:
 
 def _cookie(connection: HTTPConnection) -> str:
     """Its name: cookies do not tell ports apart, and two brokers may run on a machine."""
-    return f"headwater-{connection.url.port or connection.url.scheme}"
+    server = connection.scope.get("server")
+    return f"headwater-{server[1] if server else 0}"
 
 
 def _guarded(send: Send) -> Send:
@@ -136,9 +138,9 @@ def _guarded(send: Send) -> Send:
     return sending
 
 
-def _place(connection: HTTPConnection) -> str:
-    url = connection.url
-    return f"{url.path}?{url.query}" if url.query else url.path
+def _place(scope: Scope) -> str:
+    query = scope["query_string"].decode("latin-1")
+    return f"{scope['path']}?{query}" if query else str(scope["path"])
 
 
 def _inner(place: str) -> str:

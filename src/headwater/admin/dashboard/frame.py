@@ -13,16 +13,20 @@ from typing import Any, Literal
 from nicegui import ui
 from nicegui.elements.mixins.disableable_element import DisableableElement
 
+from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
 from headwater.admin.dashboard.door import LOGIN, LOGOUT
 from headwater.admin.dashboard.sampler import Sampler
 from headwater.admin.dashboard.visits import Visit
-from headwater.admin.rates import Rates
 from headwater.errors import HeadwaterError, Unauthenticated
 from headwater.wire.administration import Role
 
 REST = 20
 """A page rests for so many times as long as its last answer took."""
+LOOK_S = 10.0
+"""How often every page is looked at: whether its visitor may still see it."""
+LEAVE_S = 0.5
+"""How long a page that is to go may take to go by itself."""
 NARROW_PX = 900
 """Below this width the navigation is a drawer."""
 DARK_COOKIE = "headwater-dark"
@@ -42,11 +46,11 @@ Doing = Callable[[Admin], Awaitable[str | None]]
 class Frame:
     """One open page of the dashboard."""
 
-    def __init__(self, admin: Admin, visit: Visit, sampler: Sampler, rates: Rates) -> None:
+    def __init__(self, admin: Admin, visit: Visit, sampler: Sampler, growth: Growth) -> None:
         self.admin = admin
         self.visit = visit
         self.sampler = sampler
-        self.rates = rates
+        self.growth = growth
         self.is_hidden = False
         """Whether nobody can see it: another tab is in front."""
         self._trouble: ui.label | None = None
@@ -68,6 +72,7 @@ class Frame:
         self._trouble = ui.label().classes("hw-trouble").props('role="status"')
         self._trouble.visible = False
         ui.on("hw-hidden", self._on_hidden)
+        ui.timer(LOOK_S, self._look)
 
         def mark(path: str) -> None:
             for place, link in links.items():
@@ -127,12 +132,21 @@ class Frame:
 
         ui.timer(interval_s, tick)
 
+    async def _look(self) -> None:
+        """Whoever is not let in any more loses the page, even one that says that nobody sees it."""
+        try:
+            await self.visit.look()
+        except Unauthenticated:
+            await _leave()
+        except HeadwaterError:
+            return  # the broker is away, and shows nothing to anybody
+
     async def _try(self, work: Work) -> None:
         try:
             await self.visit.look()
             await work()
         except Unauthenticated:
-            _leave()
+            await _leave()
         except HeadwaterError as error:
             self._say_trouble(str(error.args[0]))
         else:
@@ -161,7 +175,7 @@ class Frame:
         try:
             said = await doing(await self.visit.acting(self.admin, role))
         except Unauthenticated:
-            _leave()
+            await _leave()
             return False
         except HeadwaterError as error:
             say(str(error.args[0]), "negative")
@@ -173,9 +187,13 @@ class Frame:
         return True
 
 
-def _leave() -> None:
-    """To the log-in, and back here from there; not within this page, which is not theirs any more."""
-    ui.run_javascript(f"location.assign('{LOGIN}?next=' + encodeURIComponent(location.pathname + location.search))")
+async def _leave() -> None:
+    """To the log-in, and back here from there; this page answers no more."""
+    client = ui.context.client
+    client.run_javascript(f"location.assign('{LOGIN}?next=' + encodeURIComponent(location.pathname + location.search))")
+    await asyncio.sleep(LEAVE_S)
+    if not client.is_deleted:
+        client.delete()
 
 
 def _nav_link(path: str, label: str, icon: str) -> ui.element:

@@ -8,9 +8,9 @@ from collections import deque
 import msgspec
 
 from headwater.admin.client import Admin
-from headwater.clock import SECOND_US
+from headwater.admin.rates import Rates
 from headwater.errors import HeadwaterError
-from headwater.wire.administration import Figures, Health, Histogram
+from headwater.wire.administration import Figures, Health
 
 INTERVAL_S = 1.0
 HISTORY_MAX = 600
@@ -35,7 +35,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """None if nothing was committed."""
     commit_p99_s: float | None
     connections: float
-    lag: float
 
 
 class Sampler:
@@ -82,38 +81,14 @@ class Sampler:
 
 def sample(before: Figures, now: Figures) -> Sample:
     """What happened between two looks."""
-    passed_s = (now.time_us - before.time_us) / SECOND_US
-
-    def rate(name: str) -> float:
-        return max(0, now.counters.get(name, 0) - before.counters.get(name, 0)) / passed_s
-
-    commits = now.histograms.get("commit")
-    earlier = before.histograms.get("commit")
+    rates = Rates(before, now)
     return Sample(
         time_us=now.time_us,
-        in_s=rate("messages_in"),
-        out_s=rate("messages_out"),
-        bytes_in_s=rate("bytes_in"),
-        bytes_out_s=rate("bytes_out"),
-        commit_p50_s=quantile(earlier, commits, 0.5),
-        commit_p99_s=quantile(earlier, commits, 0.99),
-        connections=now.gauges.get("connections", 0),
-        lag=now.gauges.get("lag", 0),
+        in_s=rates.per_s("messages_in"),
+        out_s=rates.per_s("messages_out"),
+        bytes_in_s=rates.per_s("bytes_in"),
+        bytes_out_s=rates.per_s("bytes_out"),
+        commit_p50_s=rates.quantile_s("commit", 0.5),
+        commit_p99_s=rates.quantile_s("commit", 0.99),
+        connections=now.gauges["connections"],
     )
-
-
-def quantile(before: Histogram | None, now: Histogram | None, share: float) -> float | None:
-    """The time within which this share of what happened since was done; None if nothing happened."""
-    if before is None or now is None or before.bounds_s != now.bounds_s:
-        return None
-    counts = [late - early for late, early in zip(now.counts, before.counts, strict=True)]
-    wanted = share * sum(counts)
-    if wanted <= 0:
-        return None
-    low_s = 0.0
-    for bound_s, found in zip(now.bounds_s, counts, strict=False):
-        if found >= wanted:
-            return low_s + (bound_s - low_s) * wanted / found
-        wanted -= found
-        low_s = bound_s
-    return low_s

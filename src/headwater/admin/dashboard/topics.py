@@ -28,7 +28,7 @@ class Topics:
 
     def __init__(self, frame: Frame, topic: str) -> None:
         self._frame = frame
-        self._tree = Tree(frame.admin, frame.rates)
+        self._tree = Tree(frame.admin, frame.growth)
         self._selected = topic
         self._is_loaded = False
         heading("Topics", "Every topic, what it keeps, and what is published there.")

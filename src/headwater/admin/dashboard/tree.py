@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from nicegui.element import Element
 
+from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import shown
-from headwater.admin.rates import Rates
 from headwater.errors import NotFound
 from headwater.wire.administration import Level
 
@@ -28,14 +28,16 @@ class Branch(msgspec.Struct):
     is_whole: bool
     prefix: str = ""
     """Only names that begin with it."""
+    is_one: bool = False
+    """Only the one that is called so."""
 
 
 class Tree:
     """What is loaded and open of the tree."""
 
-    def __init__(self, admin: Admin, rates: Rates) -> None:
+    def __init__(self, admin: Admin, growth: Growth) -> None:
         self._admin = admin
-        self._rates = rates
+        self._growth = growth
         self._branches: dict[str, Branch] = {}
         self._open: set[str] = set()
 
@@ -81,7 +83,7 @@ class Tree:
         upper = ""
         while upper != parent:
             name = parent[len(upper) :].lstrip("/").partition("/")[0]
-            self._branches[upper] = await self._load(upper, name, 1)
+            self._branches[upper] = await self._load_one(upper, name)
             upper = f"{upper}/{name}" if upper else name
             self._open.add(upper)
         self._branches[parent] = await self._load(parent, prefix, PAGE)
@@ -89,12 +91,19 @@ class Tree:
     async def refresh(self) -> None:
         """Ask for the figures of what is loaded, and for levels that are new."""
         for parent, branch in list(self._branches.items()):
+            if branch.is_one:
+                self._branches[parent] = await self._load_one(parent, branch.prefix)
+                continue
             wanted = max(PAGE if branch.is_whole else 1, min(len(branch.levels), REFRESHED_MAX))
             found = await self._load(parent, branch.prefix, wanted)
             if len(found.levels) >= len(branch.levels) or found.is_whole:
                 branch.levels, branch.is_whole = found.levels, found.is_whole
             else:
                 branch.levels[: len(found.levels)] = found.levels
+
+    async def _load_one(self, parent: str, name: str) -> Branch:
+        found = await self._load(parent, name, 1)
+        return Branch([level for level in found.levels if level.name == name], True, name, is_one=True)
 
     async def _load(self, parent: str, prefix: str, limit: int, after: str | None = None) -> Branch:
         start = _before(prefix) if after is None else after
@@ -134,7 +143,7 @@ class Tree:
             "retained": level.retained,
             "selected": level.path == selected,
             "messages": shown.brief(level.messages),
-            "rate": _rate(self._rates.rate(level.path, level.messages)),
+            "rate": _rate(self._growth.rate(level.path, level.messages)),
         }
 
 
