@@ -59,7 +59,9 @@ class Frame:
 
     def build(self, places: list[tuple[str, str, str]], here: str, dark: str) -> None:
         """The header and the navigation; `places`: path, label and icon of each page."""
-        drawer = ui.left_drawer(value=None, bordered=False).props(f"width=208 breakpoint={NARROW_PX}")
+        with ui.context.client.layout:
+            drawer = ui.element("q-drawer").props(f"show-if-above side=left width=208 breakpoint={NARROW_PX}")
+        drawer.move(target_index=0)  # before the page, for those who go through it by keys
         self._build_head(drawer, dark)
         links: dict[str, ui.element] = {}
         with drawer.classes("hw-drawer"), ui.element("nav").props('aria-label="Pages"').classes("hw-nav"):
@@ -81,11 +83,11 @@ class Frame:
         mark(here)
         ui.context.client.sub_pages_router.on_path_changed(mark)
 
-    def _build_head(self, drawer: ui.left_drawer, dark: str) -> None:
+    def _build_head(self, drawer: ui.element, dark: str) -> None:
         mode = ui.dark_mode(DARK.get(dark))
         with ui.header(elevated=False).classes("hw-header"):
-            menu = ui.button(icon="menu", on_click=drawer.toggle).props('flat round dense aria-label="Pages"')
-            menu.classes("hw-menu")
+            menu = ui.button(icon="menu").props('flat round dense aria-label="Pages"').classes("hw-menu")
+            menu.on("click", js_handler=f"() => getElement({drawer.id}).toggle()")
             with ui.element("a").props('href="/" aria-label="Headwater: overview"').classes("hw-brand"):
                 ui.element("img").props('src="/_headwater/mark.svg" alt="" width="26" height="26"')
                 ui.label("Headwater")

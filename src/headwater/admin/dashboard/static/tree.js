@@ -26,8 +26,13 @@ export default {
   },
   watch: {
     rows(rows) {
+      // The row that has the focus keeps it, wherever it stands now.
+      const had = this.$el.contains(document.activeElement);
+      const key = this.shown[this.at]?.key;
+      const now = rows.findIndex((row) => row.key === key);
+      this.at = now >= 0 ? now : Math.max(0, Math.min(this.at, rows.length - 1));
       this.shown = rows;
-      if (this.at >= rows.length) this.at = Math.max(0, rows.length - 1);
+      if (had) this.$nextTick(() => this.isFree() && this.go(this.at));
     },
   },
   methods: {
@@ -49,12 +54,14 @@ export default {
     go(index) {
       if (index < 0 || index >= this.shown.length) return;
       this.at = index;
-      const focus = () => this.$el.querySelector(`[data-at="${index}"]`)?.focus();
-      if (this.$el.querySelector(`[data-at="${index}"]`)) focus();
-      else {
-        this.$refs.scroll.scrollTo(index);
-        setTimeout(focus, 50);
-      }
+      const row = () => this.$el.querySelector(`[data-at="${index}"]`);
+      if (row()) return row().focus();
+      this.$refs.scroll.scrollTo(index);
+      setTimeout(() => this.at === index && this.isFree() && row()?.focus(), 50);
+    },
+    isFree() {
+      // Whoever went on to something else meanwhile is not called back.
+      return document.activeElement === document.body || this.$el.contains(document.activeElement);
     },
     parent(index) {
       const depth = this.shown[index].depth;
