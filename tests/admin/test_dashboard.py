@@ -228,7 +228,7 @@ def test_what_is_published_arrives(house: House, page: Page) -> None:
     page.get_by_role("treeitem", name="walk").click()
     page.get_by_role("treeitem", name="kitchen").click()
     page.get_by_role("treeitem", name="temp").click()
-    see(page.get_by_text("walk/kitchen/temp", exact=True))
+    see(page.get_by_role("heading", name="walk/kitchen/temp"))
     see(page.get_by_role("cell", name='{"celsius": 21.5}'))
     page.get_by_role("button", name="1", exact=True).click()
     dialog = page.get_by_role("dialog")

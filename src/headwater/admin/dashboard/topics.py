@@ -118,7 +118,7 @@ class _Detail:
         wanted = topic if is_filter or level is None or level.is_topic else f"{topic}/#"
         with panel():
             with ui.row().classes("hw-message-head"):
-                ui.label(shown.plain(topic)).classes("hw-topic")
+                ui.label(shown.plain(topic)).classes("hw-topic").props('role="heading" aria-level="2"')
                 if level is not None:
                     said = f"{shown.count(level.messages)} messages in {shown.count(level.topics)} topics"
                     ui.label(said).classes("hw-note")
