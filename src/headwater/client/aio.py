@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from headwater.aio import Message, Opening
-from headwater.client.admin import Acl, Clients
+from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.bus import (
     GivenHeaders,
     extend_of,
@@ -260,6 +260,7 @@ class Bus:
         self.address = client.address
         self.clients = Clients(client.link.request)
         self.acl = Acl(client.link.request)
+        self.channels = Channels(client.link.request)
 
     def __repr__(self) -> str:
         return f"<headwater bus at {self.address}>"

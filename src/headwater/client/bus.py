@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from headwater.client.admin import Acl, Clients
+from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
 from headwater.client.link import State
@@ -81,6 +81,7 @@ class Bus:
             raise
         self.clients = Clients(self.ask)
         self.acl = Acl(self.ask)
+        self.channels = Channels(self.ask)
 
     async def _connect(self) -> Client:
         client = Client(self.address, self.settings)

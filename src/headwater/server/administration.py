@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headwater.errors import Malformed
 from headwater.server.broker import Broker
 from headwater.wire import administration as wire
@@ -31,7 +33,34 @@ class Administration:
         user = session.row.user
         if isinstance(request, Change) and request.by is not None:
             self._broker.check_admin(user, "speak for others")
+        match request:
+            case (
+                wire.AddChannels()
+                | wire.ChangeChannel()
+                | wire.RemoveChannel()
+                | wire.ListChannels()
+                | wire.TryChannel()
+            ):
+                return self._channels(user, request)
         return self._access(user, request)
+
+    def _channels(self, user: str, request: Request) -> Work:
+        self._broker.check_admin(user, "look after channels")
+        channels = self._broker.channels
+        match request:
+            case wire.AddChannels():
+                return lambda: channels.add_many(request.channels)
+            case wire.ChangeChannel():
+                changes = msgspec.structs.asdict(request)
+                del changes["by"]
+                return lambda: channels.change(**changes)
+            case wire.RemoveChannel():
+                return lambda: channels.remove(request.id, force=request.force)
+            case wire.ListChannels():
+                return lambda: channels.list(request.id)
+            case wire.TryChannel():
+                return lambda: channels.test(request.id)
+        raise Malformed(f"a request {type(request).__name__} is not one about channels")
 
     def _access(self, user: str, request: Request) -> Work:
         """Clients and rules."""
@@ -57,7 +86,7 @@ class Administration:
     def _changed(self, work: Callable[[], object]) -> None:
         """Change clients or rules; sessions feel it at once."""
         work()
-        self._loop.call_soon_threadsafe(self._broker.sessions.recheck)
+        self._loop.call_soon_threadsafe(self._broker.recheck)
 
 
 def _registration(made: Any) -> wire.Registration:

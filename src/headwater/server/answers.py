@@ -18,6 +18,7 @@ from headwater.errors import Malformed, NotAllowed, NotFound
 from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
+from headwater.server.party import Asker
 from headwater.topics.name import check_filter
 from headwater.topics.roots import Publish
 from headwater.wire import requests
@@ -42,15 +43,15 @@ class Answers:
         self._bell = Bell(loop, self._answer)
         self._broker = broker
         self._administration = Administration(loop, broker)
-        self._done: deque[tuple[Session, Connection | None, int, Future[object]]] = deque()
+        self._done: deque[tuple[Asker, Connection | None, int, Future[object]]] = deque()
 
     # Rows that are on disk
 
-    def expect(self, session: Session, connection: Connection | None, id: int, future: Future[object]) -> None:
+    def expect(self, session: Asker, connection: Connection | None, id: int, future: Future[object]) -> None:
         """Answer a request once its future is done, which may be in any thread."""
         future.add_done_callback(lambda done: self._on_done((session, connection, id, done)))
 
-    def _on_done(self, done: tuple[Session, Connection | None, int, Future[object]]) -> None:
+    def _on_done(self, done: tuple[Asker, Connection | None, int, Future[object]]) -> None:
         self._done.append(done)
         self._bell.ring()
 

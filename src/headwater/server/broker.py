@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
+from headwater.access.destination import Destinations
 from headwater.access.quota import Guesses, Quota
 from headwater.bus import Bus
 from headwater.clock import Clock
 from headwater.config import Serving
+from headwater.delivery.channels import Channels
 from headwater.errors import NotAllowed
 from headwater.requests import REPLY_ROOT
 from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
+    from headwater.server.channels import Channels as Pushing
     from headwater.server.connection import Connection
     from headwater.server.sessions import Sessions
 
@@ -32,6 +35,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
+    pushing: Pushing
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
         self.bus = bus
@@ -42,6 +46,9 @@ class Broker:
         self.clients.clients_max = serving.clients_max
         self.acl: Acl = bus.acl
         self.acl.rules_max = serving.rules_max
+        self.channels: Channels = bus.channels
+        self.channels.channels_max = serving.channels_max
+        self.channels.destinations = Destinations(serving.channel_hosts)
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
@@ -99,6 +106,16 @@ class Broker:
     def may_subscribe(self, user: str, session: str, filter: str) -> bool:
         """Whether the user may see everything that a filter matches; its own answers, in any case."""
         return self._is_open or filter == f"{REPLY_ROOT}/{session}" or self.acl.may_subscribe(user, filter)
+
+    def check_channel(self, user: str, filter: str) -> None:
+        """NotAllowed (403) unless the user may have what a filter matches pushed somewhere."""
+        if not self._is_open:
+            self.acl.check_channel(user, filter)
+
+    def recheck(self) -> None:
+        """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
+        self.sessions.recheck()
+        self.pushing.recheck()
 
     def check_admin(self, user: str, what: str) -> None:
         """NotAllowed (403) unless the user looks after the whole."""

@@ -8,17 +8,14 @@ gets one ERROR frame and is closed; nothing is read from one that does not take 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from headwater.errors import HeadwaterError, Malformed
+from headwater.errors import HeadwaterError, Malformed, TimedOut
+from headwater.server.party import Host, Party
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
 from headwater.wire.handshake import IN_USE
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
-
-if TYPE_CHECKING:
-    from headwater.server.listener import Listener
-    from headwater.server.session import Session
 
 JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
@@ -27,6 +24,7 @@ FRAME_BYTES_PER_S = 64 * 1024
 SHARES = 16
 """A publish counts so much among those in flight; one that nobody waits for counts 1, as a slow disk need not hold up
 what live subscriptions have at once."""
+PING = pack(Kind.PING)
 REGISTERED = handshake.State.REGISTERED
 EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
 
@@ -60,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         "written_s",
     )
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Host) -> None:
         self.listener = listener
         self.state = handshake.State.GREETING
         self.address = ""
@@ -68,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self.has_secret = False
         """Whether its user is in the registry of clients, and is to leave when removed from it."""
         self.client_id = ""
-        self.session: Session | None = None
+        self.session: Party | None = None
         self.greeting: object | None = None
         """What the listener keeps until the handshake is through."""
         self.begun_s = 0.0
@@ -254,6 +252,23 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a frame has begun that does not get on."""
         waiting = self._reader.waiting_bytes
         return bool(waiting) and now_s - self.frame_s > self.listener.serving.frame_s + waiting / FRAME_BYTES_PER_S
+
+    def look_after(self, now_s: float) -> None:
+        """See, every now and then, whether the other side is still there and takes what it is sent."""
+        serving = self.listener.serving
+        if self.is_closed:
+            if now_s - self.closed_s > serving.linger_s:
+                self.abort()
+        elif self.is_stalled(now_s):
+            self.abort()
+        elif self.is_held:
+            return
+        elif self.is_dripping(now_s):
+            self.refuse(Malformed("a frame has begun and does not end (frame_s)"))
+        elif now_s - self.heard_s > 2 * serving.keepalive_s:
+            self.say_goodbye(TimedOut("nothing was heard of you, not even an answer to PING"))
+        elif now_s - self.heard_s > serving.keepalive_s and self.session is not None:
+            self.write(PING)
 
     @property
     def waiting_bytes(self) -> int:

@@ -264,21 +264,8 @@ class Listener:
             is_waited_for = connection.is_held and connection.is_writable
             if now_s - connection.begun_s > serving.handshake_s and not is_waited_for:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
-        ping = pack(Kind.PING)
         for connection in tuple(self._connections):
-            if connection.is_closed:
-                if now_s - connection.closed_s > serving.linger_s:
-                    connection.abort()
-            elif connection.is_stalled(now_s):
-                connection.abort()
-            elif connection.is_held:
-                continue
-            elif connection.is_dripping(now_s):
-                connection.refuse(Malformed("a frame has begun and does not end (frame_s)"))
-            elif now_s - connection.heard_s > 2 * serving.keepalive_s:
-                connection.say_goodbye(TimedOut("nothing was heard of you, not even an answer to PING"))
-            elif now_s - connection.heard_s > serving.keepalive_s and connection.session is not None:
-                connection.write(ping)
+            connection.look_after(now_s)
 
     def drain(self, tell: Callable[[Connection], None]) -> None:
         """Take no more, and say so to those that are here."""

@@ -45,6 +45,8 @@ RULE = b"W"
 """What they may do: user, action and filter, with a NUL between."""
 DECOY = b"Z"
 """The folder's own secret, from which unknown users are given a salt."""
+CHANNEL = b"V"
+"""Where to push to, by id."""
 IDENTITY = b"B"
 """The id of the bus, which is no secret."""
 

@@ -1,0 +1,99 @@
+"""Parties: whom a connection belongs to and subscribers serve. A session is one, and so is a channel."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Protocol
+
+from headwater.config import Serving
+from headwater.delivery.rows import RowsItem
+from headwater.errors import HeadwaterError
+from headwater.server.attention import Attention
+from headwater.server.bell import Wakes
+from headwater.wire.frame import Frame
+
+if TYPE_CHECKING:
+    from headwater.actor import Actor
+    from headwater.server.broker import Broker
+    from headwater.server.connection import Connection
+    from headwater.server.subscriber import Slices, Subscriber
+
+
+class Host(Protocol):
+    """Whoever keeps connections: the listener those of clients, the channels those to receivers."""
+
+    loop: asyncio.AbstractEventLoop
+    buffer: memoryview
+    wakes: Wakes
+    attention: Attention
+    serving: Serving
+
+    def on_connection(self, connection: Connection) -> None:
+        """It is connected."""
+
+    def on_frame(self, connection: Connection, frame: Frame) -> None:
+        """A frame of a connection that is no party's yet; it may come now."""
+
+    def on_lost(self, connection: Connection) -> None:
+        """It is gone."""
+
+    def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
+        """It is closed for what the other side did."""
+
+
+class Room(Protocol):
+    """Whoever keeps parties: all sessions, or all channels."""
+
+    loop: asyncio.AbstractEventLoop
+    executor: Executor
+    wakes: Wakes
+    serving: Serving
+    broker: Broker
+    slices: Slices
+
+
+class Asker(Protocol):
+    """Somebody whose requests are answered."""
+
+    @property
+    def connection(self) -> Connection | None:
+        """What serves it at the moment."""
+
+    def reply(self, connection: Connection | None, id: int, value: object, error: BaseException | None) -> None:
+        """Answer a request on the connection that it came from."""
+
+
+class Party(Asker, Protocol):
+    """Somebody with a connection and subscriptions."""
+
+    @property
+    def sessions(self) -> Room:
+        """Who keeps it."""
+
+    def tell(self, message: object) -> None:
+        """Frames have come."""
+
+    def on_registered(self, connection: Connection) -> None:
+        """The other side knows that it is served."""
+
+    def on_lost(self, connection: Connection) -> None:
+        """The connection is gone."""
+
+    def on_writable(self) -> None:
+        """The connection takes more."""
+
+    def answer_when(self, id: int, future: Future[object]) -> None:
+        """Answer a request once rows are on disk."""
+
+    def finish_rows(self, item: RowsItem | None, future: Future[object]) -> None:
+        """Have rows written, of which the future tells."""
+
+    def on_over(self, subscriber: Subscriber) -> None:
+        """History was read to its end."""
+
+    def on_ended(self, subscriber: Subscriber, error: HeadwaterError) -> None:
+        """A subscription ended by itself."""
+
+    def on_failure(self, actor: Actor, error: Exception) -> None:
+        """A subscriber has failed."""
