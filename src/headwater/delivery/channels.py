@@ -194,7 +194,8 @@ class Channels:
             )
         self._book.check_writable()
         before = self._known(id)
-        self._check(msgspec.structs.replace(before, **given))
+        if given:
+            self._check(msgspec.structs.replace(before, **given))
         with self._lock:
             before = self._known(id)
             row = msgspec.structs.replace(before, **given)
@@ -275,8 +276,8 @@ class Channels:
         dispatcher.use(row.subscription, lambda subscriber: dispatcher.pause(subscriber, paused))
 
     def pause(self, id: str) -> None:
-        """Push nothing until it is resumed."""
-        self.change(id, paused=True)
+        """Push nothing until it is resumed, as its destination wants it."""
+        self._pause(self._known(id), True)
 
     # Rows
 

@@ -2,7 +2,7 @@
 
 Promises: order is kept, and nothing is delivered less than once; a destination that is down costs no message an
 attempt, it is tried again with a growing delay; what the receiver refuses is tried again as the subscription says, and
-then goes to its dead letters. Here is what all kinds share, and the kind `tcp`; `server.posting` has the other.
+then goes to its dead letters. Here is what all kinds share, and the kind `tcp`; `server.webhook` has the other.
 """
 
 from __future__ import annotations

@@ -94,8 +94,15 @@ class Channels:
         self._begin(channel.row, channel.delivered)
 
     def _begin(self, row: ChannelRow, delivered: int) -> None:
-        channel = self._channels[row.id] = TcpChannel(self, row, delivered)
+        channel = self._channels[row.id] = self._make(row, delivered)
         channel.begin()
+
+    def _make(self, row: ChannelRow, delivered: int) -> Channel:
+        if row.kind == "tcp":
+            return TcpChannel(self, row, delivered)
+        from headwater.server.webhook import HttpChannel  # h11 is loaded by those who need it
+
+        return HttpChannel(self, row, delivered)
 
     async def close(self) -> None:
         """The server ends: nothing is pushed any more, and channels stay as they are stored."""
