@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from headwater.cli import (
     acl,
     bench,
+    channels,
     clients,
     dead,
     demo,
@@ -105,6 +106,7 @@ app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
+app.add_typer(channels.app, name="channels")
 pipeline.app.command()(replay_again.replay)
 pipeline.app.command()(dead_letters.dead_letters)
 pipeline.app.command()(run.run)

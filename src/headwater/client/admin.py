@@ -87,9 +87,9 @@ class Channels:
         )
         return self.add_many([spec])
 
-    def add_many(self, specs: Sequence[administration.ChannelSpec]) -> Any:
-        """All of these channels, or none."""
-        return self._ask(administration.AddChannels(channels=tuple(specs)))
+    def add_many(self, specs: Sequence[administration.ChannelSpec], *, check: bool = False) -> Any:
+        """All of these channels, or none; with check=True, only see whether they could be added."""
+        return self._ask(administration.AddChannels(channels=tuple(specs), check=check))
 
     def change(self, id: str, **changes: Any) -> Any:
         """Change what is named; the rest stays."""

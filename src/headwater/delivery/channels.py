@@ -15,7 +15,8 @@ import re
 import secrets
 import threading
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +29,7 @@ from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.options import CHANNEL_PREFIX, Options
-from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
+from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, QuotaExceeded
 from headwater.message import SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
@@ -162,12 +163,19 @@ class Channels:
         )
         return self.add_many([spec])
 
-    def add_many(self, specs: Sequence[ChannelSpec], owner: str = "", owner_id: str = "") -> list[ChannelInfo]:
-        """All of these channels, or none."""
+    def add_many(
+        self, specs: Sequence[ChannelSpec], owner: str = "", owner_id: str = "", *, check: bool = False
+    ) -> list[ChannelInfo]:
+        """All of these channels, or none; with check=True, only see whether they could be added."""
         self._book.check_writable()
-        fresh = [self._row(spec, owner, owner_id) for spec in specs]
+        fresh: list[ChannelRow] = []
+        for place, spec in enumerate(specs, 1):
+            with _one_of(place, len(specs)):
+                fresh.append(self._row(spec, owner, owner_id))
         with self._lock:
             self._check_room(fresh)
+            if check:
+                return []
             self._book.write({_key(row.id): pack(row) for row in fresh})
             try:
                 for row in fresh:
@@ -227,6 +235,15 @@ class Channels:
         """Read the registry again, as after another process changed it."""
         with self._lock:
             self._by_id = {row.id: row for row in self._book.read(rows.CHANNEL, ChannelRow)}
+
+    def subscribe_to(self, spec: ChannelSpec, owner: str, owner_id: str) -> ChannelInfo:
+        """A channel of a client; the one that it has for the same filter and destination, if there is one."""
+        wanted = (owner, spec.filter, spec.destination_host, spec.destination_port)
+        for row in self.rows():
+            there = (row.owner, row.filter, row.destination_host, row.destination_port)
+            if there == wanted and spec.id in (None, row.id):
+                return self._info(row)
+        return self.add_many([spec], owner, owner_id)[0]
 
     # Looking
 
@@ -339,12 +356,13 @@ class Channels:
 
     def _check_room(self, fresh: Sequence[ChannelRow]) -> None:
         seen: dict[str, ChannelRow] = {}
-        for row in fresh:
+        for place, row in enumerate(fresh, 1):
             there = self._by_id.get(row.id) or seen.get(row.id)
             if there is not None:
-                raise Conflict(
-                    f"there is a channel {quoted(row.id)} already ({there}); change that one, or choose another id"
-                )
+                with _one_of(place, len(fresh)):
+                    raise Conflict(
+                        f"there is a channel {quoted(row.id)} already ({there}); change that one, or choose another id"
+                    )
             seen[row.id] = row
         if len(self._by_id) + len(fresh) > self.channels_max:
             raise QuotaExceeded(
@@ -398,6 +416,17 @@ class Channels:
 
 CHANGES = ("name", "destination_host", "destination_port", "path", "secret", "batch_messages_max")
 """What of a channel may be changed, besides whether it is paused."""
+
+
+@contextmanager
+def _one_of(place: int, count: int) -> Iterator[None]:
+    """An error in here says which of several channels it is about."""
+    try:
+        yield
+    except HeadwaterError as error:
+        if count == 1:
+            raise
+        raise type(error)(f"channel {place} of {count}: {error.args[0]}") from None
 
 
 def _key(id: str) -> bytes:

@@ -49,7 +49,7 @@ class Administration:
         channels = self._broker.channels
         match request:
             case wire.AddChannels():
-                return lambda: channels.add_many(request.channels)
+                return lambda: channels.add_many(request.channels, check=request.check)
             case wire.ChangeChannel():
                 changes = msgspec.structs.asdict(request)
                 del changes["by"]

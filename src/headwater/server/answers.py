@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headwater.clock import to_datetime
+from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.delivery.start import Start
 from headwater.errors import Malformed, NotAllowed, NotFound
 from headwater.server.administration import Administration
@@ -22,6 +23,7 @@ from headwater.server.party import Asker
 from headwater.topics.name import check_filter
 from headwater.topics.roots import Publish
 from headwater.wire import requests
+from headwater.wire.administration import ChannelSpec
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import Request
 from headwater.wire.requests import encode
@@ -88,6 +90,8 @@ class Answers:
         """What a request asks to be done, if its session may ask for it."""
         broker, bus, user = self._broker, self._broker.bus, session.row.user
         match request:
+            case requests.SubscribeTo():
+                return self._subscribe_to(session, request)
             case requests.Delay():
                 return self._delay(session, request)
             case requests.Stage():
@@ -180,12 +184,48 @@ class Answers:
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
         self._broker.check_subscribe(session.row.user, session.row.id, row.options.filter)
         if self._is_of_another(session, name):
-            raise NotAllowed(f'"{name}" is another session\'s own subscription')
+            raise NotAllowed(f'"{name}" is the own subscription of another session, or of a channel')
 
     def _is_of_another(self, session: Session, name: str) -> bool:
-        """Whether a subscription is of another session, whose id is nobody else's business."""
+        """Whether a subscription is of another session, whose id is nobody else's business, or of a channel."""
+        if name.startswith(CHANNEL_PREFIX):
+            row = self._broker.channels.get(name.removeprefix(CHANNEL_PREFIX))
+            is_own = row is not None and row.owner == session.row.user
+            return not is_own and not self._broker.is_admin(session.row.user)
         owner = self._broker.sessions.owner_of(name)
         return owner is not None and owner != session.row.id and not self._broker.is_admin(session.row.user)
+
+    def _subscribe_to(self, session: Session, request: requests.SubscribeTo) -> Callable[[], Any]:
+        broker, user = self._broker, session.row.user
+        check_filter(request.filter, broker.bus.config)
+        broker.check_subscribe(user, session.row.id, request.filter)
+        broker.check_channel(user, request.filter)
+        spec = ChannelSpec(
+            id=request.id,
+            name=request.name or user,
+            filter=request.filter,
+            destination_host=request.destination_host,
+            destination_port=request.destination_port,
+            start=request.start,
+            options=request.options,
+        )
+        client = broker.clients.get(user)
+        return lambda: broker.channels.subscribe_to(spec, user, client.id if client is not None else "")
+
+    def work_to_remove(self, session: Session, name: str) -> Callable[[], Any] | None:
+        """What removes a client's own channel, by its id or its subscription's; None if no channel is meant."""
+        broker = self._broker
+        if not name.startswith(CHANNEL_PREFIX) and broker.bus.inside.dispatcher.row(name) is not None:
+            return None
+        row = broker.channels.get(name.removeprefix(CHANNEL_PREFIX))
+        if row is None:
+            return None
+        if row.owner != session.row.user:
+            raise NotAllowed(
+                f'channel "{row.id}" is not one of client "{session.row.user}"; an administrator may remove it with: '
+                f"headwater channels remove {row.id}"
+            )
+        return lambda: broker.channels.remove(row.id, force=True)
 
     def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
         bus = self._broker.bus

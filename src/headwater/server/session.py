@@ -18,7 +18,7 @@ import msgspec
 from headwater.actor import Actor, Desk
 from headwater.delivery.lane import Remote
 from headwater.delivery.live import Live
-from headwater.delivery.options import Options
+from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
 from headwater.delivery.rows import RowsItem
 from headwater.delivery.start import check_start
@@ -394,6 +394,7 @@ class Session(Actor):
             raise Malformed("a named subscription needs an id")
         if self.sessions.owns(request.id):
             raise NotAllowed(f'"{request.id}" is a session\'s own subscription; choose another id')
+        check_not_of_channel(request.id)
         return request.id
 
     def _subscribe_durable(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
@@ -544,6 +545,10 @@ class Session(Actor):
 
     def _on_unsubscribe(self, id: int, name: str) -> None:
         sessions = self.sessions
+        remove = sessions.answers.work_to_remove(self, name)
+        if remove is not None:
+            self._ask(id, remove)
+            return
         row = sessions.broker.bus.inside.dispatcher.row(name)
         if row is None:
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')

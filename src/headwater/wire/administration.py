@@ -250,9 +250,14 @@ class ChannelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AddChannels(Change, frozen=True, kw_only=True):
-    """Push what filters match to where somebody listens: all of these channels, or none."""
+    """Push what filters match to where somebody listens: all of these channels, or none.
+
+    An error about one of several begins with "channel 2 of 3: ".
+    """
 
     channels: Annotated[tuple[ChannelSpec, ...], msgspec.Meta(max_length=CHANNELS_MAX)]
+    check: bool = False
+    """Only see whether they could be added; the answer is empty."""
 
 
 class ChangeChannel(Change, frozen=True, kw_only=True):
