@@ -1,8 +1,8 @@
 """Channels as a table: CSV, for spreadsheets and for moving them to another broker.
 
 Two heads are known: `id,name,destination_host,destination_port`, with which the filter is given beside the file, and
-the full one, which adds filter, kind, path and batch_messages_max; the columns may come in any order, and those of the full
-one that are left out have their defaults. Secrets are never in it: an http channel that is read gets a new one.
+the full one, which adds filter, kind, path and batch_messages_max. The columns may come in any order, and those of the
+full one that are left out have their defaults. Secrets are never in it: an http channel that is read gets a new one.
 """
 
 from __future__ import annotations

@@ -121,6 +121,15 @@ class Channel(Actor):
             log.error("channel-trouble", channel=self.row.id, error=repr(error))
         self.left.set_result(None)
 
+    async def find(self) -> None:
+        """Look up where to push to, if that is not known yet; NotAllowed (403) if it may not be pushed to."""
+        if not self._addresses:
+            channels, row = self.channels, self.row
+            resolve = channels.registry.destinations.resolve
+            self._addresses = await channels.loop.run_in_executor(
+                channels.executor, resolve, row.destination_host, row.destination_port
+            )
+
     # Trouble with the destination
 
     @property

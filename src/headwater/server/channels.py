@@ -173,6 +173,7 @@ class Channels:
         clock = self.broker.clock
         begun_us = clock.monotonic_us()
         try:
+            await channel.find()
             ok, detail = True, await channel.try_out()
         except HeadwaterError as error:
             ok, detail = False, str(error.args[0])

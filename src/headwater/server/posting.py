@@ -122,15 +122,15 @@ class Poster:
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
+                if received > HEAD_BYTES_MAX + self._answer_bytes_max:
+                    if answer is None:
+                        raise Unanswered(f"{self._host} sends without end and gives no status")
+                    return msgspec.structs.replace(answer, body=body)
                 more = await self._reader.read(READ_BYTES)
                 if not more and not received:
                     raise EOFError
                 received += len(more)
                 connection.receive_data(more)
-                if received > HEAD_BYTES_MAX + self._answer_bytes_max:
-                    if answer is None:
-                        raise Unanswered(f"{self._host} sends without end and gives no status")
-                    return msgspec.structs.replace(answer, body=body)
             elif isinstance(event, h11.Response):
                 found = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
                 answer = Answer(event.status_code, found.get("retry-after", ""), found.get("location", ""))
