@@ -303,6 +303,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Networks, addresses and names that channels may push to; any other destination: NotAllowed (403)."""
     channels_max: int = 1000
     """One more channel: QuotaExceeded (429)."""
+    channels_per_client_max: int = 100
+    """One more channel that a client subscribes with: QuotaExceeded (429)."""
     channel_connect_s: float = 10.0
     """A destination that has not taken a connection, and greeted, by then counts as down."""
     channel_retry_s: float = 0.5

@@ -152,8 +152,7 @@ def test_a_destination_that_is_down_costs_no_attempts_and_gets_everything_once_i
         until(lambda: "cannot be reached" in info(running).error)
         assert info(running).state == "failing"
         with headwater.receive(port) as receiver:
-            first = receiver.next(10)
-            assert (first.payload, first.attempt) == (b"1", 1)
+            assert [(one.payload, one.attempt) for one in receiver.batch(1, 10)] == [(b"1", 1)]
         until(lambda: info(running).state == "failing")
         with headwater.receive(port) as receiver:
             found = take(receiver, 2)
@@ -447,7 +446,7 @@ def test_nobody_takes_from_a_channels_subscription_or_deletes_it():
         running.rules("root", allow=["subscribe #"])
         add(running, receiver.port)
         publish(running, b"1")
-        receiver.next(10).reject("no")
+        receiver.batch(1, 10)[0].reject("no")
         ann, root = running.peer("ann"), running.peer("root")
         for peer in (ann, root):
             with code(409):
@@ -477,7 +476,7 @@ def bus_of(running: Running, name: str) -> Any:
 
 
 def test_a_client_subscribes_with_a_destination_and_unsubscribes():
-    with Running(auth="scram") as running, headwater.receive(0) as receiver:
+    with Running(auth="scram", channels_per_client_max=1) as running, headwater.receive(0) as receiver:
         running.client("ann", allow=["subscribe home/#", "channel home/#"])
         running.client("eve", allow=["subscribe home/#", "channel home/#"])
         with bus_of(running, "ann") as ann, bus_of(running, "eve") as eve:
@@ -489,6 +488,8 @@ def test_a_client_subscribes_with_a_destination_and_unsubscribes():
             assert payloads(take(receiver, 1)) == [b"1"]
             assert [one.id for one in ann.subscriptions()] == [f"channel:{channel}"]
             assert eve.subscriptions() == []
+            with code(429, "channels_per_client_max"):
+                ann.subscribe("home/#", destination=to)
             with code(403):
                 eve.unsubscribe(channel)
             with code(404):

@@ -129,6 +129,8 @@ class Channels:
         self._run = run
         self.channels_max = CHANNELS_MAX
         """A setting of the server, who sets it here."""
+        self.channels_per_client_max = CHANNELS_MAX
+        """The same."""
         self.destinations = Destinations()
         """The same."""
         self.on_change: Callable[[str], None] | None = None
@@ -238,11 +240,17 @@ class Channels:
 
     def subscribe_to(self, spec: ChannelSpec, owner: str, owner_id: str) -> ChannelInfo:
         """A channel of a client; the one that it has for the same filter and destination, if there is one."""
-        wanted = (owner, spec.filter, spec.destination_host, spec.destination_port)
-        for row in self.rows():
-            there = (row.owner, row.filter, row.destination_host, row.destination_port)
+        wanted = (spec.filter, spec.destination_host, spec.destination_port)
+        own = [row for row in self.rows() if row.owner == owner]
+        for row in own:
+            there = (row.filter, row.destination_host, row.destination_port)
             if there == wanted and spec.id in (None, row.id):
                 return self._info(row)
+        if len(own) >= self.channels_per_client_max:
+            raise QuotaExceeded(
+                f"client {quoted(owner)} has {len(own)} channels, as many as channels_per_client_max allows; "
+                "unsubscribe some"
+            )
         return self.add_many([spec], owner, owner_id)[0]
 
     # Looking

@@ -48,6 +48,7 @@ class Broker:
         self.acl.rules_max = serving.rules_max
         self.channels: Channels = bus.channels
         self.channels.channels_max = serving.channels_max
+        self.channels.channels_per_client_max = serving.channels_per_client_max
         self.channels.destinations = Destinations(serving.channel_hosts)
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
