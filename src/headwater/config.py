@@ -70,7 +70,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _check(self)
 
 
-REPLIES = Retention(age_s=3600.0)
+OF_ROOTS = {
+    "$reply": Retention(age_s=3600.0),
+    "$sys": Retention(age_s=30 * 86_400.0),
+}
+"""Rules of roots that every bus may have, unless the settings have others."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,8 +216,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise Malformed(f"setting batch_bytes_max is {self.batch_bytes_max}; the most that fits is {GIB}")
 
     def retention_of(self, root: str) -> Retention:
-        """The rule that applies to a root; answers to requests are kept for an hour unless a rule says otherwise."""
-        return self.retention_roots.get(root, REPLIES if root == "$reply" else self.retention)
+        """The rule that applies to a root. Unless one says otherwise, answers to requests are kept for an hour, and
+        what the broker tells about itself for 30 days."""
+        return self.retention_roots.get(root) or OF_ROOTS.get(root, self.retention)
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -232,6 +237,18 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The private key of `tls_certificate`: a PEM file without a passphrase."""
     tls_client_ca: str = ""
     """A PEM file; clients may, and with auth="certificate" must, show a certificate of it."""
+
+    # HTTP: the API, metrics and the dashboard
+    http: bool = True
+    """Whether a process beside the server serves HTTP; it needs the extra `headwater[server]`."""
+    http_host: str = ""
+    """Empty: that of `host`. Beyond loopback only with authentication, and then nothing without a token."""
+    http_port: int = 7480
+    """0: one that is free."""
+    http_body_bytes_max: int = 8 * MIB
+    """A longer body of a request: TooLarge (413)."""
+    http_restart_s_max: float = 30.0
+    """The longest that a process which keeps failing is left before it is started again."""
 
     # Who may come in
     auth: Literal["none", "scram", "certificate", "gatekeeper"] = "none"
@@ -316,6 +333,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     channel_answer_bytes_max: int = 64 * KIB
     """A longer answer to a POST: the connection is closed, and only its status counts."""
 
+    # How it is doing
+    figures_max: int = 100
+    """Roots and subscriptions whose own figures are told, the largest and those furthest behind; sums count all."""
+    sys_every_s: float = 10.0
+    """How often figures are published on `$sys/…`; 0: never."""
+    loop_lag_s_max: float = 1.0
+    """If the event loop was held up for longer in the last seconds, the server says that it is not well."""
+
     # Actors
     mailbox_max: int = 10_000
     """Messages that wait for one actor; one more: QuotaExceeded (429), and what comes from a connection waits."""
@@ -334,6 +359,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise Malformed(f"setting scram_iterations is {self.scram_iterations}; use 4096 to 1000000")
         if not 0 <= self.port < 65_536:
             raise Malformed(f"setting port is {self.port}; use 1 to 65535, or 0 for one that is free")
+        if not 0 <= self.http_port < 65_536:
+            raise Malformed(f"setting http_port is {self.http_port}; use 1 to 65535, or 0 for one that is free")
 
 
 class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,9 @@ NAME_CHARS_MAX = 64
 EVERYONE = "*"
 """In a rule: every client."""
 
+INNER = "$admin"
+"""The server's own process that serves HTTP: it may do everything, and no client can have this name."""
+
 _RESERVED = "/+#*%"
 """Wildcards and separators of filters, everyone, and what begins `%u`."""
 

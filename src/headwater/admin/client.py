@@ -53,7 +53,7 @@ class Admin:
             request = msgspec.structs.replace(request, by=self._by)
         return self.bus.ask(request)
 
-    def levels(self, parent: str = "", *, after: str = "", limit: int = 1000) -> Any:
+    def levels(self, parent: str = "", *, after: str | None = None, limit: int = 1000) -> Any:
         """The levels right below a topic, or the roots, in order, a page of them after a name."""
         return self.ask(wire.ListLevels(parent=parent, after=after, limit=limit))
 

@@ -26,6 +26,7 @@ from headwater.cli import (
     serve,
     sub,
     subs,
+    top,
     topics,
     verify,
 )
@@ -102,6 +103,7 @@ app.command()(pub.pub)
 app.command()(sub.sub)
 app.command()(replay.replay)
 app.command()(topics.topics)
+app.command()(top.top)
 app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")

@@ -27,6 +27,13 @@ def serve(
     unix: Annotated[
         str | None, typer.Option("--unix", metavar="PATH", help="A Unix socket to listen on as well.")
     ] = None,
+    http_host: Annotated[
+        str | None, typer.Option("--http-host", help="Where the API and the dashboard listen; default: as --host.")
+    ] = None,
+    http_port: Annotated[int | None, typer.Option("--http-port", help="Their port; 0 for one that is free.")] = None,
+    http: Annotated[
+        bool | None, typer.Option("--http/--no-http", help="Serve the API and the dashboard.", show_default=False)
+    ] = None,
     auth: Annotated[str | None, typer.Option("--auth", help="none, scram, certificate or gatekeeper.")] = None,
     tls_certificate: Annotated[
         str | None, typer.Option("--tls-certificate", metavar="FILE", help="PEM; with --tls-key the port speaks TLS.")
@@ -68,6 +75,9 @@ def serve(
         "host": host,
         "port": port,
         "unix_path": unix,
+        "http_host": http_host,
+        "http_port": http_port,
+        "http": http,
         "auth": auth,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
@@ -104,10 +114,12 @@ def _flags(named: Mapping[str, object], others: list[str]) -> dict[str, tuple[st
 
 
 def _announce(url: str, as_json: bool) -> None:
-    """The one line on stdout."""
+    """A line on stdout for each door."""
     if as_json:
         time = to_datetime(SystemClock().now_us()).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        emit({"time": time, "level": "info", "event": "ready", "url": url, "pid": os.getpid()})
+        event = "http" if url.startswith("http") else "ready"
+        emit({"time": time, "level": "info", "event": event, "url": url, "pid": os.getpid()})
     else:
-        print(f"headwater is ready at {url}")
+        what = "the dashboard and the API are" if url.startswith("http") else "headwater is ready"
+        print(f"{what} at {url}")
     sys.stdout.flush()

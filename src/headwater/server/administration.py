@@ -42,7 +42,10 @@ class Administration:
                 | wire.TryChannel()
             ):
                 return self._channels(user, request)
-        return self._access(user, request)
+            case wire.ListLevels() | wire.Metrics() | wire.CheckHealth() | wire.ListSettings() | wire.ListPipelines():
+                return self._broker.overview.work_for(session, request)
+            case _:
+                return self._access(user, request)
 
     def _channels(self, user: str, request: Request) -> Work:
         self._broker.check_admin(user, "look after channels")

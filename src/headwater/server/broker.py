@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
 from headwater.access.destination import Destinations
+from headwater.access.name import INNER
 from headwater.access.quota import Guesses, Quota
 from headwater.bus import Bus
 from headwater.clock import Clock
@@ -23,7 +24,8 @@ from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
     from headwater.server.channels import Channels as Pushing
-    from headwater.server.connection import Connection
+    from headwater.server.line import Line
+    from headwater.server.overview import Overview
     from headwater.server.sessions import Sessions
 
 
@@ -36,6 +38,7 @@ class Broker:
 
     sessions: Sessions
     pushing: Pushing
+    overview: Overview
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
         self.bus = bus
@@ -55,9 +58,7 @@ class Broker:
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
         self._is_open = serving.auth == "none"
 
-    def register(
-        self, connection: Connection, request: Register, then: Callable[[Any, BaseException | None], None]
-    ) -> None:
+    def register(self, connection: Line, request: Register, then: Callable[[Any, BaseException | None], None]) -> None:
         """A session for a connection whose user is known."""
         self.sessions.register(connection, request, then)
 
@@ -70,7 +71,7 @@ class Broker:
 
     def check_publish(self, user: str, session: str, root: str, names: tuple[str, ...]) -> None:
         """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
-        if self._is_open:
+        if self._is_open or user == INNER:
             return
         if root == REPLY_ROOT:
             self._check_reply(user, names)
@@ -106,11 +107,13 @@ class Broker:
 
     def may_subscribe(self, user: str, session: str, filter: str) -> bool:
         """Whether the user may see everything that a filter matches; its own answers, in any case."""
-        return self._is_open or filter == f"{REPLY_ROOT}/{session}" or self.acl.may_subscribe(user, filter)
+        if self._is_open or user == INNER or filter == f"{REPLY_ROOT}/{session}":
+            return True
+        return self.acl.may_subscribe(user, filter)
 
     def check_channel(self, user: str, filter: str) -> None:
         """NotAllowed (403) unless the user may have what a filter matches pushed somewhere."""
-        if not self._is_open:
+        if not (self._is_open or user == INNER):
             self.acl.check_channel(user, filter)
 
     def recheck(self) -> None:
@@ -120,15 +123,15 @@ class Broker:
 
     def check_admin(self, user: str, what: str) -> None:
         """NotAllowed (403) unless the user looks after the whole."""
-        if not (self._is_open or self.acl.is_admin(user)):
+        if not self.is_admin(user):
             raise NotAllowed(
                 f'client "{user}" may not {what} (rule: none); grant it with: headwater acl allow {user} admin "#"'
             )
 
-    def is_gone(self, connection: Connection) -> bool:
+    def is_gone(self, connection: Line) -> bool:
         """Whether the client of a connection was removed."""
         return connection.has_secret and self.clients.get(connection.user) is None
 
     def is_admin(self, user: str) -> bool:
         """Whether the user looks after the whole."""
-        return self._is_open or self.acl.is_admin(user)
+        return self._is_open or user == INNER or self.acl.is_admin(user)

@@ -24,7 +24,10 @@ from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, Disconnected, HeadwaterError, Malformed, NotAllowed, NotFound, TimedOut
 from headwater.server import subscriber as served
 from headwater.server.connection import Connection
+from headwater.server.line import Line
 from headwater.server.log import Log
+from headwater.server.slices import Slices
+from headwater.server.speech import Speech
 from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.wire import batches, handshake, requests
 from headwater.wire.channel import NUMBER, ChannelHello, ChannelWelcome
@@ -208,14 +211,14 @@ class Channel(Actor):
         """Begin anew, after a while."""
 
 
-class TcpChannel(Channel):
+class TcpChannel(Speech, Channel):
     """Pushes batches as they are stored, over a connection of the native protocol."""
 
     def __init__(self, channels: Channels, row: ChannelRow, delivered: int = 0) -> None:
         super().__init__(channels, row, delivered)
         self.sessions = channels
         """As a subscriber calls whoever keeps its party."""
-        self.connection: Connection | None = None
+        self.connection: Line | None = None
         self._subscriber: DurableSubscriber | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._last_words = ""
@@ -248,7 +251,7 @@ class TcpChannel(Channel):
         self.error = ""
         self._subscriber.ring()
 
-    def on_lost(self, connection: Connection) -> None:
+    def on_lost(self, connection: Line) -> None:
         """The receiver is gone: what it had comes again."""
         if connection is not self.connection:
             return
@@ -297,7 +300,7 @@ class TcpChannel(Channel):
                     return
                 connection.write(pack_error(frame.id, error))
 
-    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+    def _on_frame(self, connection: Line, frame: Frame) -> None:
         match frame.kind:
             case Kind.ACK:
                 number, ranges = batches.read_ranges(frame)
@@ -318,7 +321,7 @@ class TcpChannel(Channel):
             case _:
                 raise Malformed(f"a receiver sends no {Kind(frame.kind).name}")
 
-    def _on_goodbye(self, connection: Connection, goodbye: Goodbye) -> None:
+    def _on_goodbye(self, connection: Line, goodbye: Goodbye) -> None:
         problem = goodbye.problem
         self._last_words = f"{self.where} said: {problem.text}" if problem is not None else ""
         connection.close()
@@ -337,7 +340,11 @@ class TcpChannel(Channel):
 
     # As its subscriber's party
 
-    def reply(self, connection: Connection | None, id: int, value: object, error: BaseException | None) -> None:
+    @property
+    def slices(self) -> Slices:
+        return self.channels.slices
+
+    def reply(self, connection: Line | None, id: int, value: object, error: BaseException | None) -> None:
         """Answer a request on the connection that it came from."""
         if connection is not None and connection is self.connection:
             connection.write(pack(Kind.REPLY, id, encode(value)) if error is None else pack_error(id, error))
@@ -353,7 +360,7 @@ class TcpChannel(Channel):
         else:
             self.channels.broker.bus.inside.rows.kick()
 
-    def on_registered(self, connection: Connection) -> None:
+    def on_registered(self, connection: Line) -> None:
         """Nothing is left to do."""
 
     def on_writable(self) -> None:

@@ -16,9 +16,10 @@ from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.channel import Channel, Greeting, TcpChannel
 from headwater.server.connection import Connection
+from headwater.server.line import Line
 from headwater.server.listener import READ_BYTES, limits_of
 from headwater.server.log import Log
-from headwater.server.subscriber import Slices
+from headwater.server.slices import Slices
 from headwater.wire.administration import ChannelTrial
 from headwater.wire.frame import Frame
 
@@ -51,11 +52,12 @@ class Channels:
         self.answers = answers
         self.slices = slices
         self.serving = broker.serving
+        self.counts = broker.bus.inside.roots.counts
         self.registry: Registry = broker.channels
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.frame_bytes_max = limits_of(broker.bus.config, broker.serving).frame_bytes_max
         self._channels: dict[str, Channel] = {}
-        self._connections: set[Connection] = set()
+        self._connections: set[Line] = set()
         self._sweeper: asyncio.TimerHandle | None = None
 
     # Coming and going
@@ -181,28 +183,34 @@ class Channels:
 
     # Connections to receivers
 
-    def on_connection(self, connection: Connection) -> None:
+    def on_connection(self, connection: Line) -> None:
         """It is connected."""
         self._connections.add(connection)
 
     def on_frame(self, connection: Connection, frame: Frame) -> None:
         """A receiver speaks before it is greeted."""
-        cast(Greeting, connection.greeting).on_frame(frame)
+        _greeting(connection).on_frame(frame)
 
-    def on_lost(self, connection: Connection) -> None:
+    def on_lost(self, connection: Line) -> None:
         """It is gone."""
         self._connections.discard(connection)
-        cast(Greeting, connection.greeting).fail(None)
+        _greeting(connection).fail(None)
         if connection.session is not None:
             connection.session.on_lost(connection)
 
-    def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
+    def on_refused(self, connection: Line, error: HeadwaterError) -> None:
         """It is closed for what the receiver did."""
         log.at_will(logging.INFO, "receiver-refused", error=str(error))
-        cast(Greeting, connection.greeting).on_refused(error)
+        _greeting(connection).on_refused(error)
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
         now_s = self.loop.time()
         for connection in tuple(self._connections):
-            connection.look_after(now_s)
+            connection.sweep(now_s)
+
+
+def _greeting(connection: Line) -> Greeting:
+    greeting = cast(Connection, connection).greeting
+    assert isinstance(greeting, Greeting)
+    return greeting

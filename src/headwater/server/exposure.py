@@ -21,11 +21,17 @@ def check_exposure(serving: Serving) -> None:
     """
     if serving.auth != "none":
         return
-    if not serving.host:
+    _check_host(serving.host)
+    if serving.http and serving.http_host:
+        _check_host(serving.http_host)
+
+
+def _check_host(host: str) -> None:
+    if not host:
         raise Malformed(f'host "" is every address of this machine, and auth is "none"; {ADVICE}')
-    outside = [address for address in addresses(serving.host) if not is_loopback(address)]
+    outside = [address for address in addresses(host) if not is_loopback(address)]
     if outside:
-        where = f'"{serving.host}"' + ("" if outside[0] == serving.host else f" ({outside[0]})")
+        where = f'"{host}"' + ("" if outside[0] == host else f" ({outside[0]})")
         raise Malformed(f'host {where} can be reached from other machines, and auth is "none"; {ADVICE}')
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater import __version__
-from headwater.access.name import check_name
+from headwater.access.name import INNER, check_name
 from headwater.access.scram import ServerLogin
 from headwater.actor import Answer
 from headwater.config import Config, Serving
@@ -22,6 +22,7 @@ from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut,
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
+from headwater.server.line import Line
 from headwater.server.log import Log
 from headwater.server.tls import peer_name
 from headwater.wire import handshake
@@ -58,8 +59,9 @@ class Listener:
         self.serving = serving
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._broker = broker
-        self._connections: set[Connection] = set()
-        self._greeting: set[Connection] = set()
+        self._counts = broker.bus.inside.roots.counts
+        self._connections: set[Line] = set()
+        self._greeting: set[Line] = set()
         self._by_address: Counter[str] = Counter()
         self._is_draining = False
         self._is_empty = asyncio.Event()
@@ -67,20 +69,28 @@ class Listener:
         self._sweeper = loop.call_later(self._sweep_s, self._sweep)
 
     @property
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[Line, ...]:
         """Those that are open."""
         return tuple(self._connections)
 
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._connections)
+
     # Coming and going
 
-    def on_connection(self, connection: Connection) -> None:
+    def on_connection(self, connection: Line) -> None:
         """Somebody has connected."""
         peer = connection.peer
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
+        self._counts.connections += 1
         self._connections.add(connection)
         self._greeting.add(connection)
         self._by_address[connection.address] += 1
         serving = self.serving
+        if connection.is_inner:
+            return
         if self._is_draining:
             connection.say_goodbye(QuotaExceeded("the server is stopping; connect again in a while"), reconnect=True)
         elif len(self._connections) > serving.connections_max:
@@ -90,9 +100,10 @@ class Listener:
         elif self._by_address[connection.address] > serving.connections_per_address_max:
             connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
 
-    def on_lost(self, connection: Connection) -> None:
+    def on_lost(self, connection: Line) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
+        self._counts.handshakes_failed += connection in self._greeting
         self._greeting.discard(connection)
         self._by_address[connection.address] -= 1
         if self._by_address[connection.address] <= 0:
@@ -102,8 +113,13 @@ class Listener:
         if not self._connections:
             self._is_empty.set()
 
-    def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
+    def on_registered(self, connection: Line) -> None:
+        """A connection has its session."""
+        self._greeting.discard(connection)
+
+    def on_refused(self, connection: Line, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
+        self._counts.refuse(error.code)
         log.at_will(logging.INFO, "refused", address=connection.address, user=connection.user or "-", error=str(error))
 
     # The handshake
@@ -128,7 +144,9 @@ class Listener:
         version = handshake.choose_version(hello.versions)
         first = b""
         auth = self.serving.auth
-        if auth == "none":
+        if connection.is_inner:
+            connection.user = INNER
+        elif auth == "none":
             connection.user = check_name(hello.user) if hello.user else "anonymous"
         elif hello.mechanism == "scram-sha-256":
             if auth != "scram":
@@ -240,7 +258,7 @@ class Listener:
                 connection.write(pack_error(frame.id, error))
                 return
             connection.state = handshake.State.REGISTERED
-            self._greeting.discard(connection)
+            self.on_registered(connection)
             connection.write(pack(Kind.REPLY, frame.id, encode(answer)))
             if connection.session is not None:
                 connection.session.on_registered(connection)
@@ -265,9 +283,9 @@ class Listener:
             if now_s - connection.begun_s > serving.handshake_s and not is_waited_for:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
         for connection in tuple(self._connections):
-            connection.look_after(now_s)
+            connection.sweep(now_s)
 
-    def drain(self, tell: Callable[[Connection], None]) -> None:
+    def drain(self, tell: Callable[[Line], None]) -> None:
         """Take no more, and say so to those that are here."""
         self._is_draining = True
         for connection in tuple(self._connections):

@@ -22,6 +22,7 @@ from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
 from headwater.server.server import Server
+from headwater.server.sidecar import Sidecar
 from headwater.server.tls import open_tls
 from headwater.settings import Loaded
 
@@ -39,7 +40,7 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     check_exposure(loaded.serving)
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
-        return runner.run(_serve(bus, loaded.serving, announce))
+        return runner.run(_serve(bus, loaded, announce))
 
 
 def spare_the_collector() -> None:
@@ -61,8 +62,9 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(bus: Bus, serving: Serving, announce: Callable[[str], None]) -> int:
-    server = Server(bus, serving)
+async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> int:
+    serving = loaded.serving
+    server = Server(bus, serving, loaded)
     signals = Signals(server)
     try:
         await server.start()
@@ -75,8 +77,11 @@ async def _serve(bus: Bus, serving: Serving, announce: Callable[[str], None]) ->
     _warn_of_plain_text(serving)
     announce(server.url)
     notify("READY=1")
+    sidecar = Sidecar(server, loaded, announce)
+    await sidecar.start()
     await signals.ended.wait()
     notify("STOPPING=1")
+    await sidecar.stop()
     log.info("draining", seconds_max=serving.drain_s)
     try:
         await server.drain()

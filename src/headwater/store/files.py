@@ -19,6 +19,7 @@ import mmap
 import os
 import stat
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from typing import Protocol
@@ -394,6 +395,10 @@ class DiskFiles:
             os.unlink(path)
         except FileNotFoundError:
             pass
+
+    def make_private_folder(self, prefix: str) -> str:
+        """A new folder among the system's temporary ones that only this user may enter."""
+        return tempfile.mkdtemp(prefix=prefix)
 
     def remove_socket(self, path: str) -> None:
         """Remove a Unix socket that an earlier process left; whatever else has that name is refused."""

@@ -337,8 +337,8 @@ class ListLevels(Request, frozen=True, kw_only=True):
     """The levels right below a topic, or the roots; a page of them, in order."""
 
     parent: str = ""
-    after: str = ""
-    """The name after which the page begins."""
+    after: str | None = None
+    """The name after which the page begins; nil: with the first."""
     limit: Page = 1000
 
 
@@ -393,6 +393,8 @@ class SubscriptionFigures(msgspec.Struct, frozen=True, kw_only=True):
     retrying: int
     dead: int
     consumers: int
+    is_named: bool = True
+    """Rather than a session's own."""
 
 
 class SlowConsumer(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""The HTTP API: what administrators and scripts ask of a broker, as JSON, under /v1."""

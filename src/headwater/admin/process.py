@@ -1,0 +1,111 @@
+"""The process that serves HTTP: a client of the server on one side, the API and the dashboard on the other.
+
+It learns from its input where to listen and whom to ask, says on its output where it listens, and ends when its input
+does, which is when the server ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import sys
+from typing import IO
+
+import msgspec
+import uvicorn
+
+from headwater import aio
+from headwater.admin.api.app import make_app
+from headwater.admin.client import Admin
+from headwater.admin.settings import Listening, Outside
+from headwater.config import Connecting
+from headwater.errors import HeadwaterError
+from headwater.server.log import Log, configure
+
+NICENESS = 5
+"""How much it steps back behind the server where both want the same core."""
+SETTINGS_BYTES_MAX = 64 * 1024
+CONNECT_S = 30.0
+END_S = 2
+
+log = Log("headwater.admin")
+
+
+def run(settings: IO[bytes] | None = None) -> int:
+    """Serve until the input ends; the exit code."""
+    source = settings if settings is not None else sys.stdin.buffer
+    outside = msgspec.json.decode(source.readline(SETTINGS_BYTES_MAX), type=Outside)
+    configure(outside.log_json, outside.log_level)
+    # Ctrl-C goes to every process of a terminal; the server decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    try:
+        door = _listen(outside)
+    except OSError as error:
+        _say(Listening(error=_unable(outside, error)))
+        return 1
+    return asyncio.run(_serve(outside, door, source))
+
+
+async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> int:
+    settings = Connecting(connect_timeout_s=CONNECT_S, session_expire_after_s=0.0, reconnect_s_max=CONNECT_S)
+    try:
+        bus = await aio.connect(outside.url, settings)
+    except HeadwaterError as error:
+        _say(Listening(error=str(error)))
+        return 1
+    scheme = "https" if outside.tls_certificate else "http"
+    host, port = door.getsockname()[:2]
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make_app(Admin(bus), outside),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ssl_certfile=outside.tls_certificate or None,
+            ssl_keyfile=outside.tls_key or None,
+            timeout_graceful_shutdown=END_S,
+            ws_max_size=outside.body_bytes_max,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    loop.add_reader(source.fileno(), _on_input, server, source)
+    _say(Listening(url=f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"))
+    try:
+        await server.serve(sockets=[door])
+    finally:
+        await bus.close()
+    return 0
+
+
+def _on_input(server: uvicorn.Server, source: IO[bytes]) -> None:
+    """Nothing more is said after the settings: this is the end."""
+    asyncio.get_running_loop().remove_reader(source.fileno())
+    server.should_exit = True
+
+
+def _listen(outside: Outside) -> socket.socket:
+    family = socket.AF_INET6 if ":" in outside.host else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM)
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        door.bind((outside.host, outside.port))
+    except OSError:
+        door.close()
+        raise
+    return door
+
+
+def _unable(outside: Outside, error: OSError) -> str:
+    where = f"port {outside.port} of {outside.host}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where} is in use"
+    return f"cannot listen on {where}: {error.strerror or error}"
+
+
+def _say(said: Listening) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+    sys.stdout.buffer.flush()

@@ -1,0 +1,28 @@
+"""What the process that serves HTTP is told at its start: one line of JSON on its input, which nobody else can read."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to listen, which server to ask, and what to let in."""
+
+    url: str
+    """Of the server, natively."""
+    host: str = "127.0.0.1"
+    port: int = 7480
+    is_open: bool = False
+    """Whether those on loopback need no token: the server asks nobody who they are."""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    body_bytes_max: int = 8 * 1024 * 1024
+    log_json: bool = False
+    log_level: str = "info"
+
+
+class Listening(msgspec.Struct, frozen=True, kw_only=True):
+    """What it answers, as one line of JSON on its output: its URL, or why there is none."""
+
+    url: str = ""
+    error: str = ""

@@ -1,0 +1,8 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import os
+
+# Servers that tests start serve no HTTP, unless the test is about that: it would be a process, and a port, for each.
+os.environ.setdefault("HEADWATER_HTTP", "false")
