@@ -1,9 +1,9 @@
 """How fast channels push: `python bench/channels.py [--messages 500000] [--runs 5] [--topics 1]`.
 
 Messages of 400 bytes are stored first; then a channel is added that begins at the earliest, to a receiver in a process
-of its own on this machine, and it is measured how long it takes until the last of them is acked: the channel's lag is 0.
-So the time has in it the connection, the greeting and every ack. `tcp` goes to `headwater.receive`, whose every batch is
-acked; `http` to a small HTTP server that reads each request whole, checks its signature and answers 204.
+of its own on this machine, and it is measured how long it takes until the last of them is acked: the channel's lag
+is 0. So the time has in it the connection, the greeting and every ack. `tcp` goes to `headwater.receive`, whose every
+batch is acked; `http` to a small HTTP server that reads each request whole, checks its signature and answers 204.
 """
 
 from __future__ import annotations

@@ -153,6 +153,9 @@ class HttpChannel(Channel):
             headers, body = [("content-type", cloudevents.BATCH)], cloudevents.as_batch(events)
         about = f"{self._source} {self.row.id} {first.root}/{first.offset} {last.root}/{last.offset} {len(messages)}"
         headers += self._signature(about, body)
+        counts = self.channels.counts
+        counts.messages_out += len(messages)
+        counts.bytes_out += len(body)
         assert self.durable is not None
         within_s = self.durable.options.ack_timeout_s or None
         return await self._poster.post(self.address, self.row.path, headers, body, within_s)
