@@ -24,8 +24,10 @@ from headwater.cli import (
     pub,
     replay,
     serve,
+    sessions,
     sub,
     subs,
+    tokens,
     top,
     topics,
     verify,
@@ -109,6 +111,8 @@ app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
 app.add_typer(channels.app, name="channels")
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(sessions.app, name="sessions")
 pipeline.app.command()(replay_again.replay)
 pipeline.app.command()(dead_letters.dead_letters)
 pipeline.app.command()(run.run)

@@ -25,6 +25,7 @@ import msgspec
 from headwater.access.book import Book
 from headwater.access.destination import Destinations, check_host, check_port
 from headwater.access.name import quoted
+from headwater.audit import Audit
 from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
@@ -120,9 +121,10 @@ class Channels:
         run: Callable[[Callable[[], Any]], Any],
         *,
         read_only: bool = False,
+        audit: Audit | None = None,
     ) -> None:
         """`run` does something in the committing role."""
-        self._book = Book(state, read_only=read_only)
+        self._book = Book(state, read_only=read_only, audit=audit)
         self._clock = clock
         self._config = config
         self._dispatcher = dispatcher
@@ -186,6 +188,8 @@ class Channels:
                 self._withdraw(fresh)
                 raise
             self._by_id.update({row.id: row for row in fresh})
+            for row in fresh:
+                self._book.note("channel-added", row.id, None, _shown(row))
         self._tell(fresh)
         return [self._info(row, row.secret or None) for row in fresh]
 
@@ -212,8 +216,10 @@ class Channels:
             if row != before:
                 self._book.write({_key(id): pack(row)})
                 self._by_id[id] = row
-        if paused is not None:
-            self._pause(row, bool(paused))
+                after = _shown(row) | ({"secret": "another"} if row.secret != before.secret else {})
+                self._book.note("channel-changed", id, _shown(before), after)
+            if paused is not None:
+                self._pause(row, bool(paused))
         self._tell([row])
         return self._info(row, secret)
 
@@ -231,6 +237,7 @@ class Channels:
             self._unsubscribe(row)
             self._book.write({_key(id): None})
             del self._by_id[id]
+            self._book.note("channel-removed", id, {**_shown(row), "lag": info.lag, "dead": info.dead})
         self._tell([row])
 
     def reload(self) -> None:
@@ -282,8 +289,7 @@ class Channels:
         return self._run(lambda: self._dispatcher.attach(options, {}, row.start, ticket))
 
     def _subscribe(self, row: ChannelRow) -> None:
-        ticket = object()
-        self._dispatcher.detach(self._dispatcher.attach(row.subscribed, {}, row.start, ticket), ticket)
+        self._dispatcher.create(row.subscribed, {}, row.start)
 
     def _unsubscribe(self, row: ChannelRow) -> None:
         try:
@@ -298,11 +304,15 @@ class Channels:
 
     def _pause(self, row: ChannelRow, paused: bool) -> None:
         dispatcher = self._dispatcher
-        dispatcher.use(row.subscription, lambda subscriber: dispatcher.pause(subscriber, paused))
+        stored = dispatcher.row(row.subscription)
+        if stored is not None and stored.paused != paused:
+            dispatcher.use(row.subscription, lambda subscriber: dispatcher.pause(subscriber, paused))
+            self._book.note("channel-paused" if paused else "channel-resumed", row.id)
 
     def pause(self, id: str) -> None:
         """Push nothing until it is resumed, as its destination wants it."""
-        self._pause(self._known(id), True)
+        with self._lock:
+            self._pause(self._known(id), True)
 
     # Rows
 
@@ -424,6 +434,11 @@ class Channels:
 
 CHANGES = ("name", "destination_host", "destination_port", "path", "secret", "batch_messages_max")
 """What of a channel may be changed, besides whether it is paused."""
+
+
+def _shown(row: ChannelRow) -> dict[str, Any]:
+    """A channel without its secret, for the audit."""
+    return {name: value for name, value in msgspec.structs.asdict(row).items() if name not in ("id", "secret")}
 
 
 @contextmanager

@@ -14,10 +14,12 @@ from headwater.access.clients import Clients
 from headwater.access.destination import Destinations
 from headwater.access.name import INNER
 from headwater.access.quota import Guesses, Quota
+from headwater.access.tokens import Tokens
 from headwater.bus import Bus
 from headwater.clock import Clock
 from headwater.config import Serving
 from headwater.delivery.channels import Channels
+from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.errors import NotAllowed
 from headwater.requests import REPLY_ROOT
 from headwater.wire.requests import Register
@@ -53,6 +55,8 @@ class Broker:
         self.channels.channels_max = serving.channels_max
         self.channels.channels_per_client_max = serving.channels_per_client_max
         self.channels.destinations = Destinations(serving.channel_hosts)
+        self.tokens: Tokens = bus.tokens
+        self.tokens.tokens_max = serving.tokens_max
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
@@ -120,6 +124,21 @@ class Broker:
         """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
         self.sessions.recheck()
         self.pushing.recheck()
+
+    def check_subscription(self, user: str, session: str, name: str) -> None:
+        """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and
+        administrators alone."""
+        self.check_subscribe(user, session, self.bus.durables.row(name).options.filter)
+        if self.is_of_another(user, session, name):
+            raise NotAllowed(f'"{name}" is the own subscription of another session, or of a channel')
+
+    def is_of_another(self, user: str, session: str, name: str) -> bool:
+        """Whether a subscription is of another session, whose id is nobody else's business, or of a channel."""
+        if name.startswith(CHANNEL_PREFIX):
+            row = self.channels.get(name.removeprefix(CHANNEL_PREFIX))
+            return not (row is not None and row.owner == user) and not self.is_admin(user)
+        owner = self.sessions.owner_of(name)
+        return owner is not None and owner != session and not self.is_admin(user)
 
     def check_admin(self, user: str, what: str) -> None:
         """NotAllowed (403) unless the user looks after the whole."""
