@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Any, Literal
 
 import msgspec
 
 from headwater.access.destination import check_host, check_port
-from headwater.access.name import quoted
+from headwater.access.name import has_unseen, quoted
 from headwater.config import Config
 from headwater.delivery.options import CHANNEL_PREFIX, Options
 from headwater.errors import Malformed
@@ -29,7 +28,6 @@ OPTIONS = frozenset(("max_in_flight", "ack_timeout_s", "max_attempts", "on_gap",
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PATH = re.compile(r"/[!-~]*")
-_UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +76,7 @@ def check_row(row: ChannelRow, config: Config) -> None:
         raise Malformed(
             f"channel id {quoted(row.id)}: use 1 to 64 letters, digits, -, _ and ., a letter or digit first"
         )
-    if not 1 <= len(row.name) <= NAME_CHARS_MAX or any(unicodedata.category(char) in _UNSEEN for char in row.name):
+    if not 1 <= len(row.name) <= NAME_CHARS_MAX or has_unseen(row.name):
         raise Malformed(
             f"channel name {quoted(row.name)}: use 1 to {NAME_CHARS_MAX} characters, none of them invisible"
         )
