@@ -21,6 +21,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import headwater
+import headwater.admin
 from headwater.config import Config, Retention
 
 WIDE = {"width": 1280, "height": 860}
@@ -74,16 +75,29 @@ class Life:
     def __init__(self, url: str) -> None:
         self._url = url
         self._is_over = threading.Event()
-        works = (self._publish, self._thermostat, self._billing, self._screen, self._screen)
+        self._receiver = headwater.receive(port=0)
+        works = (self._publish, self._thermostat, self._billing, self._screen, self._screen, self._receive)
         self._threads = [threading.Thread(target=work, daemon=True) for work in works]
         with headwater.connect(url) as bus:
             bus.subscribe("home/#", id="history-loader", start="earliest").close()
             bus.subscribe("fleet/+/position", id="map", start=5_000).close()
+        with headwater.admin.connect(url) as admin:
+            port = self._receiver.port
+            admin.channels.add("warehouse", "orders/#", "127.0.0.1", port)
+            admin.channels.add("map tiles", "fleet/+/position", "127.0.0.1", port)
+            admin.channels.add("alarm bell", "home/+/temp", "127.0.0.1", 9, kind="http", path="/hooks/alarm")
+            quiet = admin.channels.add("night shift", "orders/asia/#", "127.0.0.1", port)
+            admin.channels.change(quiet[0].id, paused=True)
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
         self._is_over.set()
+        self._receiver.close()
+
+    def _receive(self) -> None:
+        for message in self._receiver:
+            message.ack()
 
     def _publish(self) -> None:
         number = 0

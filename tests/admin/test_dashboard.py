@@ -282,6 +282,33 @@ def test_a_broken_consumer_s_dead_letter_is_redriven(house: House, page: Page) -
     see(page.get_by_text("everything it was handed is done", exact=False))
 
 
+def test_a_channel_is_made_tried_and_delivers(house: House, page: Page) -> None:
+    with headwater.receive(port=0) as receiver:
+        page.goto("/channels")
+        page.get_by_role("button", name="New channel").click()
+        page.get_by_label("Name").fill("alarms")
+        page.get_by_label("Filter").fill("alarms/#")
+        page.get_by_label("Destination port").fill(str(receiver.port))
+        page.get_by_role("button", name="Create").click()
+        row = page.get_by_role("row").filter(has_text="alarms/#")
+        see(row)
+        row.get_by_role("button", name="Test").click()
+        see(page.locator(".q-notification.bg-positive").last)
+        house.bus.publish("alarms/kitchen", b"smoke")
+        message = receiver.next(timeout_s=20)
+        assert message is not None
+        assert message.payload == b"smoke"
+        message.ack()
+        see(row.get_by_text("idle").or_(row.get_by_text("delivering")))
+        expect(row.get_by_role("cell", name="1", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        row.get_by_role("button", name="Pause").click()
+        see(row.get_by_text("paused"))
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove").last.click()
+    see(page.get_by_text("alarms is removed."))
+    assert house.admin.channels.list() == []
+
+
 def test_a_subscription_is_made_paused_sought_and_deleted(house: House, page: Page) -> None:
     house.bus.publish_many([("made/a", b"x")] * 5)
     page.goto("/subscriptions")
