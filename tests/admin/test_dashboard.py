@@ -449,6 +449,21 @@ def _tab_to(page: Page, name: str) -> None:
     raise AssertionError(f"no Tab led to {name}")
 
 
+def test_a_page_that_nobody_sees_asks_for_nothing(house: House, page: Page) -> None:
+    house.bus.publish("seen/a", b"before")
+    page.goto("/topics?topic=seen/a")
+    page.get_by_role("switch", name="Follow").click()
+    see(page.get_by_text("Following."))
+    hide = "is => { Object.defineProperty(document, 'hidden', {value: is, configurable: true});"
+    page.evaluate(hide + "document.dispatchEvent(new Event('visibilitychange')); }", True)
+    page.wait_for_timeout(200)
+    house.bus.publish("seen/a", b"meanwhile")
+    page.wait_for_timeout(1500)
+    assert page.get_by_role("cell", name="meanwhile").count() == 0
+    page.evaluate(hide + "document.dispatchEvent(new Event('visibilitychange')); }", False)
+    see(page.get_by_role("cell", name="meanwhile"))
+
+
 def test_a_tree_of_ten_thousand_topics_is_loaded_as_far_as_it_is_looked_at(page: Page) -> None:
     page.goto("/topics")
     page.get_by_role("treeitem", name="many").click()

@@ -97,7 +97,7 @@ class Channels:
         one = self._found.get(str(row["id"]))
         if one is None:
             return
-        left = f" {shown.count(one.lag)} messages are not delivered yet." if one.lag else ""
+        left = f" {shown.many(one.lag, 'message')} not delivered yet." if one.lag else ""
         if not await confirm(f"Remove channel {shown.plain(one.name)}?{left}", "Remove"):
             return
 
@@ -137,7 +137,7 @@ class Channels:
                 ("Address", shown.plain(one.address) or "–"),
                 ("Owner", shown.plain(one.owner) or "administrators"),
                 ("Since", shown.precise(one.created_us)),
-                ("At once", f"{shown.count(one.batch_messages_max)} messages"),
+                ("At once", shown.many(one.batch_messages_max, "message")),
                 ("State", one.state),
                 ("Last error", shown.plain(one.error) or "none"),
                 ("Retrying", shown.count(one.retrying)),

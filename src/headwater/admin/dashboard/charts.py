@@ -40,7 +40,7 @@ def _options(lines: Sequence[str], form: str, points: Sequence[Point]) -> dict[s
     return {
         "animation": False,
         "color": list(COLOURS),
-        "grid": {"left": 8, "right": 12, "top": 28, "bottom": 4, "containLabel": True},
+        "grid": {"left": 8, "right": 26, "top": 28, "bottom": 4, "containLabel": True},
         "legend": {
             "top": 0,
             "left": 0,

@@ -128,7 +128,7 @@ class DeadLetters:
         if not places:
             ui.notify("Tick those that are to be dropped.")
             return
-        if not await confirm(f"Drop {len(places)} dead letters? They cannot be had back.", "Drop"):
+        if not await confirm(f"Drop {shown.many(len(places), 'dead letter')}? They cannot be had back.", "Drop"):
             return
 
         async def doing(admin: Admin) -> str:

@@ -20,7 +20,8 @@ GAP_US = 4 * SECOND_US
 """Samples further apart are no line."""
 
 PER_SECOND = "v => v == null ? '–' : headwater.brief(v) + '/s'"
-MILLISECONDS = "v => v == null ? '–' : (v < 10 ? v.toFixed(2) : v.toFixed(0)) + ' ms'"
+MILLISECONDS = "v => v == null ? '–' : headwater.brief(v) + ' ms'"
+BYTES = "v => v == null ? '–' : headwater.brief(v) + 'B/s'"
 NUMBER = "v => v == null ? '–' : headwater.brief(v)"
 
 
@@ -100,7 +101,7 @@ class Overview:
             (("Published", "Delivered"), PER_SECOND),
             (("p50", "p99"), MILLISECONDS),
             (("Connections",), NUMBER),
-            (("In", "Out"), "v => v == null ? '–' : headwater.size(v) + '/s'"),
+            (("In", "Out"), BYTES),
         )
         titles = ("Messages a second", "How long commits take", "Connections", "Bytes a second")
         for place, title, (names, form), points in zip(self._places, titles, lines, _points(samples), strict=True):

@@ -38,6 +38,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def many(number: int, noun: str) -> str:
+    """So many of something."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
 def brief(number: float) -> str:
     """A number in few characters."""
     for bound, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

@@ -110,7 +110,7 @@ def _state(one: SubscriptionInfo) -> tuple[str, str]:
         return "paused", "quiet"
     if not one.consumers:
         return "nobody takes", "busy" if one.lag else "quiet"
-    return (f"{one.consumers} consumers", "good") if one.consumers > 1 else ("1 consumer", "good")
+    return shown.many(one.consumers, "consumer"), "good"
 
 
 class _Shown:
@@ -159,7 +159,7 @@ class _Shown:
         facts = (
             ("Filter", shown.plain(info.filter)),
             ("Order", info.order),
-            ("Behind", f"{shown.count(info.lag)} messages"),
+            ("Behind", shown.many(info.lag, "message")),
             (
                 "Done up to",
                 ", ".join(f"{shown.plain(root)} {shown.count(at)}" for root, at in info.floors.items()) or "–",

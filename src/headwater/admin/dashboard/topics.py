@@ -120,7 +120,7 @@ class _Detail:
             with ui.row().classes("hw-message-head"):
                 ui.label(shown.plain(topic)).classes("hw-topic").props('role="heading" aria-level="2"')
                 if level is not None:
-                    said = f"{shown.count(level.messages)} messages in {shown.count(level.topics)} topics"
+                    said = f"{shown.many(level.messages, 'message')} in {shown.many(level.topics, 'topic')}"
                     ui.label(said).classes("hw-note")
             with ui.tabs().props("dense no-caps align=left") as tabs:
                 messages = ui.tab("messages", "Messages")

@@ -14,12 +14,5 @@ window.headwater = {
       if (value >= bound) return +(value / bound).toPrecision(3) + unit;
     return +value.toPrecision(3) + "";
   },
-  size(value) {
-    for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-      if (value < 1024) return +value.toPrecision(3) + " " + unit;
-      value /= 1024;
-    }
-    return +value.toPrecision(3) + " TiB";
-  },
 };
 document.addEventListener("visibilitychange", () => emitEvent("hw-hidden", document.hidden));
