@@ -33,6 +33,8 @@ class Administration:
     def work_for(self, session: Session, request: Request) -> Work:
         """What a request asks to be done, if its session may ask for it."""
         match request:
+            case wire.ListLevels() | wire.Metrics() | wire.CheckHealth() | wire.ListSettings() | wire.ListPipelines():
+                return self._broker.overview.work_for(session, request)
             case wire.ListSessions():
                 return self._presence.list(session, request.id)
             case wire.EndSession():
@@ -48,8 +50,6 @@ class Administration:
                 return self._subscriptions.work_for(session, request)
             case wire.AddToken() | wire.RemoveToken() | wire.ListTokens() | wire.CheckToken():
                 return self._tokens(session.row.user, request)
-            case wire.ListLevels() | wire.Metrics() | wire.CheckHealth() | wire.ListSettings() | wire.ListPipelines():
-                return self._broker.overview.work_for(session, request)
             case _:
                 return self._access(session.row.user, request)
 
