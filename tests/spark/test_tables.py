@@ -21,7 +21,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
         sub.next(1).nack("later", delay_s=600)
         sub.next(1).ack()
         bus.acl.allow("ann", "publish", "home/#")
-        bus.durables.pause("thermostat"), bus.durables.resume("thermostat")
+        bus.durables.pause("thermostat")
+        bus.durables.resume("thermostat")
         yield path
 
 
