@@ -20,6 +20,7 @@ from headwater.delivery.cursor import Cursor, estimate
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import Resting, SubscriptionRow
 from headwater.delivery.subscriber import Standing
+from headwater.server.breath import Breath
 from headwater.store.log import Hole
 from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
 from headwater.topics.root import Root
@@ -86,6 +87,7 @@ class Lags:
         self._unseen: dict[str, int] = {}
         """By id: messages that were not looked at yet."""
         self._sums = Sums()
+        self._breath = Breath()
         self._version = -1
         self._listed_us = 0
 
@@ -105,6 +107,7 @@ class Lags:
         """Look at these, each at so many messages, as long as there is time; at one in any case."""
         for name, messages_max in asked:
             self._look_at(name, messages_max)
+            self._breath.take()
             if self._clock.monotonic_us() >= until_us:
                 break
 
@@ -125,7 +128,10 @@ class Lags:
         if version == self._version or (len(self._rows) > MANY and now_us < self._listed_us + LIST_EVERY_US):
             return
         self._version, self._listed_us = version, now_us
-        rows = {row.options.id: row for row in self._dispatcher.all_rows()}
+        rows: dict[str, SubscriptionRow] = {}
+        for row in self._dispatcher.each_row():
+            rows[row.options.id] = row
+            self._breath.take()
         fresh = (name for name in rows if name not in self._found)
         self._turn = deque(dict.fromkeys((*fresh, *(name for name in self._turn if name in rows))))
         for name in [name for name in self._found if name not in rows]:
