@@ -201,6 +201,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes buffered for a live subscription; beyond it, its policy decides."""
 
     # Others
+    audit_bytes_max: int = 16 * KIB
+    """A longer entry of the audit (`$sys/audit`) is cut; at least 8 KiB."""
     events_kept: int = 1000
     """Newest events that `bus.events()` shows."""
     requests_max: int = 10_000
@@ -212,6 +214,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check(self)
         if self.segment_bytes < 64 * KIB:
             raise Malformed(f"setting segment_bytes is {self.segment_bytes}; use at least {64 * KIB}")
+        if self.audit_bytes_max < 8 * KIB:
+            raise Malformed(f"setting audit_bytes_max is {self.audit_bytes_max}; use at least {8 * KIB}")
         if self.batch_bytes_max > GIB:
             raise Malformed(f"setting batch_bytes_max is {self.batch_bytes_max}; the most that fits is {GIB}")
 
@@ -262,6 +266,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One more client: QuotaExceeded (429)."""
     rules_max: int = 100_000
     """One more rule: QuotaExceeded (429)."""
+    tokens_max: int = 10_000
+    """One more token: QuotaExceeded (429)."""
     topics_created_per_minute_max: int = 1000
     """Topics that a client may create in a minute: QuotaExceeded (429)."""
     guess_delay_s_max: float = 10.0

@@ -117,6 +117,10 @@ class Sessions:
         """Every session: `.id .user .address .subscriptions …`."""
         return self._ask(wire.ListSessions())
 
+    def show(self, id: str) -> Any:
+        """A list of that one session."""
+        return self._ask(wire.ListSessions(id=id))
+
     def disconnect(self, id: str) -> Any:
         """Cut a session's connection; its client may come back."""
         return self._ask(wire.EndSession(id=id))

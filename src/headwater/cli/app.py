@@ -23,8 +23,10 @@ from headwater.cli import (
     pub,
     replay,
     serve,
+    sessions,
     sub,
     subs,
+    tokens,
     top,
     topics,
     verify,
@@ -107,6 +109,8 @@ app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(sessions.app, name="sessions")
 pipeline.app.command()(replay_again.replay)
 pipeline.app.command()(dead_letters.dead_letters)
 pipeline.app.command()(run.run)

@@ -200,6 +200,23 @@ class Dispatcher:
             self._note_use(subscriber)
             return subscriber
 
+    def create(self, options: Options, given: Mapping[str, object], start: Start) -> bool:
+        """A subscription that nobody takes from yet; False if it is there, and just like that. In the committing role.
+
+        `given` are the options that the caller stated.
+        """
+        with self._lock:
+            options.check(self._config)
+            row = self.row(options.id)
+            if row is None:
+                self._create(options, start)
+                return True
+            there = row.options
+            if there.filter != options.filter or msgspec.structs.replace(there, **given) != there:
+                stated = ", ".join(f"{name} {value!r}" for name, value in msgspec.structs.asdict(there).items())
+                raise Conflict(f"there is another subscription of this id: {stated}; choose another id, or delete it")
+            return False
+
     def _create(self, options: Options, start: Start) -> SubscriptionRow:
         if self._count >= self._config.subscriptions_max:
             raise QuotaExceeded(
@@ -324,14 +341,19 @@ class Dispatcher:
             subscriber.pause(paused)
             self._keep(subscriber, paused=paused)
 
-    def delete(self, id: str) -> None:
-        """A subscription and everything about it is gone. In the committing role."""
+    def delete(self, id: str, *, unless_used: bool = False) -> None:
+        """A subscription and everything about it is gone, and its consumers are told. In the committing role."""
         with self._lock:
             row = self.row(id)
             if row is None:
                 raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
-            subscriber = self._served.pop(id, None)
+            subscriber = self._served.get(id)
             if subscriber is not None:
+                if unless_used and subscriber.consumers:
+                    raise Conflict(
+                        f'{subscriber.consumers} consumers take from subscription "{id}"; close them, or force it'
+                    )
+                del self._served[id]
                 self.leave(subscriber)
                 subscriber.end()
             self._commit.flush()

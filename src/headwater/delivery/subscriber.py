@@ -152,6 +152,11 @@ class Subscriber:
             self._timers.set(self, None, self._ring)
         self.wake()
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the subscription is gone, or the bus closes."""
+        return self._closed
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f'subscription "{self.options.id}" is closed; subscribe again to go on')

@@ -120,6 +120,7 @@ class Server:
         """Read certificates, clients and rules again; False if the certificates are bad, and the old ones stay."""
         self.broker.clients.reload()
         self.broker.acl.reload()
+        self.broker.tokens.reload()
         self.sessions.recheck()
         return self._tls is None or self._tls.reload()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.store import state as rows
+from headwater.store.state import State
+
 
 class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
     """A durable subscription that a session takes from."""
@@ -23,3 +26,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     expire_after_s: float
     subscriptions: tuple[SubscriptionOf, ...] = ()
+
+
+def stored_sessions(state: State) -> list[SessionRow]:
+    """Every session, as it is stored."""
+    return [msgspec.msgpack.decode(value, type=SessionRow) for _, value in state.scan(rows.SESSION)]

@@ -26,7 +26,7 @@ from headwater.server.line import Line
 from headwater.server.native import NativeSession
 from headwater.server.root import Entry
 from headwater.server.session import Session
-from headwater.server.session_row import SessionRow
+from headwater.server.session_row import SessionRow, stored_sessions
 from headwater.server.slices import Slices
 from headwater.store import state as rows
 from headwater.store.state import State
@@ -64,8 +64,7 @@ class Sessions:
         self._by_user: Counter[str] = Counter()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_closing = False
-        for _, value in self._state.scan(rows.SESSION):
-            row = msgspec.msgpack.decode(value, type=SessionRow)
+        for row in stored_sessions(self._state):
             self._start_timer(self._add(row))
 
     def _add(self, row: SessionRow) -> Session:
@@ -79,6 +78,10 @@ class Sessions:
     def all(self) -> tuple[Session, ...]:
         """Every session, connected or not."""
         return tuple(self._sessions.values())
+
+    def get(self, id: str) -> Session | None:
+        """One of them."""
+        return self._sessions.get(id)
 
     def has(self, id: str) -> bool:
         """Whether there is a session of this id."""

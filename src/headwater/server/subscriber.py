@@ -363,7 +363,7 @@ class DurableSubscriber(Subscriber):
 
     def _pump(self) -> None:
         self._recall()
-        if not self._may_send:
+        if not self._may_send and not self.durable.is_ended:
             return
         try:
             found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX), self._room_bytes)

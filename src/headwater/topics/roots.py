@@ -85,7 +85,18 @@ class Part(msgspec.Struct, eq=False, gc=False):
 class Publish(Item):
     """One publish call: a part for each root that it touches."""
 
-    __slots__ = ("is_delayed", "is_one", "is_plain", "is_shown", "parts", "producer", "runs", "sequence", "topics")
+    __slots__ = (
+        "is_delayed",
+        "is_one",
+        "is_plain",
+        "is_shown",
+        "is_urgent",
+        "parts",
+        "producer",
+        "runs",
+        "sequence",
+        "topics",
+    )
 
     def __init__(
         self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
@@ -101,6 +112,8 @@ class Publish(Item):
         """Whether it is one message that can go over no limit once its topic is known."""
         self.is_shown = False
         """Whether live subscriptions have it already, before it is on disk."""
+        self.is_urgent = False
+        """Whether it may use the room that is kept for acks and recovery."""
         self.runs: list[tuple[Sequence[int], int, int, bool]] = []
         """Per part: positions in the call, first offset, append time, whether it is a repeat."""
 
@@ -451,7 +464,7 @@ class Roots:
 
     def _admit(self, item: Publish, group: _Group) -> None:
         """Give a call its places in the group; refused as a whole, or not at all."""
-        if not self._has_room:
+        if not self._has_room and not item.is_urgent:
             raise DiskFull(
                 f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was "
                 "stored: free some room and publish again"
