@@ -15,13 +15,12 @@ from headwater.clock import SECOND_US
 from headwater.config import Serving
 from headwater.counts import BOUNDS_US, Durations
 from headwater.delivery import delays
-from headwater.outgoing import SYS
 from headwater.server.breath import Breath
 from headwater.server.lags import Lags
 from headwater.server.pulse import Pulse
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber
 from headwater.store import state as rows
-from headwater.topics.root import Root
+from headwater.topics.root import SYS, Root
 from headwater.topics.roots import STAGED
 from headwater.wire.administration import Figures, Histogram, RootFigures, SlowConsumer
 
