@@ -1,0 +1,34 @@
+"""Breath: pauses in the long work of a thread, so that the event loop gets the interpreter in between.
+
+A thread that computes gives the interpreter away every five milliseconds at most, and each message on its way would
+wait for that several times over.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from headwater.clock import SystemClock
+
+WORK_US = 1000
+"""How long work goes on;"""
+PAUSE_US = 500
+"""and how long it pauses then."""
+
+
+class Breath:
+    """One piece of long work."""
+
+    __slots__ = ("_clock", "_pause", "_until_us")
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._pause = threading.Condition()
+        self._until_us = self._clock.monotonic_us() + WORK_US
+
+    def take(self) -> None:
+        """Pause, if it is time to; called again and again."""
+        if self._clock.monotonic_us() >= self._until_us:
+            with self._pause:
+                self._clock.wait(self._pause, PAUSE_US)
+            self._until_us = self._clock.monotonic_us() + WORK_US
