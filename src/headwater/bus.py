@@ -26,6 +26,7 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending, write_of
+from headwater.delivery.options import check_not_of_channel
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start, check_start
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from headwater.access.acl import Acl
     from headwater.access.clients import Clients
     from headwater.access.tokens import Tokens
+    from headwater.delivery.channels import Channels
 
 MEMORY = ":memory:"
 ID_BYTES = 8
@@ -105,6 +107,7 @@ class Bus:
         self._live: set[Live | Reading | Consumer] = set()
         self._clients: Clients | None = None
         self._acl: Acl | None = None
+        self._channels: Channels | None = None
         self._tokens: Tokens | None = None
         self._access_lock = threading.RLock()
         seed = self._own()
@@ -410,6 +413,7 @@ class Bus:
                 asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
                 raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")
             return self._subscribe_live(filter, when_full)
+        check_not_of_channel(id)
         return self._subscribe_durable(Options(id=id, filter=filter, **given), given, start)
 
     def _subscribe_live(self, filter: str, when_full: Policy) -> Live:
@@ -560,7 +564,7 @@ class Bus:
             if isinstance(self._state, RocksState):
                 self._state.refresh()
             self._roots.look()
-            for kept in (self._clients, self._acl, self._tokens):
+            for kept in (self._clients, self._acl, self._tokens, self._channels):
                 if kept is not None:
                     kept.reload()
 
@@ -729,6 +733,25 @@ class Bus:
 
                 self._acl = Acl(self._state, config=self.config, read_only=self.is_read_only, audit=self._audit)
             return self._acl
+
+    @property
+    def channels(self) -> Channels:
+        """What is pushed where, while the bus is served."""
+        self._check_open()
+        with self._access_lock:
+            if self._channels is None:
+                from headwater.delivery.channels import Channels
+
+                self._channels = Channels(
+                    self._state,
+                    self._clock,
+                    self.config,
+                    self._dispatcher,
+                    self._roots.commit.run,
+                    read_only=self.is_read_only,
+                    audit=self._audit,
+                )
+            return self._channels
 
     @property
     def tokens(self) -> Tokens:

@@ -327,6 +327,24 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     drain_s: float = 10.0
     """At its end the server waits so long, at most, for what is under way."""
 
+    # Channels
+    channel_hosts: tuple[str, ...] = ("127.0.0.0/8", "::1")
+    """Networks, addresses and names that channels may push to; any other destination: NotAllowed (403)."""
+    channels_max: int = 1000
+    """One more channel: QuotaExceeded (429)."""
+    channels_per_client_max: int = 100
+    """One more channel that a client subscribes with: QuotaExceeded (429)."""
+    channel_connect_s: float = 10.0
+    """A destination that has not taken a connection, and greeted, by then counts as down."""
+    channel_retry_s: float = 0.5
+    """Delay before the second try to reach a destination that is down; it doubles with each one after."""
+    channel_retry_s_max: float = 60.0
+    """The longest delay between tries."""
+    channel_batch_bytes_max: int = 1 * MIB
+    """Bytes of messages in one POST; a larger message goes alone."""
+    channel_answer_bytes_max: int = 64 * KIB
+    """A longer answer to a POST: the connection is closed, and only its status counts."""
+
     # How it is doing
     figures_max: int = 100
     """Roots and subscriptions whose own figures are told, the largest and those furthest behind; sums count all."""

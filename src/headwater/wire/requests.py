@@ -134,6 +134,21 @@ class Unsubscribe(Change, frozen=True, kw_only=True):
     id: str
 
 
+class SubscribeTo(Change, frozen=True, kw_only=True):
+    """Have messages pushed to where somebody listens: a tcp channel of the client's own, until it unsubscribes."""
+
+    filter: str
+    destination_host: str
+    destination_port: U32
+    id: str | None = None
+    """Of the channel; None: one that is drawn. The same client's channel for the same filter and destination is used
+    again."""
+    name: str = ""
+    """Empty: the client's."""
+    start: Literal["earliest", "latest"] = "latest"
+    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+
+
 class Nack(Request, frozen=True, kw_only=True):
     """A message failed this time."""
 
@@ -363,6 +378,7 @@ REPLIES: dict[type[Request], Any] = {
     Subscribe: Subscribed,
     Leave: None,
     Unsubscribe: None,
+    SubscribeTo: administration.ChannelInfo,
     Nack: None,
     Reject: None,
     Extend: None,
@@ -396,6 +412,7 @@ AnyRequest = (
     | Subscribe
     | Leave
     | Unsubscribe
+    | SubscribeTo
     | Nack
     | Reject
     | Extend
