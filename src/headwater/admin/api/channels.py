@@ -33,7 +33,9 @@ class NewChannel(Body):
     path: str = Field("/", description="Of an http channel: where to POST.")
     secret: str | None = Field(None, description="Of an http channel: what signs its requests; null: one is drawn.")
     start: Literal["earliest", "latest"] = "latest"
-    batch_messages_max: Batch = Field(100, description="Messages that are sent at once.")
+    batch_messages_max: Batch | None = Field(
+        None, description="Messages that are sent at once; null: 100 with http, 1000 with tcp."
+    )
     options: SubscriptionOptions = Field(default_factory=SubscriptionOptions)
 
 
