@@ -7,19 +7,21 @@ import logging
 from concurrent.futures import Executor
 from typing import cast
 
-from headwater.delivery.channels import STOPPED, ChannelRow, Status
+from headwater.delivery.channel_row import ChannelRow
+from headwater.delivery.channels import STOPPED, Status
 from headwater.delivery.channels import Channels as Registry
 from headwater.errors import HeadwaterError, NotAllowed, NotFound
 from headwater.server.answers import Answers
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
-from headwater.server.channel import Channel, Greeting, TcpChannel
+from headwater.server.channel import Channel
 from headwater.server.connection import Connection
 from headwater.server.line import Line
 from headwater.server.listener import READ_BYTES, limits_of
 from headwater.server.log import Log
 from headwater.server.slices import Slices
+from headwater.server.tcp_channel import Greeting, TcpChannel
 from headwater.wire.administration import ChannelTrial
 from headwater.wire.frame import Frame
 

@@ -25,7 +25,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from headwater.clock import SECOND_US
-from headwater.delivery.channels import ChannelRow
+from headwater.delivery.channel_row import ChannelRow
 from headwater.delivery.handed import Handed
 from headwater.errors import Closed, Conflict, Disconnected, Gap
 from headwater.message import Message
