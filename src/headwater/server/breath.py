@@ -26,9 +26,13 @@ class Breath:
         self._pause = threading.Condition()
         self._until_us = self._clock.monotonic_us() + WORK_US
 
-    def take(self) -> None:
-        """Pause, if it is time to; called again and again."""
-        if self._clock.monotonic_us() >= self._until_us:
-            with self._pause:
-                self._clock.wait(self._pause, PAUSE_US)
-            self._until_us = self._clock.monotonic_us() + WORK_US
+    def take(self) -> int:
+        """Pause, if it is time to, and answer for how long, in microseconds; called again and again."""
+        begun_us = self._clock.monotonic_us()
+        if begun_us < self._until_us:
+            return 0
+        with self._pause:
+            self._clock.wait(self._pause, PAUSE_US)
+        now_us = self._clock.monotonic_us()
+        self._until_us = now_us + WORK_US
+        return now_us - begun_us

@@ -28,7 +28,7 @@ from headwater.topics.roots import Roots
 from headwater.wire.administration import SubscriptionFigures
 
 BUDGET_US = 10_000
-"""How long a look at all of them takes, about."""
+"""How long a look at all of them takes, about, besides its pauses."""
 MESSAGES_MAX = 250
 """Messages of a root that are looked at while a subscription is held up."""
 COUNTED_MAX = 100_000
@@ -112,7 +112,7 @@ class Lags:
         """Look at these, each at so many messages, as long as there is time; at one in any case."""
         for name, messages_max in asked:
             self._look_at(name, messages_max)
-            self._breath.take()
+            until_us += self._breath.take()
             if self._clock.monotonic_us() >= until_us:
                 break
 
