@@ -64,6 +64,15 @@ def test_every_route_says_what_it_is_which_role_it_takes_and_how_it_fails():
                 assert said["security"] == [{"HTTPBearer": []}], (method, path)
 
 
+def test_every_body_has_an_example_to_try_it_with():
+    for path, methods in OPENAPI["paths"].items():
+        for method, said in methods.items():
+            body = said.get("requestBody", {}).get("content", {}).get("application/json")
+            if body:
+                named = [one for one in (body["schema"], *body["schema"].get("anyOf", ())) if "$ref" in one]
+                assert OPENAPI["components"]["schemas"][named[0]["$ref"].rpartition("/")[2]]["examples"], (method, path)
+
+
 def test_the_document_lists_every_route():
     document = Path(__file__).parents[2] / "docs" / "http.md"
     assert table() in document.read_text(encoding="utf-8"), f"its table is:\n{table()}"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, Id, needs, or_none, shown_time
+from headwater.admin.api.asking import Body, Broker, Id, example, needs, or_none, shown_time
 from headwater.admin.api.problem import Exists
 from headwater.admin.api.subscriptions import SubscriptionOptions
 from headwater.admin.client import Admin
@@ -23,6 +23,10 @@ Batch = Annotated[int, Field(ge=1, le=100_000)]
 
 class NewChannel(Body):
     """What a channel is to be."""
+
+    model_config = example(
+        name="alarms", filter="home/+/alarm", destination_host="127.0.0.1", destination_port=9000, kind="tcp"
+    )
 
     id: str | None = Field(None, min_length=1, description="Null: one is drawn.")
     name: str = Field(examples=["alarms"])
@@ -41,6 +45,8 @@ class NewChannel(Body):
 
 class ChangedChannel(Body):
     """What is to change; the rest stays."""
+
+    model_config = example(paused=True)
 
     name: str | None = None
     destination_host: str | None = None

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, StrictInt
 
-from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, Moment, needs, or_none, page
+from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs, or_none, page
 from headwater.admin.api.places import place_of, place_text
 from headwater.admin.api.problem import Exists
 from headwater.admin.client import Admin
@@ -38,6 +38,10 @@ class SubscriptionOptions(Body):
 
 class NewSubscription(Body):
     """A durable subscription that nobody takes from yet."""
+
+    model_config = example(
+        id="thermostat", filter="home/+/temp", start="earliest", options={"max_in_flight": 64, "max_attempts": 5}
+    )
 
     id: str = Field(min_length=1, examples=["thermostat"])
     filter: str = Field(examples=["home/+/temp"])
@@ -93,6 +97,8 @@ class StatesPage(BaseModel):
 
 class Seeking(Body):
     """Where to go on from."""
+
+    model_config = example(to="earliest")
 
     to: Start | dict[str, Offset] = Field(
         description="earliest, latest, an offset, a moment, or offsets by root: roots that are not named stay."
