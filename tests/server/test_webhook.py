@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +86,27 @@ def test_one_message_is_an_event_in_binary_mode_signed_with_the_secret(running: 
         "ce-headwaterkey": "aw==",
         "ce-headwaterheaders": "[[%22content-type%22,%22text/plain%22],[%22unit%22,%22%C2%B0C%22]]",
     }
+
+
+def test_the_lines_of_the_documentation_verify_a_request_and_nothing_else(running: Running, site: Site):
+    page = (Path(__file__).parents[2] / "docs" / "channels.md").read_text(encoding="utf-8")
+    (block,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def verify" in text]
+    names: dict[str, Any] = {}
+    exec(block, names)
+    verify = names["verify"]
+    add(running, site.port)
+    publish(running, b"1")
+    delivered(running, 1)
+    (posted,) = site.posted
+    verify(SECRET, posted.headers, posted.body)
+    for headers, body in (
+        (posted.headers, b"2"),
+        ({**posted.headers, "webhook-timestamp": "1"}, posted.body),
+        ({**posted.headers, "webhook-id": "msg_other"}, posted.body),
+        ({**posted.headers, "webhook-signature": "v1,AAAA"}, posted.body),
+    ):
+        with pytest.raises(PermissionError):
+            verify(SECRET, headers, body)
 
 
 def test_several_messages_are_a_batch_of_events_in_order(running: Running, site: Site):

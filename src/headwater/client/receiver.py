@@ -201,8 +201,10 @@ class Receiver:
                 found = line.feed.take(limit)
             except Gap:
                 raise
-            except HeadwaterError:
-                continue  # its connection is gone, and what it had comes again
+            except HeadwaterError as error:
+                # Its connection is gone, or brought what cannot be read: what it had comes again.
+                self._loop.call_soon_threadsafe(line.connection.fail, error)
+                continue
             if found:
                 self._turn += step + 1
                 return found
