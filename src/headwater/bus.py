@@ -33,7 +33,7 @@ from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Malformed, NotFound, ReadOnly, TimedOut
+from headwater.errors import Closed, Malformed, ReadOnly, TimedOut
 from headwater.events import Event, Events
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.outgoing import Desk
@@ -466,16 +466,10 @@ class Bus:
         self._check_open()
         return self._durables
 
-    def subscriptions(self) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id."""
+    def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id; with a limit a page of them, after an id."""
         self._check_open()
-        found = []
-        for row in self._dispatcher.all_rows():
-            try:
-                found.append(self._dispatcher.info(row))
-            except NotFound:
-                continue  # deleted since
-        return found
+        return self._dispatcher.infos(after, limit)
 
     def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message of a subscription that is not simply pending or

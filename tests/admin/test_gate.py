@@ -11,25 +11,11 @@ import httpx
 import pytest
 
 import headwater
+from admin.routes import ROUTES
 from admin.served import Served, serving
-from headwater.admin.api.app import make_app
-from headwater.admin.client import Admin
 from headwater.admin.gate import ROLES, WRONG_PER_MINUTE_MAX
-from headwater.admin.settings import Outside
 
 SAFE = {"get"}
-
-
-class _NoBus:
-    ask = None
-
-
-ROUTES = [
-    (method, path, said["x-role"])
-    for path, methods in make_app(Admin(_NoBus()), Outside(url="")).openapi()["paths"].items()
-    for method, said in methods.items()
-    if "x-role" in said
-]
 
 
 class Guarded:
@@ -51,8 +37,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with headwater.open(data) as bus:
         bus.clients.add("ann")
         tokens: dict[str, str] = {role: bus.tokens.add("ann", role).token for role in ROLES}
-    with serving(data, "--auth", "scram") as served:
-        served.read_http()
+    with serving(data, "--auth", "scram", "--http-host", "0.0.0.0") as served:
+        served.http = served.read_url().replace("0.0.0.0", "127.0.0.1")
         guarded = Guarded(served, tokens)
         yield guarded
         for client in (guarded.nobody, *guarded.clients.values()):
@@ -104,6 +90,10 @@ def test_health_needs_no_token_and_tells_strangers_no_details(guarded: Guarded):
     assert {"disk", "streams", "state"} <= {check["name"] for check in checks}
     assert {check["detail"] for check in checks} == {None}
     assert None not in {check["detail"] for check in guarded.reader.get("/readyz").json()["checks"]}
+
+
+def test_tokens_that_can_be_read_on_their_way_are_warned_of(guarded: Guarded):
+    assert "host=0.0.0.0" in guarded.served.wait_for("plain-text")
 
 
 def test_strangers_learn_nothing_of_what_there_is(guarded: Guarded):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,11 +16,9 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
+from admin.routes import OPENAPI, table
 from admin.served import Served, serving
-from headwater.admin.api.app import make_app
-from headwater.admin.client import Admin
 from headwater.admin.gate import ROLES
-from headwater.admin.settings import Outside
 
 EXAMPLES = 5
 EXAMPLES_OF_A_SOAK = 500
@@ -27,13 +26,7 @@ ENDLESS = "/v1/messages/follow"  # it has tests of its own
 CHECKS = (not_a_server_error, response_schema_conformance)
 
 
-class _NoBus:
-    """Stands where the bus would: what the API says of itself needs none."""
-
-    ask = None
-
-
-schema = schemathesis.openapi.from_dict(make_app(Admin(_NoBus()), Outside(url="")).openapi()).exclude(path=ENDLESS)
+schema = schemathesis.openapi.from_dict(OPENAPI).exclude(path=ENDLESS)
 operations = {one.ok().label: one.ok() for one in schema.get_all_operations() if isinstance(one, Ok)}
 
 
@@ -61,7 +54,7 @@ def ask(operation: Any, served: Served, examples: int) -> None:
 
 
 def test_every_route_says_what_it_is_which_role_it_takes_and_how_it_fails():
-    for path, methods in schema.raw_schema["paths"].items():
+    for path, methods in OPENAPI["paths"].items():
         for method, said in methods.items():
             assert said["summary"], (method, path)
             assert said["tags"], (method, path)
@@ -69,6 +62,20 @@ def test_every_route_says_what_it_is_which_role_it_takes_and_how_it_fails():
             if path not in {"/healthz", "/readyz"}:
                 assert said["x-role"] in ROLES, (method, path)
                 assert said["security"] == [{"HTTPBearer": []}], (method, path)
+
+
+def test_every_body_has_an_example_to_try_it_with():
+    for path, methods in OPENAPI["paths"].items():
+        for method, said in methods.items():
+            body = said.get("requestBody", {}).get("content", {}).get("application/json")
+            if body:
+                named = [one for one in (body["schema"], *body["schema"].get("anyOf", ())) if "$ref" in one]
+                assert OPENAPI["components"]["schemas"][named[0]["$ref"].rpartition("/")[2]]["examples"], (method, path)
+
+
+def test_the_document_lists_every_route():
+    document = Path(__file__).parents[2] / "docs" / "http.md"
+    assert table() in document.read_text(encoding="utf-8"), f"its table is:\n{table()}"
 
 
 def test_the_page_that_shows_it_needs_nothing_from_elsewhere(http: httpx.Client):

@@ -129,6 +129,8 @@ def test_a_reader_that_does_not_keep_up_is_named_with_what_it_lost():
         slow.subscribe(1, "home/#", bytes=1 << 28)
         for _ in range(300):
             peer.publish(["home/a"] * 50, b"x" * 1000)
+        (subscriber,) = running.session_of(slow).subscribers.values()
+        running.until(lambda: running.server.sessions.counts.dropped == subscriber.live.dropped, "a note of drops")
         found = look(peer)
         assert [(one.session, one.user) for one in found.slow] == [(slow.session, "turtle")]
         assert found.slow[0].waiting_bytes > 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 
 import pytest
 
 import headwater
 from headwater.bus import Bus
-from headwater.config import Config
+from headwater.clock import ManualClock
+from headwater.config import Config, Retention
 from headwater.message import Outgoing
 from headwater.server import lags as looking
 from headwater.server.lags import Lags
@@ -78,9 +80,31 @@ def test_what_was_purged_is_not_behind(bus: Bus, monkeypatch: pytest.MonkeyPatch
     lags = lags_of(bus)
     bus.publish_many([("home/a", b"1"), ("home/b", b"2")] * 5)
     bus.subscribe("home/#", id="s", start="earliest").close()
-    assert told(lags)["s"][0] == 10
+    bus.subscribe("home/+", id="t", start="earliest").close()
+    assert (told(lags)["s"][0], told(lags)["t"][0]) == (10, 10)
     bus.purge("home/a")
-    assert told(lags)["s"][0] == 5
+    assert (told(lags)["s"][0], told(lags)["t"][0]) == (5, 5)
+
+
+def test_what_retention_has_deleted_is_not_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "BUDGET_US", 10_000_000)
+    clock = ManualClock()
+    config = Config(segment_bytes=64 * 1024, retention=Retention(hard_age_s=60.0), retention_interval_s=1.0)
+    with Bus(":memory:", config, clock=clock) as bus:
+        lags = lags_of(bus)
+        for name, wanted in (("s", "home/#"), ("t", "home/+"), ("u", "home/#")):
+            bus.subscribe(wanted, id=name, start="earliest").close()
+        taking = bus.subscribe("home/#", id="u")
+        bus.publish_many([("home/a", b"x" * 30_000)] * 10)
+        assert {name: one[0] for name, one in told(lags).items()} == {"s": 10, "t": 10, "u": 10}
+        clock.advance(120)
+        bus.publish("home/a", b"x")
+        while bus.extents("home/#")[0].first == 1:
+            clock.advance(2)
+            time.sleep(0.01)
+        kept = bus.extents("home/#")[0].end - bus.extents("home/#")[0].first
+        assert {name: one[0] for name, one in told(lags).items()} == {"s": kept, "t": kept, "u": kept}
+        taking.close()
 
 
 def test_a_look_within_no_time_at_all_still_gets_round_to_everybody(bus: Bus, monkeypatch: pytest.MonkeyPatch):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from headwater.config import Config
-from headwater.errors import Closed, NotAllowed, NotFound
+from headwater.errors import Closed, NotAllowed, NotFound, TimedOut
 from headwater.server import presence
 from headwater.server.session_row import stored_sessions
 from headwater.wire import administration as wire
@@ -161,3 +162,21 @@ def test_an_administrator_may_end_its_own_session(running: Running):
     root.begin(wire.EndSession(id=root.session, for_good=True))
     assert isinstance(root.ends(), Closed)
     assert running.peer("root").session != root.session
+
+
+def test_what_a_busy_server_does_not_come_to_in_time_is_not_done(running: Running):
+    root, ann = running.peer("root"), running.peer("ann")
+    held, gate = threading.Event(), threading.Event()
+    presence = running.server.sessions.answers._administration._presence
+    work = presence.end(running.session_of(root), wire.EndSession(id=ann.session, for_good=True))
+    running.server.broker.serving = msgspec.structs.replace(running.server.serving, call_s=0.05)
+    running.loop.call_soon_threadsafe(held.set)
+    running.loop.call_soon_threadsafe(gate.wait, 10)
+    held.wait(10)
+    try:
+        with pytest.raises(TimedOut):
+            work()
+    finally:
+        gate.set()
+    ann.ping()
+    assert ann.session in sessions(root)

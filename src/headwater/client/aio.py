@@ -372,9 +372,9 @@ class Bus:
         """Retained messages, by topic."""
         return [asynchronous(retained_message(one)) for one in await self.ask(wire.Retained(filter=filter))]
 
-    async def subscriptions(self) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id."""
-        return cast("list[SubscriptionInfo]", await self.ask(wire.Subscriptions()))
+    async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id; with a limit a page of them, after an id."""
+        return cast("list[SubscriptionInfo]", await self.ask(wire.Subscriptions(after=after, limit=limit)))
 
     async def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""

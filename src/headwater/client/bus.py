@@ -307,9 +307,9 @@ class Bus:
         self._check_open()
         self._wait(self._client.unsubscribe(id))
 
-    def subscriptions(self) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id."""
-        return cast("list[SubscriptionInfo]", self.ask(wire.Subscriptions()))
+    def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id; with a limit a page of them, after an id."""
+        return cast("list[SubscriptionInfo]", self.ask(wire.Subscriptions(after=after, limit=limit)))
 
     def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""

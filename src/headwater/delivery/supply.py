@@ -182,7 +182,7 @@ class Supply:
         are."""
         root, ahead, position = self._known[stream], self._machine.ahead(stream), self._machine.position(stream)
         if is_everything_of(self._filter, root.name) and not root.purges:
-            return root.stream.durable - position + 1 - len(ahead), 0
+            return root.stream.durable - max(position, root.stream.first_offset) + 1 - len(ahead), 0
         count, unseen = self._count(stream, {(stream, offset) for offset in ahead}, messages_max)
         return estimate(count, self._lag[stream][0] - position + 1, unseen), unseen
 

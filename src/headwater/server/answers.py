@@ -137,11 +137,11 @@ class Answers:
                     for one in bus.retained(request.filter)
                 ]
             case requests.Subscriptions():
-                return lambda: [
-                    one
-                    for one in bus.subscriptions()
-                    if self._sees(session, one.filter) and not broker.is_of_another(user, session.row.id, one.id)
-                ]
+
+                def is_shown(id: str, filter: str) -> bool:
+                    return self._sees(session, filter) and not broker.is_of_another(user, session.row.id, id)
+
+                return lambda: bus.inside.dispatcher.infos(request.after, request.limit, is_shown)
             case requests.Ends():
                 return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
             case requests.Extents():

@@ -26,7 +26,7 @@ from headwater.store.commit import GroupCommit, Item
 from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
 from headwater.store.state import Rows, State
 from headwater.topics.retained import check_retained
-from headwater.topics.root import DELAYED, Root, RootRow, check_topics
+from headwater.topics.root import DELAYED, SYS, Root, RootRow, check_topics
 
 STAGED = "$staged"
 """Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
@@ -585,10 +585,11 @@ class Roots:
                 raise ReadOnly(
                     f'stream "{part.root}" takes no messages: {known.stream.failed}; close the bus and open it again'
                 )
-        unknown = [part.root for part in parts if part.root not in self._roots]
-        if unknown and len(self._roots) + len(unknown) > config.roots_max:
+        unknown = [part.root for part in parts if part.root not in self._roots and part.root != SYS]
+        known_count = len(self._roots) - (SYS in self._roots)
+        if unknown and known_count + len(unknown) > config.roots_max:
             raise QuotaExceeded(
-                f'there are {len(self._roots)} roots, and roots_max is {config.roots_max}; publish "{unknown[0]}/…" '
+                f'there are {known_count} roots, and roots_max is {config.roots_max}; publish "{unknown[0]}/…" '
                 "under a root that exists, or raise the setting"
             )
         if item.is_delayed:

@@ -269,7 +269,10 @@ class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Subscriptions(Request, frozen=True, kw_only=True):
-    """Every durable subscription."""
+    """Every durable subscription, by id; with a limit a page of them, after an id."""
+
+    after: str | None = None
+    limit: U32 | None = None
 
 
 class States(Request, frozen=True, kw_only=True):

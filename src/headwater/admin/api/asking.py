@@ -88,6 +88,11 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
+def example(**members: Any) -> ConfigDict:
+    """What /docs shows of a body, to try it with."""
+    return ConfigDict(json_schema_extra={"examples": [members]})
+
+
 def shown_time(time_us: int) -> datetime | None:
     """A moment as it is shown; None for none."""
     return to_datetime(time_us) if time_us else None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, Id, needs, or_none, shown_time
+from headwater.admin.api.asking import Body, Broker, Id, example, needs, or_none, shown_time
 from headwater.admin.api.problem import Exists
 from headwater.admin.api.subscriptions import SubscriptionOptions
 from headwater.admin.client import Admin
@@ -24,6 +24,10 @@ Batch = Annotated[int, Field(ge=1, le=100_000)]
 class NewChannel(Body):
     """What a channel is to be."""
 
+    model_config = example(
+        name="alarms", filter="home/+/alarm", destination_host="127.0.0.1", destination_port=9000, kind="tcp"
+    )
+
     id: str | None = Field(None, min_length=1, description="Null: one is drawn.")
     name: str = Field(examples=["alarms"])
     filter: str = Field(examples=["home/+/alarm"])
@@ -33,12 +37,16 @@ class NewChannel(Body):
     path: str = Field("/", description="Of an http channel: where to POST.")
     secret: str | None = Field(None, description="Of an http channel: what signs its requests; null: one is drawn.")
     start: Literal["earliest", "latest"] = "latest"
-    batch_messages_max: Batch = Field(100, description="Messages that are sent at once.")
+    batch_messages_max: Batch | None = Field(
+        None, description="Messages that are sent at once; null: 100 with http, 1000 with tcp."
+    )
     options: SubscriptionOptions = Field(default_factory=SubscriptionOptions)
 
 
 class ChangedChannel(Body):
     """What is to change; the rest stays."""
+
+    model_config = example(paused=True)
 
     name: str | None = None
     destination_host: str | None = None

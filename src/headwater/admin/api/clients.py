@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, Id, needs, shown_time
+from headwater.admin.api.asking import Body, Broker, Id, example, needs, shown_time
 from headwater.admin.api.problem import Exists
 from headwater.admin.client import Admin
 from headwater.admin.gate import Gate
@@ -22,12 +22,16 @@ Secret = Annotated[str | None, Field(description="Null: one is drawn.", max_leng
 class NewClient(Body):
     """A client to let in."""
 
+    model_config = example(name="sensor-7")
+
     name: str = Field(examples=["sensor-7"])
     secret: Secret = None
 
 
 class NewSecret(Body):
     """A secret instead of the one that a client has."""
+
+    model_config = example(secret=None)
 
     secret: Secret = None
 

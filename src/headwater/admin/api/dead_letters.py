@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field, StrictInt
 
-from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, needs
+from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, example, needs
 from headwater.admin.api.payload import Shown, shown_contents
 from headwater.admin.api.places import place_of, place_text
 from headwater.admin.client import Admin
@@ -59,6 +59,8 @@ class LetterPlace(Body):
 
 class Redriving(Body):
     """Which to hand out again."""
+
+    model_config = example(places=[{"root": "home", "offset": 7}])
 
     places: list[LetterPlace] | None = Field(None, max_length=PLACES_MAX, description="None: all of them.")
 

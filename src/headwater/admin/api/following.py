@@ -33,9 +33,10 @@ ROOTS_MAX = 32
 class Followers:
     """Counts and serves them."""
 
-    def __init__(self, gate: Gate, followers_max: int) -> None:
+    def __init__(self, gate: Gate, followers_max: int, quiet_s: float = QUIET_S) -> None:
         self._gate = gate
         self._max = followers_max
+        self._quiet_s = quiet_s
         self._count = 0
 
     async def follow(
@@ -67,7 +68,7 @@ class Followers:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(QUIET_S):
+                    async with asyncio.timeout(self._quiet_s):
                         found = await reading.batch(WRITE_MESSAGES_MAX)
                 except TimeoutError:
                     yield b":\n\n"
@@ -79,7 +80,7 @@ class Followers:
                     if not found:
                         return
                     yield _write(found, cursor)
-                if loop.time() - checked_s >= QUIET_S:
+                if loop.time() - checked_s >= self._quiet_s:
                     checked_s = loop.time()
                     (await self._gate.admit(request)).check("reader")
         except HeadwaterError as error:

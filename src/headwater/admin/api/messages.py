@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
-from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, Moment, needs
+from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs
 from headwater.admin.api.cursor import Cursor
 from headwater.admin.api.following import Followers
 from headwater.admin.api.payload import Encoding, Shown, shown_message, to_bytes
@@ -55,6 +55,8 @@ class NewMessage(Body):
 class SingleMessage(NewMessage):
     """A message to publish by itself."""
 
+    model_config = example(topic="home/kitchen/temp", payload="21.5", headers={"unit": "C"}, retain=True)
+
     producer: str | None = Field(None, description="With `sequence`: a repeat is stored once.")
     sequence: Annotated[int, Field(ge=0, le=NUMBER_MAX)] | None = None
     deliver_at: Moment | None = Field(None, description="Not before then.")
@@ -62,6 +64,13 @@ class SingleMessage(NewMessage):
 
 class NewBatch(Body):
     """Messages to publish together: of each root all or none."""
+
+    model_config = example(
+        messages=[
+            {"topic": "home/kitchen/temp", "payload": "21.6"},
+            {"topic": "home/door", "payload": {"open": True}, "encoding": "json"},
+        ]
+    )
 
     messages: list[NewMessage] = Field(min_length=1, max_length=BATCH_MAX)
     producer: str | None = None

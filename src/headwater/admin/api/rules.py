@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, needs
+from headwater.admin.api.asking import Body, Broker, example, needs
 
 router = APIRouter(prefix="/v1/rules", tags=["rules"])
 
@@ -16,6 +16,8 @@ Action = Literal["publish", "subscribe", "create", "admin"]
 
 class NewRule(Body):
     """A rule."""
+
+    model_config = example(user="sensor-7", action="publish", filter="home/#", allow=True)
 
     user: str = Field(examples=["sensor-7"], description="A client's name; * is everybody.")
     action: Action

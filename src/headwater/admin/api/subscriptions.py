@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, StrictInt
 
-from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, Moment, needs, or_none, page
+from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs, or_none, page
 from headwater.admin.api.places import place_of, place_text
 from headwater.admin.api.problem import Exists
 from headwater.admin.client import Admin
@@ -38,6 +38,10 @@ class SubscriptionOptions(Body):
 
 class NewSubscription(Body):
     """A durable subscription that nobody takes from yet."""
+
+    model_config = example(
+        id="thermostat", filter="home/+/temp", start="earliest", options={"max_in_flight": 64, "max_attempts": 5}
+    )
 
     id: str = Field(min_length=1, examples=["thermostat"])
     filter: str = Field(examples=["home/+/temp"])
@@ -94,6 +98,8 @@ class StatesPage(BaseModel):
 class Seeking(Body):
     """Where to go on from."""
 
+    model_config = example(to="earliest")
+
     to: Start | dict[str, Offset] = Field(
         description="earliest, latest, an offset, a moment, or offsets by root: roots that are not named stay."
     )
@@ -102,12 +108,9 @@ class Seeking(Body):
 @router.get("", summary="List subscriptions", **needs("reader"))
 async def list_subscriptions(broker: Broker, after: str | None = None, limit: Limit = 100) -> SubscriptionsPage:
     """Every durable one, by id: cursor, lag, in flight, retrying, dead."""
-    found, further = page(sorted(await broker.bus.subscriptions(), key=_id), _id, after, limit)
-    return SubscriptionsPage(subscriptions=[Subscription(**msgspec.structs.asdict(one)) for one in found], next=further)
-
-
-def _id(info: SubscriptionInfo) -> str:
-    return info.id
+    found: list[SubscriptionInfo] = await broker.bus.subscriptions(after=after, limit=limit + 1)
+    shown = [Subscription(**msgspec.structs.asdict(one)) for one in found[:limit]]
+    return SubscriptionsPage(subscriptions=shown, next=shown[-1].id if len(found) > limit else None)
 
 
 @router.post("", status_code=201, summary="Create a subscription", **needs("operator"))

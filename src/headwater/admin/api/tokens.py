@@ -7,7 +7,7 @@ from datetime import datetime
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Asking, Body, Broker, Id, needs, shown_time
+from headwater.admin.api.asking import Asking, Body, Broker, Id, example, needs, shown_time
 from headwater.admin.gate import Gate
 from headwater.wire.administration import Role
 
@@ -16,6 +16,8 @@ router = APIRouter(prefix="/v1", tags=["tokens"])
 
 class NewToken(Body):
     """A token to make."""
+
+    model_config = example(client="grafana", role="reader")
 
     client: str = Field(examples=["grafana"], description="A client of the registry; its tokens go with it.")
     role: Role

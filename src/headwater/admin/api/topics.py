@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, Id, Limit, needs
+from headwater.admin.api.asking import Body, Broker, Id, Limit, example, needs
 from headwater.admin.api.growth import Growth
 from headwater.admin.api.messages import StoredMessage
 from headwater.admin.api.payload import shown_message
@@ -55,6 +55,8 @@ class Topic(BaseModel):
 
 class Purging(Body):
     """What to remove."""
+
+    model_config = example(filter="home/old/#")
 
     filter: str = Field(examples=["home/old/#"])
 
