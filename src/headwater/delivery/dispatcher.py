@@ -12,7 +12,7 @@ of a batch that nobody waits for while an earlier group may still be on its way 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -407,7 +407,11 @@ class Dispatcher:
 
     def all_rows(self) -> list[SubscriptionRow]:
         """Every durable subscription, by id."""
-        return [self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION)]
+        return list(self.each_row())
+
+    def each_row(self) -> Iterator[SubscriptionRow]:
+        """The same, one after another."""
+        return (self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION))
 
     def info(self, row: SubscriptionRow) -> SubscriptionInfo:
         """A subscription as users see it."""

@@ -313,7 +313,7 @@ class Subscriber:
         first = batch.first_offset
         offsets = [first + place for place in places]
         position = first + ahead.places[0] if ahead.places else batch.last_offset + 1
-        self._supply.count_down(stream, len(offsets), offsets[-1])
+        self._supply.count_down(stream, offsets)
         wanted = self._machine.wanted(stream, offsets)
         if wanted is not offsets and len(wanted) != len(offsets):
             places = [offset - first for offset in wanted]
@@ -688,7 +688,7 @@ class Subscriber:
             return Resting(
                 {stream: machine.floor(stream) for stream in self._supply.streams},
                 machine.acked,
-                machine.in_flight + machine.retrying,
+                machine.failed,
                 machine.copies,
                 self._dead,
             )
