@@ -191,6 +191,8 @@ def test_a_reader_looks_and_changes_nothing(guest: Page) -> None:
     expect(guest.get_by_role("button", name="New subscription")).to_be_disabled()
     go(guest, "Clients")
     expect(guest.get_by_role("button", name="New client")).to_be_disabled()
+    see(guest.get_by_text("for those whose token has the role admin"))
+    assert guest.get_by_text("ann", exact=True).count() == 0
     go(guest, "Topics")
     expect(guest.get_by_role("button", name="Publish")).to_be_disabled()
 

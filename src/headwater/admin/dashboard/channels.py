@@ -8,7 +8,7 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import shown
-from headwater.admin.dashboard.dialogs import confirm, detail, form, show_once, submit
+from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, show_once, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
 from headwater.admin.dashboard.messages import show_facts
@@ -97,13 +97,13 @@ class Channels:
         one = self._found.get(str(row["id"]))
         if one is None:
             return
-        left = f" {shown.many(one.lag, 'message')} not delivered yet." if one.lag else ""
-        if not await confirm(f"Remove channel {shown.plain(one.name)}?{left}", "Remove"):
-            return
 
-        async def doing(admin: Admin) -> str:
-            await admin.channels.remove(one.id, force=True)
-            return f"{shown.plain(one.name)} is removed."
+        async def doing(admin: Admin) -> str | None:
+            async def remove(force: bool) -> str:
+                await admin.channels.remove(one.id, force=force)
+                return f"{shown.plain(one.name)} is removed."
+
+            return await confirm_twice(f"Remove channel {shown.plain(one.name)}?", "Remove", remove)
 
         await self._frame.do("operator", doing, self.update)
 

@@ -24,7 +24,7 @@ ROLE_CHOICES = {
     "operator": "operator: may publish and look after what is there",
     "admin": "admin: may do everything",
 }
-ADVICE = "Changing clients, rules and tokens takes a token of role admin."
+ADVICE = "Clients, rules and tokens are for those whose token has the role admin."
 
 
 def build(frame: Frame) -> None:
@@ -42,12 +42,13 @@ class Clients:
             rule = ui.button("New rule", icon="rule", on_click=self._new_rule).props("outline no-caps")
             frame.needs("admin", add, rule)
         if not frame.may("admin"):
-            ui.label(ADVICE).classes("hw-note")
+            with panel():
+                Empty("lock", ADVICE).show(True)
+            return
         self._build_listings()
         frame.every(2.0, self.update)
 
     def _build_listings(self) -> None:
-        may = self._frame.may("admin")
         with panel("Clients"):
             self._clients = Listing(
                 [
@@ -60,10 +61,9 @@ class Clients:
                 Empty("key", "No clients yet.", "headwater clients add sensor-7"),
                 label="Clients",
             )
-            if may:
-                self._clients.buttons(
-                    CLIENT_BUTTONS, rotate=self._rotate, token=self._new_token, remove=self._remove_client
-                )
+            self._clients.buttons(
+                CLIENT_BUTTONS, rotate=self._rotate, token=self._new_token, remove=self._remove_client
+            )
         with panel("Rules"):
             self._rules = Listing(
                 [
@@ -78,8 +78,7 @@ class Clients:
                 label="Rules",
             )
             self._rules.cell("what", BADGE)
-            if may:
-                self._rules.buttons(REMOVE_BUTTON, remove=self._remove_rule)
+            self._rules.buttons(REMOVE_BUTTON, remove=self._remove_rule)
         with panel("Tokens"):
             self._tokens = Listing(
                 [
@@ -93,11 +92,11 @@ class Clients:
                 Empty("vpn_key", "No tokens yet.", "headwater tokens add sensor-7 --role reader"),
                 label="Tokens",
             )
-            if may:
-                self._tokens.buttons(REMOVE_BUTTON, remove=self._remove_token)
+            self._tokens.buttons(REMOVE_BUTTON, remove=self._remove_token)
 
     async def update(self) -> None:
         """Show them as they are now."""
+        (await self._frame.visit.look()).check("admin")
         admin = self._frame.admin
         clients: list[Client] = await admin.clients.list()
         self._clients.show(

@@ -9,6 +9,7 @@ from nicegui import ui
 
 from headwater.admin.dashboard import shown
 from headwater.admin.dashboard.frame import say
+from headwater.errors import Conflict
 
 BUTTONS = "hw-dialog-buttons"
 
@@ -60,6 +61,18 @@ async def confirm(question: str, verb: str) -> bool:
     answer = await dialog
     dialog.delete()
     return bool(answer)
+
+
+async def confirm_twice(question: str, verb: str, doing: Callable[[bool], Awaitable[str]]) -> str | None:
+    """Ask, and do it; where that is refused as something is in use, ask again with the reason, and do it by force."""
+    if not await confirm(question, verb):
+        return None
+    try:
+        return await doing(False)
+    except Conflict as error:
+        if not await confirm(str(error.args[0]), f"{verb} anyway"):
+            return None
+        return await doing(True)
 
 
 def show_once(title: str, secret: str) -> None:

@@ -13,9 +13,8 @@ from headwater.admin.dashboard.messages import show_facts
 from headwater.wire.administration import SessionInfo
 
 SHOWN = 200
-BUTTONS = row_button("disconnect", "'link_off'", "'Disconnect'", disabled="!props.row.is_here") + row_button(
-    "end", "'delete'", "'End session'", color="negative"
-)
+DISCONNECT = row_button("disconnect", "'link_off'", "'Disconnect'", disabled="!props.row.is_here")
+END = row_button("end", "'delete'", "'End session'", color="negative")
 
 
 def build(frame: Frame) -> None:
@@ -54,7 +53,8 @@ class Sessions:
             self._listing.cell("id", OPENER)
             self._listing.cell("state", BADGE)
             if frame.may("operator"):
-                self._listing.buttons(BUTTONS, disconnect=self._disconnect, end=self._end)
+                buttons = DISCONNECT + END if frame.may("admin") else DISCONNECT
+                self._listing.buttons(buttons, disconnect=self._disconnect, end=self._end)
         frame.every(1.0, self.update)
 
     async def update(self) -> None:
@@ -86,7 +86,7 @@ class Sessions:
             await admin.sessions.end(str(row["id"]))
             return "Ended."
 
-        await self._frame.do("operator", doing, self.update)
+        await self._frame.do("admin", doing, self.update)
 
     def _open(self, row: Row) -> None:
         one = self._found.get(str(row["id"]))

@@ -8,7 +8,7 @@ from nicegui import ui
 
 from headwater.admin.client import Admin, Start
 from headwater.admin.dashboard import shown
-from headwater.admin.dashboard.dialogs import confirm, detail, form, submit
+from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, Row, column
 from headwater.admin.dashboard.messages import show_facts
@@ -200,13 +200,14 @@ class _Shown:
 
     async def _delete(self) -> None:
         question = f"Delete {shown.plain(self._id)}, its place and its dead letters? This cannot be taken back."
-        if not await confirm(question, "Delete"):
-            return
 
-        async def doing(admin: Admin) -> str:
-            await admin.subscriptions.delete(self._id, force=True)
-            self._dialog.close()
-            return f"{shown.plain(self._id)} is deleted."
+        async def doing(admin: Admin) -> str | None:
+            async def delete(force: bool) -> str:
+                await admin.subscriptions.delete(self._id, force=force)
+                self._dialog.close()
+                return f"{shown.plain(self._id)} is deleted."
+
+            return await confirm_twice(question, "Delete", delete)
 
         await self._frame.do("operator", doing)
 
