@@ -143,7 +143,8 @@ def test_a_stranger_gets_no_websocket_and_no_page_that_is_not_there(house: House
         connect_socket(socket)
     polling = httpx.get(house.http + "/_nicegui_ws/socket.io/?EIO=4&transport=polling")
     assert polling.status_code == 401
-    assert httpx.get(house.http + "/secrets").status_code == 404
+    missing = httpx.get(house.http + "/secrets")
+    assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
 
 
 def test_a_host_that_pretends_to_be_a_path_opens_nothing(house: House) -> None:

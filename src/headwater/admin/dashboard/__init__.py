@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 from nicegui import core, ui
 from starlette.requests import Request
+from starlette.routing import Mount
 
 from headwater import __version__
 from headwater.admin.api.growth import Growth
@@ -28,7 +29,7 @@ from headwater.admin.dashboard import (
     subscriptions,
     topics,
 )
-from headwater.admin.dashboard.door import Door
+from headwater.admin.dashboard.door import Door, Rooms
 from headwater.admin.dashboard.frame import DARK_COOKIE, Frame
 from headwater.admin.dashboard.sampler import Sampler
 from headwater.admin.dashboard.visits import Visits
@@ -93,4 +94,6 @@ def mount(app: FastAPI, admin: Admin, gate: Gate, growth: Growth) -> None:
         tailwind=False,
         show_welcome_message=False,
     )
-    nicegui.app.add_middleware(Door, gate=gate, visits=visits, pages=tuple(contents))
+    # NiceGUI takes every path that is left; it is to have its own, behind a door.
+    assert isinstance(app.router.routes[-1], Mount)
+    app.router.routes[-1] = Rooms(Door(nicegui.app, gate, visits), contents)

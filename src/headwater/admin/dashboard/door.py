@@ -8,13 +8,16 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Collection
 from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headwater.admin.api.problem import of_error
 from headwater.admin.dashboard.visits import IDLE_US_MAX, Visits
 from headwater.admin.gate import Gate
 from headwater.clock import SECOND_US
@@ -40,14 +43,28 @@ HEADERS = {
 }
 
 
+class Rooms(Mount):
+    """Where the dashboard is, among what else the port serves: at its pages, and at what they need."""
+
+    def __init__(self, app: ASGIApp, pages: Collection[str]) -> None:
+        super().__init__("/", app)
+        self._paths = {*pages, LOGIN, LOGOUT}
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether a request is for the dashboard; what is not stays with the API, whose errors it then gets."""
+        path = scope.get("path", "")
+        if path in self._paths or path.startswith((SOCKET, *ASSETS)):
+            return super().matches(scope)
+        return Match.NONE, {}
+
+
 class Door:
     """Stands before the dashboard."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, visits: Visits, pages: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, gate: Gate, visits: Visits) -> None:
         self._app = app
         self._gate = gate
         self._visits = visits
-        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let in, turn away, or ask who it is."""
@@ -59,7 +76,7 @@ class Door:
         try:
             answer = await self._answer(connection, scope, receive)
         except HeadwaterError as error:
-            answer = PlainTextResponse(str(error), error.code)
+            answer = of_error(error)
         if answer is None:
             await self._app(scope, receive, send if is_socket else _guarded(send))
         elif is_socket:
@@ -80,8 +97,6 @@ class Door:
             return await self._log_in(Request(scope, receive))
         if path == LOGOUT and method == "POST":
             return self._log_out(connection)
-        if not is_talk and path not in self._pages:
-            return PlainTextResponse("there is no such page; the dashboard begins at /", 404)
         try:
             scope.setdefault("state", {})["visit"] = await self._visits.find(connection, self._key(connection))
         except HeadwaterError as error:
