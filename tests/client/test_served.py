@@ -527,6 +527,12 @@ def test_batches_of_a_stretch_come_as_they_were_sent(bus: Bus) -> None:
         assert sum(counts) == 150
 
 
+def test_a_stretch_ends_before_what_matches_in_its_last_batch(bus: Bus) -> None:
+    bus.publish_many([("home/often", b"1"), ("home/rare", b"2")])
+    assert list(bus.replay("home/rare", after={"home": 0}, upto={"home": 1})) == []
+    assert [message.offset for message in bus.replay("home/rare", upto={"home": 2})] == [2]
+
+
 def test_a_reader_with_a_place_of_its_own_shows_it_as_a_subscription(bus: Bus) -> None:
     bus.publish_many([("home/a", b"x")] * 10 + [("office/a", b"x")] * 5)
     bus.show_progress("#", "job", {"home": 4, "office": 1})

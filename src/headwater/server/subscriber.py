@@ -175,6 +175,8 @@ class Subscriber(Actor):
     def _send_some(self, batch: Batch, places: Sequence[int] | None) -> None:
         """As much of a batch as there is credit for; the rest waits for more."""
         there = range(batch.header.count) if places is None else places
+        if not there:
+            return  # what matches in it comes after the end of what was asked for
         room = min(self._credit_messages, batch.body.fitting(there, self._credit_bytes))
         if len(there) > room:
             places, self._rest = there[:room], (batch, there[room:])
