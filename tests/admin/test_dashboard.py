@@ -431,11 +431,13 @@ def test_the_keyboard_alone_publishes(house: House, page: Page) -> None:
     see(page.get_by_role("treeitem", name="keys"))
     page.locator('[role=treeitem][tabindex="0"]').focus()
     page.keyboard.press("End")
+    expect(page.get_by_role("treeitem").last).to_be_focused(timeout=PATIENCE_MS)
     page.keyboard.press("Home")
+    expect(page.get_by_role("treeitem").first).to_be_focused(timeout=PATIENCE_MS)
     for _ in range(20):
-        if "keys" in str(page.evaluate("document.activeElement.innerText")):
-            break
         page.keyboard.press("ArrowDown")
+        if "keys" in page.locator("[role=treeitem]:focus").inner_text():
+            break
     page.keyboard.press("ArrowRight")
     see(page.get_by_role("treeitem", name="a", exact=False).and_(page.locator('[aria-level="2"]')))
     page.keyboard.press("ArrowDown")

@@ -59,6 +59,8 @@ async def confirm(question: str, verb: str) -> bool:
             ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps autofocus")
             ui.button(verb, on_click=lambda: dialog.submit(True)).props("unelevated no-caps color=negative")
     answer = await dialog
+    if dialog.client.is_deleted:
+        return False  # whoever was asked is gone
     dialog.delete()
     return bool(answer)
 

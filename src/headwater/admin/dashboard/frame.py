@@ -194,8 +194,7 @@ async def _leave() -> None:
     client = ui.context.client
     client.run_javascript(f"location.assign('{LOGIN}?next=' + encodeURIComponent(location.pathname + location.search))")
     await asyncio.sleep(LEAVE_S)
-    if not client.is_deleted:
-        client.delete()
+    client.remove_all_elements()
 
 
 def _nav_link(path: str, label: str, icon: str) -> ui.element:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from nicegui import ui
+from nicegui.events import GenericEventArguments
 
 from headwater.admin.dashboard import shown
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
@@ -36,7 +37,7 @@ class Topics:
             with panel().classes("hw-tree-panel"):
                 self._search = ui.input(placeholder="Find: home/kit… or home/#", on_change=self._find)
                 self._search.props('outlined dense clearable debounce=250 aria-label="Find a topic, or type a filter"')
-                self._search.on("keydown.enter", self._go)
+                self._search.on("keydown.enter", self._go, js_handler="(event) => emit(event.target.value)")
                 self._view = TreeView(self._on)
                 self._empty = Empty("account_tree", "Nothing was published yet.", FIRST)
             self._detail = ui.element("div").classes("hw-detail")
@@ -66,9 +67,9 @@ class Topics:
             say(str(error.args[0]), "negative")
         self._show_tree()
 
-    async def _go(self) -> None:
+    def _go(self, event: GenericEventArguments) -> None:
         """A filter, or a topic by its whole name, is shown with its messages."""
-        text = (self._search.value or "").strip()
+        text = str(event.args).strip()
         if text:
             self._select(text)
 
@@ -133,11 +134,17 @@ class _Detail:
                         frame.every(REFRESH_S, self._show_retained)
                     Messages(frame, wanted)
                 if below is not None:
-                    with ui.tab_panel(below):
-                        Messages(frame, f"{topic}/#")
+                    with ui.tab_panel(below) as place:
+                        tabs.on_value_change(lambda event: self._show_below(event.value, place))
                 with ui.tab_panel(publish):
                     PublishForm(frame, "" if is_filter else topic)
         self._kept: bytes | None = None
+
+    def _show_below(self, tab: str, place: ui.tab_panel) -> None:
+        """Once somebody wants to see it."""
+        if tab == "below" and not list(place):
+            with place:
+                Messages(self._frame, f"{self._topic}/#")
 
     async def _show_retained(self) -> None:
         found: list[Envelope] = await self._frame.admin.bus.retained(self._topic)

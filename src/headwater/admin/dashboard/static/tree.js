@@ -51,13 +51,17 @@ export default {
         if (!item.leaf && !item.open) this.$emit("toggle", item.path);
       }
     },
-    go(index) {
+    go(index, tries = 5) {
       if (index < 0 || index >= this.shown.length) return;
       this.at = index;
-      const row = () => this.$el.querySelector(`[data-at="${index}"]`);
-      if (row()) return row().focus();
-      this.$refs.scroll.scrollTo(index);
-      setTimeout(() => this.at === index && this.isFree() && row()?.focus(), 50);
+      const row = this.$el.querySelector(`[data-at="${index}"]`);
+      if (row) row.focus();
+      else this.$refs.scroll.scrollTo(index);
+      // A row that comes into sight, or is drawn anew, is there a moment later.
+      if (tries) setTimeout(() => this.at === index && this.isFree() && this.isElsewhere(index) && this.go(index, tries - 1), 40);
+    },
+    isElsewhere(index) {
+      return document.activeElement?.dataset?.at !== String(index);
     },
     isFree() {
       // Whoever went on to something else meanwhile is not called back.
