@@ -83,6 +83,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "Extents.moments_us": st.lists(st.integers(0, request.TIME_US_MAX), max_size=3).map(tuple),
     "Delay.headers": st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
     "DeadLetters.offset": st.none() | PLACE,
+    "DeadLetters.after": st.none() | st.tuples(TEXT, U64),
     "Redrive.offsets": st.none() | st.lists(PLACE, max_size=4).map(tuple),
     "Mend.letters": st.lists(LETTER, max_size=2).map(tuple),
     "DropDeadLetters.offsets": st.none() | st.lists(PLACE, max_size=4).map(tuple),

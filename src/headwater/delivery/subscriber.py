@@ -145,6 +145,14 @@ class Subscriber:
                 self._machine.detach(consumer)
         self.wake()
 
+    def give_back(self, consumer: object) -> None:
+        """A consumer hands back all that it holds, and stays; no attempt is counted."""
+        with self._lock:
+            if consumer in self._machine.consumers:
+                self._machine.detach(consumer)
+                self._machine.attach(consumer)
+                self._arm()
+
     def end(self) -> None:
         """The subscription is gone or the bus closes: whoever waits is told."""
         with self._lock:

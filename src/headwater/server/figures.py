@@ -18,6 +18,7 @@ from headwater.delivery import delays
 from headwater.server.breath import Breath
 from headwater.server.lags import Lags
 from headwater.server.pulse import Pulse
+from headwater.server.session import Session
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber
 from headwater.store import state as rows
 from headwater.topics.root import SYS, Root
@@ -26,7 +27,6 @@ from headwater.wire.administration import Figures, Histogram, RootFigures, SlowC
 
 if TYPE_CHECKING:
     from headwater.server.listener import Listener
-    from headwater.server.session import Session
     from headwater.server.sessions import Sessions
 
 FRESH_US = SECOND_US // 2
@@ -147,7 +147,7 @@ class Collector:
             session = connection.session
             waiting = connection.waiting_bytes
             waiting_bytes += waiting
-            if session is None:
+            if not isinstance(session, Session):
                 continue
             dropped = 0
             for subscriber in tuple(session.subscribers.values()):
