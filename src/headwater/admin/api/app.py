@@ -28,6 +28,7 @@ from headwater.admin.api import (
 from headwater.admin.api.following import Followers
 from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
+from headwater.admin.dashboard import mount
 from headwater.admin.gate import Gate
 from headwater.admin.guard import Guard
 from headwater.admin.settings import Outside
@@ -94,6 +95,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     for noun in NOUNS:
         app.include_router(noun.router)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it
+    mount(app, admin, app.state.gate, app.state.growth)
     return app
 
 
