@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
-from starlette.routing import Match
+from starlette.routing import Match, Route
 
 from headwater import __version__
 from headwater.admin.api import (
@@ -105,8 +105,9 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
 
 async def _elsewhere(request: Request) -> None:
     """What is no route of the API is a problem, whatever else is mounted on the application."""
-    found = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
-    allowed = sorted({method for route in found for method in getattr(route, "methods", None) or ()})
+    routes = (route for noun in NOUNS for route in noun.router.routes if isinstance(route, Route))
+    found = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
+    allowed = sorted({method for route in found for method in route.methods or ()})
     if allowed:
         raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
     raise HTTPException(404)
