@@ -75,6 +75,8 @@ class Inside(NamedTuple):
     clock: Clock
     events: Events
     audit: Audit
+    archived: Callable[[], dict[str, dict[str, int] | None]]
+    """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
 
 
 class Bus:
@@ -800,11 +802,6 @@ class Bus:
                 )
         self._roots.commit.run(lambda: marks.leave(self._files, self.folder, lake, dict(archived)))
 
-    def archived(self) -> dict[str, dict[str, int] | None]:
-        """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
-        self._check_open()
-        return marks.found(self._files, self.folder)
-
     @property
     def inside(self) -> Inside:
         """What a server stands on."""
@@ -817,6 +814,7 @@ class Bus:
             self._clock,
             self._events,
             self._audit,
+            lambda: marks.found(self._files, self.folder),
         )
 
     @property

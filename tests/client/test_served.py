@@ -56,7 +56,6 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "clients",
         "acl",
         "channels",
-        "archived",
         "tokens",  # over the wire they are of headwater.admin
         "durables",  # the same, as its `subscriptions`
         "config",

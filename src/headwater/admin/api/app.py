@@ -29,6 +29,7 @@ from headwater.admin.api import (
 from headwater.admin.api.following import Followers
 from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
+from headwater.admin.dashboard import mount
 from headwater.admin.gate import Gate
 from headwater.admin.guard import Guard
 from headwater.admin.settings import Outside
@@ -100,6 +101,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     for path in OURS:
         app.add_api_route(path, _elsewhere, methods=list(METHODS), include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it
+    mount(app, admin, app.state.gate, app.state.growth)
     return app
 
 
