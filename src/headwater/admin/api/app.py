@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
+from starlette.routing import Match, Route
 
 from headwater import __version__
 from headwater.admin.api import (
@@ -48,6 +49,9 @@ NOUNS = (
     figures,
     health,
 )
+OURS = ("/v1/{rest:path}", "/healthz", "/readyz", "/metrics")
+"""Where the API answers, even if it has nothing there."""
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 DESCRIPTION = """
 Look after a Headwater broker, publish to it, and read it.
 
@@ -94,9 +98,21 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     app.add_middleware(Guard, gate=app.state.gate, outside=outside)
     for noun in NOUNS:
         app.include_router(noun.router)
+    for path in OURS:
+        app.add_api_route(path, _elsewhere, methods=list(METHODS), include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it
     mount(app, admin, app.state.gate, app.state.growth)
     return app
+
+
+async def _elsewhere(request: Request) -> None:
+    """What is no route of the API is a problem, whatever else is mounted on the application."""
+    routes = (route for noun in NOUNS for route in noun.router.routes if isinstance(route, Route))
+    found = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
+    allowed = sorted({method for route in found for method in route.methods or ()})
+    if allowed:
+        raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
+    raise HTTPException(404)
 
 
 def _described(app: FastAPI) -> dict[str, Any]:

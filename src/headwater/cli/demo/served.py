@@ -25,9 +25,12 @@ LIMIT_S = 60.0
 class Served:
     """A `headwater serve` process, on a port that stays when it is started again."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, with_http: bool = False) -> None:
         self._folder = folder
         self._port = 0
+        self._with_http = with_http
+        self.http_url = ""
+        """Of the API and the dashboard."""
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -39,12 +42,18 @@ class Served:
         """Have it listen."""
         command = [sys.executable, "-m", "headwater", "serve", "--data", self._folder, "--port", str(self._port)]
         self.process = subprocess.Popen(  # noqa: S603  (our own module)
-            [*command, "--no-http", "--log-level", "error"], stdout=subprocess.PIPE, text=True
+            [*command, *(("--http-port", "0") if self._with_http else ("--no-http",)), "--log-level", "error"],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if "headwater://" in line:
-                self._port = int(line.rpartition(":")[2].split()[0].strip("/\x1b[0m"))
+            where = line.split()[-1]
+            if where.startswith("headwater://"):
+                self._port = int(where.rpartition(":")[2])
+            elif where.startswith("http"):
+                self.http_url = where
+            if where.startswith("http" if self._with_http else "headwater://"):
                 return
         raise Closed("the demo's server did not start")
 

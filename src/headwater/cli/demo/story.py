@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,7 @@ import headwater
 from headwater import Bus, Closed
 from headwater.cli.demo.house import ROOMS, House, Watcher
 from headwater.cli.demo.lake import archive_and_ask
+from headwater.cli.demo.looked_after import look_after
 from headwater.cli.demo.served import serve
 from headwater.cli.demo.stage import Stage, meter
 from headwater.cli.demo.thermostat import (
@@ -48,6 +50,8 @@ def tell(folder: str, fast: bool, with_spark: bool, picture: str | None) -> bool
         _place(stage, bus)
         _follow(stage, bus, 2000 if fast else 20_000)
     serve(stage, folder, 60 if fast else 400)
+    if find_spec("fastapi") is not None:
+        look_after(stage, folder, 60 if fast else 300)
     with headwater.open(folder) as bus:
         _look_round(stage, bus)
         if with_spark:
