@@ -79,7 +79,7 @@ def browser() -> Iterator[Browser]:
 
 def context(browser: Browser, house: House) -> BrowserContext:
     """A browser of its own; what its pages run that they should not is caught, and nothing leaves this machine."""
-    found = browser.new_context(base_url=house.http, viewport=WIDE)
+    found = browser.new_context(base_url=house.http, viewport=WIDE, reduced_motion="reduce")
     found.set_default_timeout(PATIENCE_MS)
     found.add_init_script(WATCHMAN)
     found.route(lambda url: not url.startswith((house.http, "data:")), _refuse)
