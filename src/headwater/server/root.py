@@ -19,7 +19,7 @@ from headwater.clock import Clock
 from headwater.outgoing import Desk
 from headwater.server.bell import Bell, Wakes
 from headwater.server.line import SHARES
-from headwater.store.batch import Batch
+from headwater.store.batch import QUIET, Batch
 from headwater.store.commit import Call
 from headwater.topics.root import Root
 from headwater.topics.roots import Publish, Roots
@@ -57,12 +57,16 @@ AGAIN_S = 0.002
 class Served(Publish):
     """A publish of a client, and how to answer it."""
 
-    __slots__ = ("connection", "entry", "id", "is_quiet")
+    __slots__ = ("connection", "entry", "id")
 
     entry: Entry
     connection: Line
     id: int
-    is_quiet: bool
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody waits for it."""
+        return bool(self.flags & QUIET)
 
     @property
     def share(self) -> int:
@@ -113,7 +117,8 @@ class Entry:
             Served,
             may_join=True,
         )
-        item.entry, item.connection, item.id, item.is_quiet = self, connection, id, is_quiet
+        item.entry, item.connection, item.id = self, connection, id
+        item.flags = QUIET if is_quiet else 0
         return item, body.names
 
     def commit(self, item: Served) -> None:
