@@ -233,6 +233,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tls_client_ca: str = ""
     """A PEM file; clients may, and with auth="certificate" must, show a certificate of it."""
 
+    # MQTT
+    mqtt: bool = True
+    """Whether MQTT clients are served, 3.1.1 and 5."""
+    mqtt_host: str = ""
+    """Empty: that of `host`."""
+    mqtt_port: int = 1883
+    """0: one that is free."""
+
     # HTTP: the API, metrics and the dashboard
     http: bool = True
     """Whether a process beside the server serves HTTP; it needs the extra `headwater[server]`."""

@@ -173,16 +173,25 @@ class Dispatcher:
         value = self._state.get(self._key(id))
         return None if value is None else self._decode(value)
 
-    def attach(self, options: Options, given: dict[str, object], start: Start, consumer: object) -> Subscriber:
+    def attach(
+        self,
+        options: Options,
+        given: dict[str, object],
+        start: Start,
+        consumer: object,
+        *,
+        with_retained: bool = True,
+    ) -> Subscriber:
         """Have a consumer served, the subscription made if there is none of this id; in the committing role.
 
-        `given` are the options that the caller stated; the others are as stored, or the defaults.
+        `given` are the options that the caller stated; the others are as stored, or the defaults. A new subscription
+        that starts with the latest gets the retained messages first, unless it is not to.
         """
         with self._lock:
             row = self.row(options.id)
             if row is None:
                 options.check(self._config)
-                row = self._create(options, start)
+                row = self._create(options, start, with_retained)
             else:
                 row = self._reopen(row, options.filter, given)
             subscriber = self._served.get(options.id)
@@ -194,7 +203,7 @@ class Dispatcher:
             self._note_use(subscriber)
             return subscriber
 
-    def _create(self, options: Options, start: Start) -> SubscriptionRow:
+    def _create(self, options: Options, start: Start, with_retained: bool) -> SubscriptionRow:
         if self._count >= self._config.subscriptions_max:
             raise QuotaExceeded(
                 f"there are {self._count} durable subscriptions, and subscriptions_max is "
@@ -206,7 +215,7 @@ class Dispatcher:
         changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
-        if start == "latest":
+        if start == "latest" and with_retained:
             changed.update(self._retained_copies(number, options.filter))
         self._commit.write(changed)
         self._last_number = number

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.clock import Clock
 from headwater.outgoing import Desk
@@ -61,7 +61,8 @@ class Served(Publish):
 
     entry: Entry
     connection: Line
-    id: int
+    id: Any
+    """What its connection answers it by."""
 
     @property
     def is_quiet(self) -> bool:
@@ -105,7 +106,7 @@ class Entry:
         self._on_empty: list[Callable[[], None]] = []
         self._in_flight = 0
 
-    def check(self, connection: Line, id: int, publish: PublishFrame, is_quiet: bool) -> tuple[Served, tuple[str, ...]]:
+    def check(self, connection: Line, id: Any, publish: PublishFrame, flags: int) -> tuple[Served, tuple[str, ...]]:
         """A publish ready to be committed, and its topics; raises what is wrong with it."""
         item, body = self._desk.body(
             publish.root,
@@ -118,7 +119,7 @@ class Entry:
             may_join=True,
         )
         item.entry, item.connection, item.id = self, connection, id
-        item.flags = QUIET if is_quiet else 0
+        item.flags = flags
         return item, body.names
 
     def commit(self, item: Served) -> None:

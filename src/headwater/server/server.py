@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from headwater.bus import Bus
 from headwater.config import Serving
 from headwater.errors import Closed, Malformed
+from headwater.mqtt.connection import MqttConnection
+from headwater.mqtt.greeting import Greeter
 from headwater.server.answers import Answers
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
@@ -44,6 +46,8 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._tls: Tls | None = open_tls(self.serving)
         self._port = 0
+        self.mqtt_port = 0
+        """Where it listens for MQTT; 0 if it does not."""
         self._is_stopping = False
 
     async def start(self) -> None:
@@ -85,6 +89,19 @@ class Server:
             self._remove_socket()
             server = await loop.create_unix_server(self._greet, serving.unix_path, backlog=BACKLOG)
             self._servers.append(server)
+
+    async def listen_mqtt(self) -> None:
+        """Serve MQTT clients, too."""
+        serving, greeter = self.serving, Greeter(self, self._executor)
+        server = await self._loop.create_server(
+            lambda: MqttConnection(self.listener, greeter),
+            serving.mqtt_host or serving.host,
+            serving.mqtt_port,
+            backlog=BACKLOG,
+            reuse_address=True,
+        )
+        self._servers.append(server)
+        self.mqtt_port = server.sockets[0].getsockname()[1]
 
     def _greet(self) -> Connection:
         return Connection(self.listener)

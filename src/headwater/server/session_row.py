@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.mqtt.wish import Wish
+
 
 class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
     """A durable subscription that a session takes from."""
@@ -14,6 +16,8 @@ class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
     filter: str
     credit_messages: int
     credit_bytes: int
+    wish: Wish | None = None
+    """Of an MQTT client."""
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,3 +27,6 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     expire_after_s: float
     subscriptions: tuple[SubscriptionOf, ...] = ()
+    """Those that go on when the session is resumed."""
+    client: str | None = None
+    """The id that an MQTT client chose; None for a native session."""

@@ -19,6 +19,8 @@ import msgspec
 from headwater.config import Serving
 from headwater.delivery.rows import RowCommit
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.mqtt.delivery import Deliveries
+from headwater.mqtt.session import MqttSession
 from headwater.server.answers import Answers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
@@ -56,11 +58,14 @@ class Sessions:
         self.wakes = wakes
         self.answers = answers
         self.slices = Slices()
+        self.deliveries = Deliveries(broker.clock)
         self.serving = serving
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
+        self._by_client: dict[tuple[str, str], Session] = {}
+        """Those of MQTT clients, by user and client id."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_closing = False
         for _, value in self._state.scan(rows.SESSION):
@@ -68,7 +73,12 @@ class Sessions:
             self._start_timer(self._add(row))
 
     def _add(self, row: SessionRow) -> Session:
-        session = self._sessions[row.id] = NativeSession(self, row)
+        session: Session
+        if row.client is None:
+            session = NativeSession(self, row)
+        else:
+            session = self._by_client[row.user, row.client] = MqttSession(self, row)
+        self._sessions[row.id] = session
         self._by_user[row.user] += 1
         return session
 
@@ -105,16 +115,29 @@ class Sessions:
             then(None, error)
 
     def _create(self, connection: Line, request: Register, then: Then) -> None:
-        if len(self._sessions) >= self.serving.sessions_max:
-            raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
-        if self._by_user[connection.user] >= self.serving.sessions_per_client_max:
-            raise QuotaExceeded(
-                f'client "{connection.user}" has {self._by_user[connection.user]} sessions, as many as '
-                "sessions_per_client_max allows; resume one, or end some with a GOODBYE"
-            )
         row = SessionRow(
             id=secrets.token_urlsafe(16), user=connection.user, expire_after_s=self._expire_after_s(request)
         )
+
+        def opened(session: Session | None, error: BaseException | None) -> None:
+            if session is None:
+                then(None, error)
+                return
+            bus = self.broker.bus.id
+            then(Registered(session=row.id, resumed=False, expire_after_s=row.expire_after_s, bus=bus), None)
+
+        self.open(row, connection, opened)
+
+    def open(self, row: SessionRow, connection: Line, then: Then) -> None:
+        """A new session for a connection; `then` gets it once it is on disk."""
+        user = connection.user
+        if len(self._sessions) >= self.serving.sessions_max:
+            raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
+        if self._by_user[user] >= self.serving.sessions_per_client_max:
+            raise QuotaExceeded(
+                f'client "{user}" has {self._by_user[user]} sessions, as many as sessions_per_client_max allows; '
+                "resume one, or end some with a GOODBYE"
+            )
         session = self._add(row)
         session.attach(connection)
 
@@ -124,14 +147,18 @@ class Sessions:
                 connection.session = None
                 then(None, error)
             else:
-                then(
-                    Registered(
-                        session=row.id, resumed=False, expire_after_s=row.expire_after_s, bus=self.broker.bus.id
-                    ),
-                    None,
-                )
+                then(session, None)
 
         self.keep(row, stored)
+
+    def of_client(self, user: str, client: str) -> Session | None:
+        """The session of an MQTT client."""
+        return self._by_client.get((user, client))
+
+    def take_up(self, session: Session, connection: Line) -> None:
+        """Have a session that is there served over this connection."""
+        self._stop_timer(session)
+        session.attach(connection)
 
     def _resume(self, connection: Line, request: Register, then: Then) -> None:
         session = self._sessions.get(request.session or "")
@@ -142,8 +169,7 @@ class Sessions:
         if request.expire_after_s is not None:
             session.row = msgspec.structs.replace(session.row, expire_after_s=self._expire_after_s(request))
             self.keep(session.row)
-        self._stop_timer(session)
-        session.attach(connection)
+        self.take_up(session, connection)
         there = tuple(
             Subscribed(number=one.number, id=one.id, filter=one.filter, kind=one.kind, existed=True)
             for one in session.row.subscriptions
@@ -216,6 +242,9 @@ class Sessions:
             self._by_user[session.row.user] -= 1
             if not self._by_user[session.row.user]:
                 del self._by_user[session.row.user]
+            client = session.row.user, session.row.client or ""
+            if self._by_client.get(client) is session:
+                del self._by_client[client]
 
     # Rights change
 

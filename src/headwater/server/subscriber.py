@@ -346,10 +346,11 @@ class DurableSubscriber(Subscriber):
 
     def _pump(self) -> None:
         self._recall()
-        if not self._may_send:
+        room = min(self._credit_messages, HAND_MAX, self.session.room)
+        if room <= 0 or not self._may_send:
             return
         try:
-            found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX), self._room_bytes)
+            found = self.durable.hand(self.ticket, room, self._room_bytes)
         except Gap as gap:
             self.notice("gap", gap)
             self.ring()
