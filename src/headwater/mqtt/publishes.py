@@ -9,12 +9,14 @@ The head is the fixed header and the topic; the tail the properties, in MQTT 5, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final
 
 from headwater.mqtt.fields import text_bytes, variable_bytes
 from headwater.mqtt.kinds import V5, Kind
 from headwater.mqtt.properties import EMPTY
 
+DUP: Final = 0x08
 FIELDS_CACHED_MAX: Final = 10_000
 FIELD_CACHED_CHARS_MAX: Final = 200
 
@@ -34,10 +36,10 @@ class Publishes:
         *,
         version: int,
         qos: int = 0,
-        retain: bool = False,
+        retain: Sequence[bool] | None = None,
         properties: Sequence[bytes] | None = None,
     ) -> None:
-        """Properties are encoded blocks, one for each message; without them, none has any."""
+        """Properties are encoded blocks, one for each message; without them, none has any. The same for retain."""
         self.qos = qos
         self.count = len(topics)
         self.longest_bytes = 0
@@ -45,30 +47,32 @@ class Publishes:
         if version == V5:
             blocks = [EMPTY] * len(payloads) if properties is None else properties
             payloads = [block + payload for block, payload in zip(blocks, payloads, strict=True)]
-        heads = self._heads(topics, payloads, bytes((Kind.PUBLISH << 4 | qos << 1 | retain,)), 2 if qos else 0)
+        heads = self._heads(topics, payloads, Kind.PUBLISH << 4 | qos << 1, retain, 2 if qos else 0)
         width = 3 if qos else 2
         pieces = [b""] * (width * self.count)
         pieces[::width] = heads
         pieces[width - 1 :: width] = payloads
         self._pieces = pieces if qos else [b"".join(pieces)]
 
-    def _heads(self, topics: Sequence[str], tails: Sequence[bytes], first: bytes, number_bytes: int) -> list[bytes]:
+    def _heads(
+        self,
+        topics: Sequence[str],
+        tails: Sequence[bytes],
+        first: int,
+        retain: Sequence[bool] | None,
+        number_bytes: int,
+    ) -> list[bytes]:
         heads: list[bytes] = []
-        starts: dict[int, bytes] = {}  # by remaining length
-        last_topic, last_bytes, head = None, 0, b""
-        for topic, tail in zip(topics, tails, strict=True):
-            if topic is not last_topic or len(tail) != last_bytes:
-                last_topic, last_bytes = topic, len(tail)
+        known: dict[tuple[str, int, bool], bytes] = {}
+        for topic, tail, is_retained in zip(topics, tails, retain or repeat(False), strict=False):
+            key = (topic, len(tail), is_retained)
+            head = known.get(key)
+            if head is None:
                 field = _topic_fields.get(topic) or _topic_field(topic)
-                length = len(field) + number_bytes + last_bytes
-                start = starts.get(length)
-                if start is None:
-                    start = starts[length] = first + variable_bytes(length)
-                head = start + field
+                length = variable_bytes(len(field) + number_bytes + len(tail))
+                head = known[key] = b"".join((bytes((first | is_retained,)), length, field))
+                self.longest_bytes = max(self.longest_bytes, len(head) + number_bytes + len(tail))
             heads.append(head)
-        if starts:
-            longest = max(starts)
-            self.longest_bytes = len(starts[longest]) + longest
         return heads
 
     @property
@@ -76,10 +80,14 @@ class Publishes:
         """The packets with QoS 0."""
         return self._pieces[0]
 
-    def numbered(self, packet_ids: Sequence[int]) -> bytes:
-        """The packets with QoS 1 or 2, under these numbers."""
+    def numbered(self, packet_ids: Sequence[int], again: Sequence[bool] | None = None) -> bytes:
+        """The packets with QoS 1 or 2, under these numbers; those that were sent before say so."""
         pieces = self._pieces.copy()
         pieces[1::3] = [number.to_bytes(2, "big") for number in packet_ids]
+        for place, is_again in enumerate(again or ()):
+            if is_again:
+                head = pieces[3 * place]
+                pieces[3 * place] = bytes((head[0] | DUP,)) + head[1:]
         return b"".join(pieces)
 
 
