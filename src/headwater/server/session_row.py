@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.mqtt.packets import Will
 from headwater.mqtt.wish import Wish
 
 
@@ -30,3 +31,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """Those that go on when the session is resumed."""
     client: str | None = None
     """The id that an MQTT client chose; None for a native session."""
+    will: Will | None = None
+    """What an MQTT client that is gone has left to be published,"""
+    will_at_us: int = 0
+    """and when."""
