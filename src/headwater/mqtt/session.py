@@ -436,7 +436,7 @@ class MqttSession(Session):
         )
         if one.kind != "live" and not is_shared:
             bus = self.sessions.broker.bus
-            self.later(lambda: bus.unsubscribe(one.id), lambda _, error: self._note(error))
+            self.later(lambda: bus.durables.expire(one.id), lambda _, error: self._note(error))
 
 
 def qos_of(flags: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from headwater.mqtt.wish import Wish
+from headwater.store import state as rows
+from headwater.store.state import State
 
 
 class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
@@ -30,3 +32,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """Those that go on when the session is resumed."""
     client: str | None = None
     """The id that an MQTT client chose; None for a native session."""
+
+
+def stored_sessions(state: State) -> list[SessionRow]:
+    """Every session, as it is stored."""
+    return [msgspec.msgpack.decode(value, type=SessionRow) for _, value in state.scan(rows.SESSION)]
