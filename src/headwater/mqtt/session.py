@@ -130,8 +130,8 @@ class MqttSession(SubscribingSession):
             if one.kind == "named":
                 self._delete_shared(one.id)
 
-    def _delete_own(self) -> None:
-        super()._delete_own()
+    def delete_own(self) -> None:
+        super().delete_own()
         inside = self.sessions.broker.bus.inside
         keys = [key for key, _ in self.sessions.rows_of(rows.SENT + self.row.id.encode() + b"\0")]
         inside.rows.write(dict.fromkeys([*keys, rows.RECEIVED + self.row.id.encode()]))

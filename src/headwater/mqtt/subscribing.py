@@ -223,7 +223,7 @@ class SubscribingSession(Session):
 
     def _delete(self, id: str) -> None:
         try:
-            self.sessions.broker.bus.unsubscribe(id)
+            self.sessions.broker.bus.durables.expire(id)
         except NotFound:
             pass
 

@@ -13,6 +13,7 @@ from headwater.access.acl import Acl
 from headwater.access.clients import Clients
 from headwater.access.name import INNER
 from headwater.access.quota import Guesses, Quota
+from headwater.access.tokens import Tokens
 from headwater.bus import Bus
 from headwater.clock import Clock
 from headwater.config import Serving
@@ -22,6 +23,7 @@ from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
     from headwater.server.line import Line
+    from headwater.server.overview import Overview
     from headwater.server.sessions import Sessions
 
 
@@ -33,6 +35,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
+    overview: Overview
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
         self.bus = bus
@@ -43,6 +46,8 @@ class Broker:
         self.clients.clients_max = serving.clients_max
         self.acl: Acl = bus.acl
         self.acl.rules_max = serving.rules_max
+        self.tokens: Tokens = bus.tokens
+        self.tokens.tokens_max = serving.tokens_max
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
@@ -100,6 +105,18 @@ class Broker:
         if self._is_open or user == INNER or filter == f"{REPLY_ROOT}/{session}":
             return True
         return self.acl.may_subscribe(user, filter)
+
+    def check_subscription(self, user: str, session: str, name: str) -> None:
+        """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and
+        administrators alone."""
+        self.check_subscribe(user, session, self.bus.durables.row(name).options.filter)
+        if self.is_of_another(user, session, name):
+            raise NotAllowed(f'"{name}" is another session\'s own subscription')
+
+    def is_of_another(self, user: str, session: str, name: str) -> bool:
+        """Whether a subscription is of another session, whose id is nobody else's business."""
+        owner = self.sessions.owner_of(name)
+        return owner is not None and owner != session and not self.is_admin(user)
 
     def check_admin(self, user: str, what: str) -> None:
         """NotAllowed (403) unless the user looks after the whole."""

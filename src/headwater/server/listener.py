@@ -59,6 +59,7 @@ class Listener:
         self.serving = serving
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._broker = broker
+        self._counts = broker.bus.inside.roots.counts
         self._connections: set[Line] = set()
         self._greeting: set[Line] = set()
         self._by_address: Counter[str] = Counter()
@@ -72,12 +73,18 @@ class Listener:
         """Those that are open."""
         return tuple(self._connections)
 
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._connections)
+
     # Coming and going
 
     def on_connection(self, connection: Line) -> None:
         """Somebody has connected."""
         peer = connection.peer
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
+        self._counts.connections += 1
         self._connections.add(connection)
         self._greeting.add(connection)
         self._by_address[connection.address] += 1
@@ -96,6 +103,7 @@ class Listener:
     def on_lost(self, connection: Line) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
+        self._counts.handshakes_failed += connection in self._greeting
         self._greeting.discard(connection)
         self._by_address[connection.address] -= 1
         if self._by_address[connection.address] <= 0:
@@ -111,6 +119,7 @@ class Listener:
 
     def on_refused(self, connection: Line, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
+        self._counts.refuse(error.code)
         log.at_will(logging.INFO, "refused", address=connection.address, user=connection.user or "-", error=str(error))
 
     # The handshake

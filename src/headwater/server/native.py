@@ -31,7 +31,7 @@ from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.batches import Range
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.request import Request
+from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Notice, Subscribe, Subscribed, decode, encode, pack_error, read_request
 
 log = Log("headwater.server")
@@ -55,6 +55,7 @@ class NativeSession(Session):
                 if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
                     connection.refuse(error)
                     return
+                self.sessions.counts.refuse(error.code)
                 connection.write(pack_error(frame.id, error))
 
     def _on_frame(self, connection: Line, frame: Frame) -> None:
@@ -117,7 +118,9 @@ class NativeSession(Session):
         if error is None:
             connection.write(pack(Kind.REPLY, id, encode(value)))
             return
-        if not isinstance(error, HeadwaterError):
+        if isinstance(error, HeadwaterError):
+            self.sessions.counts.refuse(error.code)
+        else:
             log.error("request-failed", session=self.row.id, error=repr(error))
         connection.write(pack_error(id, error))
 
@@ -190,6 +193,8 @@ class NativeSession(Session):
 
     def _on_request(self, id: int, request: Request) -> None:
         self.sessions.entry.give_places()  # what was published before this is to be before it
+        if isinstance(request, Change) and request.by is not None:
+            self.sessions.broker.check_admin(self.row.user, "speak for others")
         match request:
             case Subscribe():
                 self._on_subscribe(id, request)
@@ -198,7 +203,7 @@ class NativeSession(Session):
             case requests.Leave():
                 self._on_leave(id, request.number)
             case requests.Unsubscribe():
-                self._on_unsubscribe(id, request.id)
+                self._on_unsubscribe(id, request)
             case requests.Seek():
                 subscriber = self._durable(request.number)
                 seek = self.sessions.broker.bus.seek_subscriber
@@ -364,8 +369,8 @@ class NativeSession(Session):
             self._drop_row(subscriber.id)
         self._for_client(lambda: None, lambda value, error: self.reply(connection, id, value, error))
 
-    def _on_unsubscribe(self, id: int, name: str) -> None:
-        sessions = self.sessions
+    def _on_unsubscribe(self, id: int, request: requests.Unsubscribe) -> None:
+        sessions, name = self.sessions, request.id
         row = sessions.broker.bus.inside.dispatcher.row(name)
         if row is None:
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
@@ -377,8 +382,11 @@ class NativeSession(Session):
                 del self.subscribers[subscriber.number]
                 self._let_go(subscriber)
         self._drop_row(name)
-        bus = sessions.broker.bus
-        self._ask(id, lambda: bus.unsubscribe(name))
+        durables = sessions.broker.bus.durables
+        if sessions.owns(name):
+            self._ask(id, lambda: durables.expire(name))
+        else:
+            self._ask(id, sessions.answers.as_asked(self, request, lambda: durables.delete(name, force=True)))
 
 
 DELTA_MAX = (1 << 32) - 1

@@ -198,6 +198,8 @@ class Entry:
             item = self._done.popleft()
             by_connection.setdefault(item.connection, []).append(item)
             self._in_flight -= 1
+            if item.error is not None:
+                self._roots.counts.refuse(getattr(item.error, "code", 0))
         for connection, items in by_connection.items():
             connection.on_published(items)
         self._submit()

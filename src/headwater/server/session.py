@@ -146,6 +146,8 @@ class Session(Actor):
             self.notice(one.number, "ended", error)
             if isinstance(error, NotAllowed):
                 self._drop(one)
+            elif isinstance(error, NotFound):
+                self._drop_row(one.id)
 
     def on_lost(self, connection: Line) -> None:
         """The connection is gone; the session stays, for a while."""
@@ -192,13 +194,13 @@ class Session(Actor):
             connection.session = None
             connection.say_goodbye(Closed("the session has ended; register anew"))
         self._detach_all()
-        self.later(self._delete_own, lambda _, error: self._ended(error))
+        self.later(self.delete_own, lambda _, error: self._ended(error))
 
-    def _delete_own(self) -> None:
-        """Whatever of it is stored, also what a crash kept from being noted in the session."""
+    def delete_own(self) -> None:
+        """Whatever of it is stored, also what a crash kept from being noted in the session; in any thread."""
         for name in self.sessions.subscriptions_of(self.row.id):
             try:
-                self.sessions.broker.bus.unsubscribe(name)
+                self.sessions.broker.bus.durables.expire(name)
             except NotFound:
                 pass
 
@@ -211,8 +213,8 @@ class Session(Actor):
         """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""
         self._drop_row(one.id)
         if one.kind == "session":
-            bus = self.sessions.broker.bus
-            self.later(lambda: bus.unsubscribe(one.id), lambda _, error: self._note(error))
+            durables = self.sessions.broker.bus.durables
+            self.later(lambda: durables.expire(one.id), lambda _, error: self._note(error))
 
     def _note(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, NotFound | Closed):
@@ -267,12 +269,13 @@ class Session(Actor):
         names = self._names
         names.add(name)
 
+        def join() -> Any:
+            if fresh is None and inside.dispatcher.row(name) is None:
+                raise NotFound(f'subscription "{name}" was deleted; subscribe again to begin anew')
+            return inside.dispatcher.attach(one.options, one.given, one.start, ticket, with_retained=one.with_retained)
+
         def attach() -> Any:
-            return inside.roots.commit.run(
-                lambda: inside.dispatcher.attach(
-                    one.options, one.given, one.start, ticket, with_retained=one.with_retained
-                )
-            )
+            return inside.roots.commit.run(join)
 
         def attached(durable: Any, error: BaseException | None) -> None:
             names.discard(name)
@@ -352,6 +355,8 @@ class Session(Actor):
             del self.subscribers[subscriber.number]
             self.notice(subscriber.number, "ended", error)
             self._let_go(subscriber)
+            if subscriber.id is not None and self.sessions.broker.bus.inside.dispatcher.row(subscriber.id) is None:
+                self._drop_row(subscriber.id)
 
     # Supervision
 

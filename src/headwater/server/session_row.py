@@ -6,6 +6,8 @@ import msgspec
 
 from headwater.mqtt.packets import Will
 from headwater.mqtt.wish import Wish
+from headwater.store import state as rows
+from headwater.store.state import State
 
 
 class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
@@ -35,3 +37,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """What an MQTT client that is gone has left to be published,"""
     will_at_us: int = 0
     """and when."""
+
+
+def stored_sessions(state: State) -> list[SessionRow]:
+    """Every session, as it is stored."""
+    return [msgspec.msgpack.decode(value, type=SessionRow) for _, value in state.scan(rows.SESSION)]

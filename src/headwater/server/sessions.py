@@ -28,7 +28,7 @@ from headwater.server.line import Line
 from headwater.server.native import NativeSession
 from headwater.server.root import Entry
 from headwater.server.session import Session
-from headwater.server.session_row import SessionRow
+from headwater.server.session_row import SessionRow, stored_sessions
 from headwater.server.slices import Slices
 from headwater.store import state as rows
 from headwater.store.state import State
@@ -62,14 +62,14 @@ class Sessions:
         self.serving = serving
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
+        self.counts = inside.roots.counts
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
         self._by_client: dict[tuple[str, str], Session] = {}
         """Those of MQTT clients, by user and client id."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_closing = False
-        for _, value in self._state.scan(rows.SESSION):
-            row = msgspec.msgpack.decode(value, type=SessionRow)
+        for row in stored_sessions(self._state):
             self._start_timer(self._add(row))
 
     def _add(self, row: SessionRow) -> Session:
@@ -88,6 +88,10 @@ class Sessions:
     def all(self) -> tuple[Session, ...]:
         """Every session, connected or not."""
         return tuple(self._sessions.values())
+
+    def get(self, id: str) -> Session | None:
+        """One of them."""
+        return self._sessions.get(id)
 
     def has(self, id: str) -> bool:
         """Whether there is a session of this id."""

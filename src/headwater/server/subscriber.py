@@ -182,8 +182,8 @@ class Subscriber(Actor):
         """Send as much as there is and may be sent."""
 
     def _send_batch(self, batch: Batch, places: Sequence[int] | None, lease: int = 0) -> None:
-        self._credit_messages -= batch.header.count if places is None else len(places)
-        self._credit_bytes -= self.session.deliver_batch(self, batch, places, lease)
+        count = batch.header.count if places is None else len(places)
+        self._note_sent(count, self.session.deliver_batch(self, batch, places, lease))
 
     def _send_some(self, batch: Batch, places: Sequence[int] | None) -> None:
         """As much of a batch as there is credit for; the rest waits for more."""
@@ -198,8 +198,14 @@ class Subscriber(Actor):
         return rest
 
     def _send_messages(self, root: str, messages: Sequence[Message], lease: int = 0) -> None:
-        self._credit_messages -= len(messages)
-        self._credit_bytes -= self.session.deliver_messages(self, root, messages, lease)
+        self._note_sent(len(messages), self.session.deliver_messages(self, root, messages, lease))
+
+    def _note_sent(self, messages: int, size: int) -> None:
+        self._credit_messages -= messages
+        self._credit_bytes -= size
+        counts = self.session.sessions.counts
+        counts.messages_out += messages
+        counts.bytes_out += size
 
     def notice(self, what: str, error: BaseException | None = None, count: int = 0) -> None:
         """Tell the client something about this subscription."""
@@ -258,12 +264,23 @@ class LiveSubscriber(Subscriber):
             if places is None or places:
                 self._send_some(batch, places)
         if live.dropped != self._dropped:
-            self._dropped = live.dropped
+            self._note_drops()
             self.notice("dropped", count=self._dropped)
         if live.ended is not None:
             self.session.on_ended(self, Closed(live.ended))
 
+    def _note_drops(self) -> None:
+        dropped = self.live.dropped
+        self.session.sessions.counts.dropped += dropped - self._dropped
+        self._dropped = dropped
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were lost, as the client was too slow."""
+        return self.live.dropped
+
     def leave(self) -> Callable[[], object] | None:
+        self._note_drops()
         return self.live.close
 
 
@@ -361,7 +378,7 @@ class DurableSubscriber(Subscriber):
     def _pump(self) -> None:
         self._recall()
         room = min(self._credit_messages, HAND_MAX, self.session.room)
-        if room <= 0 or not self._may_send:
+        if not (room > 0 and self._may_send) and not self.durable.is_ended:
             return
         try:
             found = self.durable.hand(self.ticket, room, self._room_bytes)
