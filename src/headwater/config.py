@@ -246,9 +246,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mqtt: bool = True
     """Whether MQTT clients are served, 3.1.1 and 5."""
     mqtt_host: str = ""
-    """Empty: that of `host`."""
+    """Empty: that of `host`; with `tls_certificate`, loopback for the port without TLS."""
     mqtt_port: int = 1883
     """0: one that is free."""
+    mqtt_tls_port: int = 8883
+    """With `tls_certificate`: the port that speaks TLS; 0: one that is free."""
     mqtt_receive_max: int = 1024
     """Messages of QoS 1 and 2 that an MQTT client may have under way; one more ends its connection (0x93)."""
     mqtt_in_flight_max: int = 65_535
@@ -366,10 +368,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for name in ("mqtt_in_flight_max", "mqtt_keep_alive_s_max"):
             if not 1 <= getattr(self, name) < 65_536:
                 raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535")
-        if not 0 <= self.mqtt_port < 65_536:
-            raise Malformed(f"setting mqtt_port is {self.mqtt_port}; use 1 to 65535, or 0 for one that is free")
-        if not 0 <= self.http_port < 65_536:
-            raise Malformed(f"setting http_port is {self.http_port}; use 1 to 65535, or 0 for one that is free")
+        for name in ("mqtt_port", "mqtt_tls_port", "http_port"):
+            if not 0 <= getattr(self, name) < 65_536:
+                raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535, or 0 for one that is free")
 
 
 class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -76,6 +76,8 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
     spare_the_collector()
     _warn_of_plain_text(serving)
     announce(server.url)
+    if serving.mqtt:
+        await _listen_mqtt(server, announce)
     notify("READY=1")
     sidecar = Sidecar(server, loaded, announce)
     await sidecar.start()
@@ -90,6 +92,17 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
     await server.stop()
     log.info("stopped")
     return 0
+
+
+async def _listen_mqtt(server: Server, announce: Callable[[str], None]) -> None:
+    """Serve MQTT; whoever came for the rest is served though the port is taken."""
+    try:
+        await server.listen_mqtt()
+    except OSError as error:
+        advice = "end who has the port, use --mqtt-port (0: a free one), or --no-mqtt"
+        log.warning("mqtt-failed", reason=error.strerror or str(error), advice=advice)
+    for url in server.mqtt_urls:
+        announce(url)
 
 
 class Signals:

@@ -7,6 +7,7 @@ what blocks run in threads beside it.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 
 from headwater.bus import Bus
@@ -19,7 +20,7 @@ from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
-from headwater.server.exposure import check_exposure
+from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.figures import Collector
 from headwater.server.health import Health
 from headwater.server.listener import Listener
@@ -56,6 +57,9 @@ class Server:
         self._port = 0
         self.mqtt_port = 0
         """Where it listens for MQTT; 0 if it does not."""
+        self.mqtt_tls_port = 0
+        self.mqtt_urls: list[str] = []
+        self._greeter: Greeter | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
@@ -106,17 +110,32 @@ class Server:
             self._servers.append(server)
 
     async def listen_mqtt(self) -> None:
-        """Serve MQTT clients, too."""
-        serving, greeter = self.serving, Greeter(self, self._executor)
+        """Serve MQTT clients, too; where there is a certificate, on a port that speaks TLS as well."""
+        serving, tls = self.serving, self._tls
+        plain_host = serving.mqtt_host or serving.host
+        if tls is not None and not serving.mqtt_host and not is_loopback(serving.host):
+            plain_host = "127.0.0.1"  # passwords do not travel in the open, unless somebody says that they may
+        self.mqtt_port = await self._listen_mqtt(plain_host, serving.mqtt_port, None)
+        if tls is not None:
+            host = serving.mqtt_host or serving.host
+            self.mqtt_tls_port = await self._listen_mqtt(host, serving.mqtt_tls_port, tls.context)
+
+    async def _listen_mqtt(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+        greeter = self._greeter = self._greeter or Greeter(self, self._executor)
         server = await self._loop.create_server(
             lambda: MqttConnection(self.listener, greeter),
-            serving.mqtt_host or serving.host,
-            serving.mqtt_port,
+            host,
+            port,
+            ssl=context,
+            ssl_handshake_timeout=self.serving.handshake_s if context is not None else None,
             backlog=BACKLOG,
             reuse_address=True,
         )
         self._servers.append(server)
-        self.mqtt_port = server.sockets[0].getsockname()[1]
+        found: int = server.sockets[0].getsockname()[1]
+        scheme = "mqtt" if context is None else "mqtts"
+        self.mqtt_urls.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{found}")
+        return found
 
     def _greet(self) -> Connection:
         return Connection(self.listener)
