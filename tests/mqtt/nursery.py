@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
-import headwater.cli.serve
-import headwater.server.process
-import rocksdict  # noqa: F401  # loaded here, for all of them
 from headwater.cli import main
+
+for name in ("rocksdict", "headwater.cli.serve", "headwater.server.process"):
+    import_module(name)
 
 while line := sys.stdin.readline():
     child = os.fork()
     if not child:
         sys.argv = ["headwater", *line.rstrip("\n").split("\t")]
-        print(os.getpid(), flush=True)
+        sys.stdout.write(f"{os.getpid()}\n")
+        sys.stdout.flush()
         main()
         os._exit(0)
     os.waitpid(child, 0)  # a folder belongs to one process: this one has to be gone before the next

@@ -181,6 +181,8 @@ class SubscribingSession(Session):
             ack_timeout_s=0,
             max_attempts=0,
             on_gap="skip",
+            # Sessions delete what they share; this is for what a crash keeps them from.
+            expire_after_s=2 * self.sessions.serving.session_expire_after_s_max if one.kind == "named" else None,
         )
         fresh = Fresh(options, {}, "latest", with_retained)
         self._attach_durable(one.number, one.kind, one.id, one.filter, CREDIT, lambda _, error: then(error), fresh)

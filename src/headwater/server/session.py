@@ -102,6 +102,11 @@ class Session(Actor):
         """How many more messages of durable subscriptions its client takes, whatever the credit of each."""
         return ROOM_MAX
 
+    @property
+    def share_max(self) -> int:
+        """How many messages it takes at once of a subscription that others take from, too."""
+        return ROOM_MAX
+
     # Connections come and go
 
     def attach(self, connection: Line) -> None:
@@ -143,7 +148,8 @@ class Session(Actor):
     ) -> None:
         numbers.discard(one.number)
         if subscriber is None and error is not None:
-            self.notice(one.number, "ended", error)
+            if numbers is self._numbers:  # else it was for a connection that is gone
+                self.notice(one.number, "ended", error)
             if isinstance(error, NotAllowed):
                 self._drop(one)
             elif isinstance(error, NotFound):

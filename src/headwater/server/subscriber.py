@@ -378,6 +378,8 @@ class DurableSubscriber(Subscriber):
     def _pump(self) -> None:
         self._recall()
         room = min(self._credit_messages, HAND_MAX, self.session.room)
+        if self.durable.consumers > 1:
+            room = min(room, self.session.share_max)
         if not (room > 0 and self._may_send) and not self.durable.is_ended:
             return
         try:
