@@ -14,7 +14,7 @@ from headwater.errors import HeadwaterError, Malformed, NotAllowed, QuotaExceede
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import acks_bytes, encode
 from headwater.mqtt.kinds import V4, V5
-from headwater.mqtt.packets import Ack, Connack, Connect, Disconnect, Packet, Received
+from headwater.mqtt.packets import Ack, Auth, Connack, Connect, Disconnect, Packet, Received
 from headwater.mqtt.properties import Properties
 from headwater.mqtt.publishing import Numbers
 from headwater.mqtt.reader import PacketReader
@@ -24,13 +24,12 @@ from headwater.mqtt.window import NUMBER_MAX
 from headwater.server.line import Line
 
 if TYPE_CHECKING:
+    from headwater.mqtt.authentication import Authentication, Proven
     from headwater.mqtt.greeting import Greeter
     from headwater.mqtt.packets import Will
     from headwater.server.listener import Listener
     from headwater.server.root import Served
 
-ALIASES_MAX = 16
-"""Topics that a client may name by a number."""
 PATIENCE = 1.5
 """Times its keep alive that a client may be silent."""
 
@@ -45,8 +44,11 @@ class MqttConnection(Line):
         "_packet_s",
         "_reader",
         "alias_max",
+        "authentication",
         "bytes_max",
+        "is_tunnelled",
         "keep_alive_s",
+        "on_proven",
         "receive_max",
         "will",
     )
@@ -60,11 +62,17 @@ class MqttConnection(Line):
         self._is_greeting = False
         self._packet_s = 0.0
         """When a packet last ended, or one began."""
+        self.is_tunnelled = False
+        """Whether it came over a WebSocket: whoever it is, it is not the process at the other end of the line."""
+        self.authentication: Authentication | None = None
+        """Of a client that proves who it is in more than one packet."""
+        self.on_proven: Proven | None = None
+        """What is to be done once it has, at the beginning."""
         self.keep_alive_s = 0.0
         self.receive_max = NUMBER_MAX
         self.bytes_max = 0
         """The longest packet that the client takes; 0: any."""
-        self.alias_max = ALIASES_MAX
+        self.alias_max = listener.serving.mqtt_aliases_max
         self.will: Will | None = None
         """What is published if the client goes without taking leave."""
 
@@ -92,7 +100,9 @@ class MqttConnection(Line):
     def _take(self, packets: list[Received]) -> None:
         if not packets:
             return
-        if self._is_greeting:
+        if self._is_greeting and self.authentication is not None and self.authentication.waits:
+            self._take_proof(packets)
+        elif self._is_greeting:
             self._early += packets
         elif self.session is not None:
             self.session.tell(packets)
@@ -103,6 +113,23 @@ class MqttConnection(Line):
             self._is_greeting = True
             self.hold()
             self._greeter.greet(self, first)
+
+    def _take_proof(self, packets: list[Received]) -> None:
+        assert self.authentication is not None
+        assert self.on_proven is not None
+        match packets:
+            case [Auth() as packet]:
+                self.authentication.finish(packet, self.on_proven)
+            case [Disconnect(), *_]:
+                self.close()
+            case _:
+                raise violation("a client that is asked for a proof sends an AUTH, and nothing else before its CONNACK")
+
+    def on_auth(self, packet: Auth) -> None:
+        """The client of a session wants to prove again who it is, or does."""
+        if self.authentication is None:
+            raise violation("there is nothing to authenticate anew: the connection began without a method")
+        self.authentication.again(packet)
 
     def on_greeted(self, answer: Connack) -> None:
         """The client has its session: it is told so, and what it sent meanwhile is taken."""

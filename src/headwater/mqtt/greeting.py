@@ -7,6 +7,7 @@ though another user's client may have the same id; a CONNACK leaves after the se
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import msgspec
 
 from headwater.access.name import check_name
 from headwater.errors import HeadwaterError, Malformed, Unauthenticated
-from headwater.mqtt.connection import ALIASES_MAX, MqttConnection
+from headwater.mqtt.authentication import Authentication, answer
+from headwater.mqtt.connection import MqttConnection
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connack, Connect
 from headwater.mqtt.properties import NONE, Properties
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from headwater.server.server import Server
     from headwater.server.session import Session
 
-CLIENT_CHARS_MAX = 256
 NEVER = 0xFFFF_FFFF
 
 
@@ -46,28 +47,45 @@ class Greeter:
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""
         auth = self._serving.auth
-        if len(connect.client_id) > CLIENT_CHARS_MAX or (
+        if len(connect.client_id) > self._serving.mqtt_client_id_chars_max or (
             not connect.client_id and connect.version != V5 and not connect.clean_start
         ):
             raise MqttError("this client id cannot be one", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         if connect.properties.authentication_method is not None:
-            raise MqttError("this authentication method is not known here", Reason.BAD_AUTHENTICATION_METHOD)
+            self._authenticate(connection, connect)
+            return
         if auth == "scram" and connect.user_name is not None and connect.password is not None:
             self._check_secret(connection, connect, connect.user_name, connect.password)
             return
         self._admit(connection, connect, self._trusted(connection, connect))
 
+    def _authenticate(self, connection: MqttConnection, connect: Connect) -> None:
+        """Have the client prove who it is, in as many packets as its method takes."""
+        if self._serving.auth != "scram":
+            raise MqttError("this server knows no authentication method", Reason.BAD_AUTHENTICATION_METHOD)
+
+        def proven(user: str, final: bytes) -> None:
+            connection.hold()
+            connection.has_secret = True
+            self._admit(connection, connect, user, answer(final))
+
+        connection.authentication = Authentication(self._broker, connection)
+        connection.authentication.begin(connect.properties)
+        connection.on_proven = proven
+        connection.release()
+
     def _trusted(self, connection: MqttConnection, connect: Connect) -> str:
         """Who it is by its word or its certificate, where that is enough."""
         auth, certified = self._serving.auth, peer_name(connection.peer_certificate)
         if auth == "none":
-            return check_name(connect.user_name) if connect.user_name else "anonymous"
+            return _name(connect.user_name) if connect.user_name else "anonymous"
         if auth in ("scram", "certificate") and certified is not None:
-            return check_name(certified)
-        if auth == "gatekeeper" and (certified in self._serving.gatekeepers or is_local(connection.address)):
+            return _name(certified)
+        is_near = is_local(connection.address) and not connection.is_tunnelled
+        if auth == "gatekeeper" and (certified in self._serving.gatekeepers or is_near):
             if not connect.user_name:
                 raise Unauthenticated("a gatekeeper states the user; there is none")
-            return check_name(connect.user_name)
+            return _name(connect.user_name)
         raise Unauthenticated(f'this server asks who you are; its auth is "{auth}"')
 
     def _check_secret(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
@@ -105,7 +123,7 @@ class Greeter:
 
         self._loop.call_later(guesses.delay_s(keys[0]), begin)
 
-    def _admit(self, connection: MqttConnection, connect: Connect, user: str) -> None:
+    def _admit(self, connection: MqttConnection, connect: Connect, user: str, proof: Properties = NONE) -> None:
         """Give a client that is known its session."""
         connection.user = user
         assigned = "" if connect.client_id else f"auto-{secrets.token_urlsafe(12)}"
@@ -113,6 +131,11 @@ class Greeter:
         connection.client_id = client
         self._note(connection, connect)
         expire_s = self._expire_after_s(connect)
+
+        def greeted(is_resumed: bool) -> Callable[[object, BaseException | None], None]:
+            answer = msgspec.structs.replace(proof, assigned_client_identifier=assigned or None)
+            return lambda _, error: self._greeted(connection, connect, is_resumed, answer, error)
+
         known = self._sessions.of_client(user, client)
         if known is not None and connect.clean_start:
             self._sessions.end(known)
@@ -120,12 +143,10 @@ class Greeter:
         if known is not None:
             known.row = msgspec.structs.replace(known.row, expire_after_s=expire_s)
             self._sessions.take_up(known, connection)
-            self._sessions.keep(known.row, lambda _, error: self._greeted(connection, connect, True, assigned, error))
+            self._sessions.keep(known.row, greeted(True))
             return
         row = SessionRow(id=secrets.token_urlsafe(16), user=user, expire_after_s=expire_s, client=client)
-        self._sessions.open(
-            row, connection, lambda _, error: self._greeted(connection, connect, False, assigned, error)
-        )
+        self._sessions.open(row, connection, greeted(False))
 
     def _note(self, connection: MqttConnection, connect: Connect) -> None:
         """What the client said about itself."""
@@ -154,7 +175,7 @@ class Greeter:
         connection: MqttConnection,
         connect: Connect,
         is_resumed: bool,
-        assigned: str,
+        answer: Properties,
         error: BaseException | None,
     ) -> None:
         if connection.is_closed:
@@ -163,17 +184,25 @@ class Greeter:
             refusal = error if isinstance(error, HeadwaterError) else Malformed("the session could not be stored")
             connection.refuse(refusal)
             return
-        properties = self._properties(connection, connect, assigned) if connect.version == V5 else NONE
+        properties = self._properties(connection, connect, answer) if connect.version == V5 else NONE
         connection.on_greeted(Connack(is_resumed, Reason.SUCCESS, properties))
 
-    def _properties(self, connection: MqttConnection, connect: Connect, assigned: str) -> Properties:
+    def _properties(self, connection: MqttConnection, connect: Connect, answer: Properties) -> Properties:
         """What the server says about itself."""
         assert connection.session is not None
         expire_s = int(connection.session.row.expire_after_s)
         asked = connect.properties.session_expiry_interval or 0
-        return Properties(
+        return msgspec.structs.replace(
+            answer,
             session_expiry_interval=expire_s if expire_s != asked else None,
-            assigned_client_identifier=assigned or None,
-            topic_alias_maximum=ALIASES_MAX,
+            topic_alias_maximum=connection.alias_max,
             maximum_packet_size=connection.packet_bytes_max,
         )
+
+
+def _name(said: str) -> str:
+    """A name that can be one; any other is nobody's."""
+    try:
+        return check_name(said)
+    except Malformed as error:
+        raise Unauthenticated(str(error)) from None

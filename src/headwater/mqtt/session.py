@@ -153,7 +153,7 @@ class MqttSession(Session):
             case Disconnect():
                 connection.on_disconnect(packet)
             case Auth():
-                raise violation("there is nothing to authenticate anew: the connection began without a method")
+                connection.on_auth(packet)
             case _:
                 raise violation("this packet is not one for a server")
 
