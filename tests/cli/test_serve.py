@@ -70,7 +70,7 @@ def serving(data: Path, *arguments: object, **environment: str) -> Iterator[Serv
         stderr=subprocess.PIPE,
         text=True,
         cwd=data.parent,
-        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), **environment},
+        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), "HEADWATER_MQTT": "no", **environment},
     )
     with process:
         try:
@@ -220,7 +220,7 @@ def refusal(data: Path, *arguments: object, **environment: str) -> str:
         capture_output=True,
         text=True,
         cwd=data.parent,
-        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), **environment},
+        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), "HEADWATER_MQTT": "no", **environment},
         timeout=TIMEOUT_S,
         check=False,
     )
@@ -235,6 +235,23 @@ def test_a_port_in_use_is_said(data: Path):
         said = refusal(data, "--port", taken.getsockname()[1])
     assert "is in use" in said
     assert "--port" in said
+    headwater.open(data).close()
+
+
+def test_it_says_where_mqtt_clients_are_served(data: Path):
+    with serving(data, "--mqtt", "--mqtt-port", 0) as served:
+        assert served.process.stdout is not None
+        line = served.process.stdout.readline()
+        met = re.fullmatch(r"MQTT clients are served at mqtt://127\.0\.0\.1:(\d+)\n", line)
+        assert met, line
+        socket.create_connection(("127.0.0.1", int(met[1])), TIMEOUT_S).close()
+
+
+def test_a_port_for_mqtt_that_is_in_use_is_said(data: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = refusal(data, "--port", 0, "--mqtt", "--mqtt-port", taken.getsockname()[1])
+    assert "is in use" in said
+    assert "--mqtt-port" in said
     headwater.open(data).close()
 
 
