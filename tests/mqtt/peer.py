@@ -70,7 +70,6 @@ class Served(Running):
         self._mqtt_peers.append(peer)
         return peer
 
-
     def mqtt(self, id: str = "", version: int = V5, **options: Any) -> MqttPeer:
         """Somebody who has a session."""
         user = options.pop("user", None)

@@ -25,7 +25,9 @@ METHOD = "SCRAM-SHA-256"
 @pytest.fixture(scope="module")
 def served():
     with Served(auth="scram", guess_delay_s_max=0.01) as running:
-        running.client("ann", allow=("publish home/#", "create home/#", "subscribe home/#"), deny=("publish home/door",))
+        running.client(
+            "ann", allow=("publish home/#", "create home/#", "subscribe home/#"), deny=("publish home/door",)
+        )
         running.client("bob", allow=("publish own/%u/#", "create own/%u/#", "subscribe own/%u/#"))
         yield running
 
