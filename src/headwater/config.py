@@ -255,6 +255,12 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Topics that an MQTT 5 client may name by a number; a larger number ends its connection (0x94)."""
     mqtt_client_id_chars_max: int = 256
     """A longer client id is refused (0x85)."""
+    mqtt_receive_max: int = 1024
+    """Messages of QoS 1 and 2 that an MQTT client may have under way; one more ends its connection (0x93)."""
+    mqtt_in_flight_max: int = 65_535
+    """Messages of QoS 1 and 2 that are on their way to an MQTT client, which may ask for fewer; others wait."""
+    mqtt_keep_alive_s_max: int = 60
+    """The longest that a client of MQTT 5 may be silent, which is told so if it asks for more."""
 
     # HTTP: the API, metrics and the dashboard
     http: bool = True
@@ -366,6 +372,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise Malformed(f"setting {name} is {port}; use 1 to 65535, or 0 for one that is free")
         if not 0 <= self.mqtt_aliases_max < 65_536:
             raise Malformed(f"setting mqtt_aliases_max is {self.mqtt_aliases_max}; use 0 to 65535")
+        if not 1 <= self.mqtt_receive_max <= 1024:
+            raise Malformed(f"setting mqtt_receive_max is {self.mqtt_receive_max}; use 1 to 1024")
+        for name in ("mqtt_in_flight_max", "mqtt_keep_alive_s_max"):
+            if not 1 <= getattr(self, name) < 65_536:
+                raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535")
         if not 0 <= self.http_port < 65_536:
             raise Malformed(f"setting http_port is {self.http_port}; use 1 to 65535, or 0 for one that is free")
 

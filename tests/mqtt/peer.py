@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import encode
@@ -280,7 +281,7 @@ class Paho:
 
     def __init__(self, id: str, version: int, port: int, *, is_kept: bool = False, will: Any = None) -> None:
         options: dict[str, Any] = {"clean_session": not is_kept} if version == V4 else {}
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, id, protocol=version, **options)
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, id, protocol=MQTTProtocolVersion(version), **options)
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self._is_connected = threading.Event()
         self._subscribed: queue.Queue[Sequence[Any]] = queue.Queue()

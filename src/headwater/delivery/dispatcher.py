@@ -239,7 +239,7 @@ class Dispatcher:
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
         if start == "latest" and with_retained:
-            changed.update(self._retained_copies(number, options.filter))
+            changed.update(_copy_rows(number, self._retained_copies(options.filter)))
         self._commit.write(changed)
         self._last_number = number
         self._count += 1
@@ -249,14 +249,25 @@ class Dispatcher:
     def _covered(self, filter: str) -> list[Root]:
         return [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
 
-    def _retained_copies(self, number: int, filter: str) -> Rows:
-        changed: Rows = {}
+    def send_retained(self, id: str) -> None:
+        """Hand a subscription the retained messages once more, before what comes next; in the committing role."""
+
+        def work(subscriber: Subscriber) -> None:
+            copies = self._retained_copies(subscriber.options.filter)
+            if copies:
+                subscriber.add_copies(_copy_rows(subscriber.number, copies), copies)
+
+        self.use(id, work)
+
+    def _retained_copies(self, filter: str) -> dict[int, dict[int, CopyRow]]:
+        """By stream and offset."""
+        found: dict[int, dict[int, CopyRow]] = {}
         wanted, now_us = compile_filter(filter), self._clock.now_us()
         for root in self._covered(filter):
             for topic, row in root.retained.matching(wanted, now_us):
-                copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us)
-                changed[rows.key_message(rows.COPY, number, root.stream.number, row.offset)] = rows.pack(copy)
-        return changed
+                copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us, row.flags)
+                found.setdefault(root.stream.number, {})[row.offset] = copy
+        return found
 
     def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
         name = row.options.id
@@ -458,3 +469,12 @@ class Dispatcher:
                 if subscriber.consumers and self._commit.failed is None:
                     self._note_use(subscriber)
                 self._forget(name)
+
+
+def _copy_rows(number: int, copies: dict[int, dict[int, CopyRow]]) -> Rows:
+    """Rows of copies that wait for one subscription."""
+    return {
+        rows.key_message(rows.COPY, number, stream, offset): rows.pack(copy)
+        for stream, found in copies.items()
+        for offset, copy in found.items()
+    }

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headwater.errors import HeadwaterError, Malformed, NotAllowed, QuotaExceeded, TimedOut, TooLarge
+from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import acks_bytes, encode
-from headwater.mqtt.kinds import V4, V5
-from headwater.mqtt.packets import Ack, Auth, Connack, Connect, Disconnect, Packet, Received
-from headwater.mqtt.properties import Properties
+from headwater.mqtt.kinds import V4, V5, Kind
+from headwater.mqtt.packets import Ack, Auth, Connack, Connect, Disconnect, Packet, Received, Suback, Unsuback
+from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.publishing import Numbers
 from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import MqttError, Reason, VersionRefused, violation
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from headwater.server.listener import Listener
     from headwater.server.root import Served
 
+PACKET_BYTES_MAX = 1 << 28
+"""No packet is longer."""
 PATIENCE = 1.5
 """Times its keep alive that a client may be silent."""
 
@@ -40,16 +45,21 @@ class MqttConnection(Line):
     __slots__ = (
         "_early",
         "_greeter",
+        "_is_greeted",
         "_is_greeting",
         "_packet_s",
         "_reader",
         "alias_max",
+        "aliases",
         "authentication",
         "bytes_max",
+        "has_reasons",
         "is_tunnelled",
         "keep_alive_s",
         "on_proven",
+        "proof",
         "receive_max",
+        "unacked",
         "will",
     )
 
@@ -59,7 +69,7 @@ class MqttConnection(Line):
         self._reader = PacketReader(limits_of(listener))
         self._early: list[Received] = []
         """What came behind a CONNECT that is not answered yet."""
-        self._is_greeting = False
+        self._is_greeting = self._is_greeted = False
         self._packet_s = 0.0
         """When a packet last ended, or one began."""
         self.is_tunnelled = False
@@ -68,11 +78,19 @@ class MqttConnection(Line):
         """Of a client that proves who it is in more than one packet."""
         self.on_proven: Proven | None = None
         """What is to be done once it has, at the beginning."""
+        self.proof = NONE
+        """What shows the client then that the server knows its secret, too."""
         self.keep_alive_s = 0.0
         self.receive_max = NUMBER_MAX
-        self.bytes_max = 0
-        """The longest packet that the client takes; 0: any."""
+        self.unacked = 0
+        """Messages of QoS 1 that are on their way to disk."""
+        self.bytes_max = PACKET_BYTES_MAX
+        """The longest packet that the client takes."""
+        self.has_reasons = True
+        """Whether it wants to be told in words why something was refused."""
         self.alias_max = listener.serving.mqtt_aliases_max
+        self.aliases: Aliases | None = None
+        """Topics that the client takes numbers for."""
         self.will: Will | None = None
         """What is published if the client goes without taking leave."""
 
@@ -133,7 +151,7 @@ class MqttConnection(Line):
 
     def on_greeted(self, answer: Connack) -> None:
         """The client has its session: it is told so, and what it sent meanwhile is taken."""
-        self._is_greeting = False
+        self._is_greeting, self._is_greeted = False, True
         self._reader.bytes_max = self._reader.limits.packet_bytes_max
         self._limit_writes(self.listener.serving.write_bytes_max)
         self.listener.on_registered(self)
@@ -149,23 +167,32 @@ class MqttConnection(Line):
     # Going out
 
     def send(self, packet: Packet) -> None:
-        """Send one packet."""
-        self.write(encode(packet, self.version or V5))
+        """Send one packet; one that is too long for the client goes without its words."""
+        data = encode(packet, self.version or V5)
+        if len(data) > self.bytes_max and isinstance(packet, Ack | Disconnect | Suback | Unsuback):
+            data = encode(msgspec.structs.replace(packet, properties=NONE), self.version)
+        if len(data) <= self.bytes_max:
+            self.write(data)
 
     def answers(self, items: Sequence[Served]) -> bytes:
         said: list[bytes] = []
         for item in items:
             numbers: Numbers = item.id
+            numbers.settle(item.error)
             if item.error is not None:
                 error = item.error if isinstance(item.error, HeadwaterError) else Malformed("it failed")
                 said.append(self.refusals(numbers, error))
             elif numbers.packet_ids:
+                self._settle(numbers)
                 said.append(acks_bytes(numbers.kind, list(numbers.packet_ids)))
         return b"".join(said)
 
     def refusals(self, numbers: Numbers, error: HeadwaterError) -> bytes:
-        """What tells that messages were not published. 3.1.1 has no word for it: what may never be published is
-        acknowledged and dropped, and for what might succeed later the connection is closed, so that it comes again."""
+        """What tells that messages were not published, and are not under way any more.
+
+        3.1.1 has no word for it: what may never be published is acknowledged and dropped, and for what might succeed
+        later the connection is closed, so that it comes again."""
+        self._settle(numbers)
         if self.version == V4:
             if not isinstance(error, Malformed | NotAllowed | TooLarge | QuotaExceeded):
                 self.close()
@@ -176,14 +203,21 @@ class MqttConnection(Line):
             reason = Reason.TOPIC_NAME_INVALID
         elif reason is Reason.PACKET_TOO_LARGE:
             reason = Reason.QUOTA_EXCEEDED
-        why = Properties(reason_string=str(error))
-        return b"".join(encode(Ack(numbers.kind, number, reason, why), V5) for number in numbers.packet_ids)
+        why = Properties(reason_string=str(error)) if self.has_reasons else NONE
+        said = [encode(Ack(numbers.kind, number, reason, why), V5) for number in numbers.packet_ids]
+        if said and len(said[0]) > self.bytes_max:
+            said = [encode(Ack(numbers.kind, number, reason), V5) for number in numbers.packet_ids]
+        return b"".join(said)
+
+    def _settle(self, numbers: Numbers) -> None:
+        if numbers.kind is Kind.PUBACK:
+            self.unacked -= len(numbers.packet_ids)
 
     # The end
 
     def refuse(self, error: HeadwaterError, id: int = 0) -> None:
         self.listener.on_refused(self, error)
-        if self.session is None:
+        if not self._is_greeted:
             version = error.version if isinstance(error, VersionRefused) else self.version or V5
             answer = Connack(False, reason_of(error, Reason.UNSPECIFIED_ERROR), Properties(reason_string=str(error)))
             self.write(encode(answer, version))
@@ -192,7 +226,7 @@ class MqttConnection(Line):
         self.close()
 
     def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
-        if self.session is not None and self.version == V5:
+        if self._is_greeted and self.version == V5:
             self.send(Disconnect(goodbye_of(error, is_stopping=reconnect)))
         self.close()
 

@@ -7,26 +7,29 @@ though another user's client may have the same id; a CONNACK leaves after the se
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from headwater.access.name import check_name
-from headwater.errors import HeadwaterError, Malformed, Unauthenticated
+from headwater.errors import Conflict, HeadwaterError, Malformed, Unauthenticated
+from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.authentication import Authentication, answer
-from headwater.mqtt.connection import MqttConnection
+from headwater.mqtt.connection import PACKET_BYTES_MAX, MqttConnection
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connack, Connect
 from headwater.mqtt.properties import NONE, Properties
-from headwater.mqtt.reasons import MqttError, Reason
+from headwater.mqtt.reasons import MqttError, Reason, violation
 from headwater.mqtt.window import NUMBER_MAX
+from headwater.requests import REPLY_ROOT
 from headwater.server.listener import is_local
 from headwater.server.session_row import SessionRow
 from headwater.server.tls import peer_name
+from headwater.topics.name import root_of
 
 if TYPE_CHECKING:
+    from headwater.mqtt.session import MqttSession
     from headwater.server.server import Server
     from headwater.server.session import Session
 
@@ -67,7 +70,8 @@ class Greeter:
         def proven(user: str, final: bytes) -> None:
             connection.hold()
             connection.has_secret = True
-            self._admit(connection, connect, user, answer(final))
+            connection.proof = answer(final)
+            self._admit(connection, connect, user)
 
         connection.authentication = Authentication(self._broker, connection)
         connection.authentication.begin(connect.properties)
@@ -123,38 +127,65 @@ class Greeter:
 
         self._loop.call_later(guesses.delay_s(keys[0]), begin)
 
-    def _admit(self, connection: MqttConnection, connect: Connect, user: str, proof: Properties = NONE) -> None:
+    def _admit(self, connection: MqttConnection, connect: Connect, user: str) -> None:
         """Give a client that is known its session."""
         connection.user = user
         assigned = "" if connect.client_id else f"auto-{secrets.token_urlsafe(12)}"
         client = connect.client_id or assigned
         connection.client_id = client
         self._note(connection, connect)
+        if connect.will is not None:
+            self._broker.check_publish(user, "", root_of(connect.will.topic), (connect.will.topic,))
         expire_s = self._expire_after_s(connect)
-
-        def greeted(is_resumed: bool) -> Callable[[object, BaseException | None], None]:
-            answer = msgspec.structs.replace(proof, assigned_client_identifier=assigned or None)
-            return lambda _, error: self._greeted(connection, connect, is_resumed, answer, error)
-
         known = self._sessions.of_client(user, client)
         if known is not None and connect.clean_start:
+            if known.connection is not None:
+                known.connection.say_goodbye(Conflict("another connection has begun anew"))
             self._sessions.end(known)
             known = None
         if known is not None:
-            known.row = msgspec.structs.replace(known.row, expire_after_s=expire_s)
-            self._sessions.take_up(known, connection)
-            self._sessions.keep(known.row, greeted(True))
+            self._take_up(cast("MqttSession", known), connection, connect, expire_s)
             return
         row = SessionRow(id=secrets.token_urlsafe(16), user=user, expire_after_s=expire_s, client=client)
-        self._sessions.open(row, connection, greeted(False))
+        self._sessions.open(
+            row, connection, lambda _, error: self._greeted(connection, connect, False, assigned, error)
+        )
+        cast("MqttSession", connection.session).is_whole = True
+
+    def _take_up(self, known: MqttSession, connection: MqttConnection, connect: Connect, expire_s: float) -> None:
+        """Serve a session that is there over this connection, as soon as it is whole."""
+        known.row = msgspec.structs.replace(known.row, expire_after_s=expire_s)
+        self._sessions.take_up(known, connection)
+
+        def greeted(error: BaseException | None) -> None:
+            if connection is known.connection:
+                self._greeted(connection, connect, True, "", error)
+
+        def whole(error: BaseException | None) -> None:
+            if error is not None:
+                greeted(error)
+            else:
+                self._sessions.keep(known.row, lambda _, error: greeted(error))
+
+        known.recover(whole)
 
     def _note(self, connection: MqttConnection, connect: Connect) -> None:
         """What the client said about itself."""
         properties = connect.properties
         connection.will = connect.will
-        connection.keep_alive_s = float(connect.keep_alive_s)
-        connection.receive_max = properties.receive_maximum or NUMBER_MAX
-        connection.bytes_max = properties.maximum_packet_size or 0
+        connection.keep_alive_s = float(self._keep_alive_s(connect))
+        connection.receive_max = min(properties.receive_maximum or NUMBER_MAX, self._serving.mqtt_in_flight_max)
+        connection.bytes_max = properties.maximum_packet_size or PACKET_BYTES_MAX
+        connection.has_reasons = properties.request_problem_information != 0
+        if properties.topic_alias_maximum:
+            connection.aliases = Aliases(min(properties.topic_alias_maximum, self._serving.mqtt_aliases_max))
+
+    def _keep_alive_s(self, connect: Connect) -> int:
+        """How long a client may be silent; one of 3.1.1 cannot be told another time than its own."""
+        longest_s = self._serving.mqtt_keep_alive_s_max
+        if connect.version != V5:
+            return connect.keep_alive_s
+        return min(connect.keep_alive_s or longest_s, longest_s)
 
     def _expire_after_s(self, connect: Connect) -> float:
         longest_s = self._serving.session_expire_after_s_max
@@ -165,7 +196,7 @@ class Greeter:
     def change_expiry(self, session: Session, expiry_s: int) -> None:
         """A client that leaves says how long its session is to be kept."""
         if session.row.expire_after_s == 0 and expiry_s:
-            return  # that would be a protocol error, of a client that is already going
+            raise violation("a session that was not to be kept cannot be kept after all")
         expire_s = min(float(expiry_s), self._serving.session_expire_after_s_max)
         session.row = msgspec.structs.replace(session.row, expire_after_s=expire_s)
         self._sessions.keep(session.row)
@@ -175,7 +206,7 @@ class Greeter:
         connection: MqttConnection,
         connect: Connect,
         is_resumed: bool,
-        answer: Properties,
+        assigned: str,
         error: BaseException | None,
     ) -> None:
         if connection.is_closed:
@@ -184,17 +215,23 @@ class Greeter:
             refusal = error if isinstance(error, HeadwaterError) else Malformed("the session could not be stored")
             connection.refuse(refusal)
             return
-        properties = self._properties(connection, connect, answer) if connect.version == V5 else NONE
+        properties = self._properties(connection, connect, assigned) if connect.version == V5 else NONE
         connection.on_greeted(Connack(is_resumed, Reason.SUCCESS, properties))
 
-    def _properties(self, connection: MqttConnection, connect: Connect, answer: Properties) -> Properties:
+    def _properties(self, connection: MqttConnection, connect: Connect, assigned: str) -> Properties:
         """What the server says about itself."""
         assert connection.session is not None
         expire_s = int(connection.session.row.expire_after_s)
         asked = connect.properties.session_expiry_interval or 0
+        keep_alive_s = int(connection.keep_alive_s)
+        reply = f"{REPLY_ROOT}/{connection.session.row.id}"
         return msgspec.structs.replace(
-            answer,
+            connection.proof,
             session_expiry_interval=expire_s if expire_s != asked else None,
+            receive_maximum=self._serving.mqtt_receive_max,
+            server_keep_alive=keep_alive_s if keep_alive_s != connect.keep_alive_s else None,
+            response_information=reply if connect.properties.request_response_information else None,
+            assigned_client_identifier=assigned or None,
             topic_alias_maximum=connection.alias_max,
             maximum_packet_size=connection.packet_bytes_max,
         )

@@ -14,9 +14,10 @@ import msgspec
 
 from headwater.errors import HeadwaterError
 from headwater.message import Headers
-from headwater.mqtt.kinds import Kind
+from headwater.mqtt.kinds import V5, Kind
 from headwater.mqtt.packets import Ack, Publish, Run
 from headwater.mqtt.reasons import MqttError, Reason, violation
+from headwater.mqtt.receiving import Receiving
 from headwater.mqtt.translation import expiry_us, headers_of
 from headwater.store.batch import ONCE, QUIET, checksum
 from headwater.store.body import encode_body
@@ -36,6 +37,17 @@ class Numbers(msgspec.Struct, frozen=True):
 
     kind: Kind
     packet_ids: Sequence[int]
+    receiving: Receiving | None = None
+    """Of QoS 2: where the number is open."""
+
+    def settle(self, error: BaseException | None) -> None:
+        """They were stored, or were not."""
+        if self.receiving is not None:
+            for number in self.packet_ids:
+                if error is None:
+                    self.receiving.on_stored(number)
+                else:
+                    self.receiving.on_refused(number)
 
 
 NOBODY = Numbers(Kind.PUBACK, ())
@@ -44,14 +56,13 @@ NOBODY = Numbers(Kind.PUBACK, ())
 class Publishing:
     """What one session publishes."""
 
-    __slots__ = ("_aliases", "_received", "_session")
+    __slots__ = ("_aliases", "_session", "receiving")
 
     def __init__(self, session: MqttSession) -> None:
         self._session = session
         self._aliases: dict[int, str] = {}
         """Topics that the client named by a number; they last as long as the connection."""
-        self._received: set[int] = set()
-        """Numbers of QoS 2 messages that are not released yet."""
+        self.receiving = Receiving(session)
 
     def on_connected(self) -> None:
         """A new connection knows no aliases."""
@@ -63,17 +74,22 @@ class Publishing:
             for packet in run.publishes():
                 self.take(connection, packet)
             return
+        if run.qos:
+            self._count(connection, len(run.packet_ids))
         for root, part in run.by_root().items():
             self._publish(connection, root, part.topics, part.payloads, part.qos, part.retain, part.packet_ids)
 
     def take(self, connection: MqttConnection, packet: Publish) -> None:
         """One packet, with whatever properties."""
         topic = self._topic(connection, packet)
+        sequence = None
         if packet.qos == 2:
-            if packet.packet_id in self._received:
+            sequence = self.receiving.take(packet.packet_id, root_of(topic))
+            if sequence is None:
                 connection.send(Ack(Kind.PUBREC, packet.packet_id))
                 return
-            self._received.add(packet.packet_id)
+        elif packet.qos:
+            self._count(connection, 1)
         headers, key = headers_of(packet.properties)
         expires_us = expiry_us(packet.properties, self._session.sessions.broker.clock.now_us())
         numbers = (packet.packet_id,) if packet.qos else ()
@@ -88,7 +104,15 @@ class Publishing:
             headers,
             key,
             expires_us,
+            sequence,
         )
+
+    def _count(self, connection: MqttConnection, count: int) -> None:
+        """So many more of QoS 1 are under way; MQTT 5 has a limit for that."""
+        connection.unacked += count
+        most = self._session.sessions.serving.mqtt_receive_max
+        if connection.version == V5 and connection.unacked + len(self.receiving) > most:
+            raise MqttError("more messages are under way than the server takes", Reason.RECEIVE_MAXIMUM_EXCEEDED)
 
     def _topic(self, connection: MqttConnection, packet: Publish) -> str:
         alias = packet.properties.topic_alias
@@ -116,6 +140,7 @@ class Publishing:
         headers: Headers = (),
         key: bytes | None = None,
         expires_us: int = 0,
+        sequence: int | None = None,
     ) -> None:
         """Messages of one root, alike but for topic and payload."""
         sessions, row = self._session.sessions, self._session.row
@@ -131,14 +156,21 @@ class Publishing:
             keys=[key] * count if key is not None else None,
             headers=[headers] * count if headers else None,
         )
-        numbers = Numbers(Kind.PUBREC if qos == 2 else Kind.PUBACK, packet_ids) if qos else NOBODY
-        batched = Batched(root=root, count=count, crc=checksum(body), body=body, producer=None, sequence=0)
+        numbers, producer = NOBODY, None
+        if sequence is not None:
+            numbers, producer = Numbers(Kind.PUBREC, packet_ids, self.receiving), self.receiving.producer
+        elif qos:
+            numbers = Numbers(Kind.PUBACK, packet_ids)
+        batched = Batched(
+            root=root, count=count, crc=checksum(body), body=body, producer=producer, sequence=sequence or 0
+        )
         try:
             item, names = sessions.entry.check(connection, numbers, batched, FLAGS[qos])
             sessions.broker.check_publish(row.user, row.id, root, names)
         except HeadwaterError as error:
             if count == 1:
-                self.refuse(connection, numbers, error)
+                numbers.settle(error)
+                connection.write(connection.refusals(numbers, error))
                 return
             for place in range(count):
                 one = packet_ids[place : place + 1]
@@ -148,16 +180,14 @@ class Publishing:
         connection.on_publish(item.weight, item.share)
         sessions.entry.commit(item)
 
-    def refuse(self, connection: MqttConnection, numbers: Numbers, error: HeadwaterError) -> None:
-        """Say that messages were not published, as far as the client's MQTT can say so."""
-        if numbers.kind is Kind.PUBREC:
-            self._received.difference_update(numbers.packet_ids)
-        connection.write(connection.refusals(numbers, error))
-
     def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:
         """The client is done with messages of QoS 2: their numbers may stand for others."""
-        for number in packet_ids:
-            known = number in self._received
-            self._received.discard(number)
-            reason = Reason.SUCCESS if known else Reason.PACKET_IDENTIFIER_NOT_FOUND
-            connection.send(Ack(Kind.PUBCOMP, number, reason))
+
+        def released(known: list[bool]) -> None:
+            if connection is not self._session.connection:
+                return
+            for number, is_known in zip(packet_ids, known, strict=True):
+                reason = Reason.SUCCESS if is_known else Reason.PACKET_IDENTIFIER_NOT_FOUND
+                connection.send(Ack(Kind.PUBCOMP, number, reason))
+
+        self.receiving.release(packet_ids, released)

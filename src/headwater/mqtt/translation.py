@@ -30,6 +30,8 @@ UTF_8 = "utf-8"
 KEY = "headwater-key"
 OFFSET = "headwater-offset"
 TIME = "headwater-time"
+FROM = "headwater-from"
+"""The header that tells whose message it is, of clients that do not want their own; nobody else gets to see it."""
 BASE64 = "base64:"
 EXPIRY_S_MAX = 0xFFFF_FFFF
 
@@ -82,7 +84,7 @@ def block_of(
             found["content_type"] = value
         elif name == PAYLOAD_FORMAT and value == UTF_8:
             found["payload_format_indicator"] = 1
-        else:
+        elif name != FROM:
             user.append((name, value))
     if key is not None:
         user.append((KEY, base64.b64encode(key).decode()))

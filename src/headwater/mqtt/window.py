@@ -1,4 +1,4 @@
-"""The window: messages that were sent with a number and are not acknowledged yet, by their numbers.
+"""The window: messages that were sent with a number and are not done with yet, by their numbers.
 
 A number is in use until its message is done with, and belongs to it for as long as the session lasts: what is sent
 again after a lost connection goes with the number that it had. Promises: never more messages than the client takes at
@@ -7,24 +7,27 @@ once have a number; a number means one message at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import msgspec
 
 NUMBER_MAX = 0xFFFF
 
-Place = tuple[str, str, int]
-"""Which message of which subscription: the subscription's id, a root, and an offset in it."""
+Place = tuple[int, str, int]
+"""Which message of which subscription: the subscription's number, a root, and an offset in it; below 0, the offset of a
+retained message's copy."""
 
 
-class Sent(msgspec.Struct, gc=False):
-    """A message on its way to the client."""
+class Sent(msgspec.Struct, array_like=True):
+    """A message on its way to the client; also as it is stored."""
 
     place: Place
-    subscriber: int
-    lease: int
+    qos: int = 1
     is_received: bool = False
     """Of QoS 2: whether the client has it, and only its number is still in use."""
+    lease: int = 0
+    is_stored: bool = True
+    """Whether a row tells of it."""
 
 
 class Window:
@@ -32,39 +35,40 @@ class Window:
 
     __slots__ = ("_known", "_last", "_sent", "size")
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self) -> None:
+        self.size = 0
         """How many messages the client takes at once."""
         self._sent: dict[int, Sent] = {}
-        self._known: dict[Place, int] = {}
-        """Numbers of what was sent over an earlier connection, and not acknowledged there."""
+        self._known: dict[Place, tuple[int, Sent]] = {}
+        """What was sent over an earlier connection, and not acknowledged there."""
         self._last = 0
-
-    def __len__(self) -> int:
-        return len(self._sent)
 
     @property
     def room(self) -> int:
         """How many more messages may be sent."""
         return max(0, self.size - len(self._sent))
 
-    def add(self, sent: Sent) -> tuple[int, bool]:
+    def add(self, place: Place, qos: int, lease: int) -> tuple[int, Sent, bool]:
         """The number that a message goes with, and whether it went with it before."""
-        known = self._known.pop(sent.place, 0) if self._known else 0
-        if known:
-            self._sent[known] = sent
-            return known, True
-        number = self._last
+        known = self._known.pop(place, None) if self._known else None
+        if known is not None:
+            number, sent = known
+            sent.lease = lease
+            self._sent[number] = sent
+            return number, sent, True
+        number, used = self._last, {number for number, _ in self._known.values()} if self._known else ()
         while True:
             number = number % NUMBER_MAX + 1
-            if number not in self._sent and not self._is_kept(number):
+            if number not in self._sent and number not in used:
                 break
         self._last = number
-        self._sent[number] = sent
-        return number, False
+        sent = self._sent[number] = Sent(place, qos, lease=lease, is_stored=False)
+        return number, sent, False
 
-    def _is_kept(self, number: int) -> bool:
-        return bool(self._known) and number in self._known.values()
+    def qos_of(self, place: Place) -> int | None:
+        """The QoS of what was sent over an earlier connection."""
+        known = self._known.get(place)
+        return None if known is None else known[1].qos
 
     def take(self, number: int) -> Sent | None:
         """What a number stood for, which is free again."""
@@ -74,14 +78,38 @@ class Window:
         """What a number stands for."""
         return self._sent.get(number)
 
-    def suspend(self) -> None:
-        """The connection is lost: what was sent comes again over the next one, with the numbers that it has."""
-        self._known.update((sent.place, number) for number, sent in self._sent.items())
-        self._sent.clear()
+    def released(self) -> list[int]:
+        """Numbers of messages that the client has, and has not said the last word about."""
+        return [number for number, sent in self._sent.items() if sent.is_received]
 
-    def forget(self, subscriber: int, id: str) -> Iterable[Sent]:
-        """A subscription has ended: its messages come no more. What was on its way."""
-        gone = [number for number, sent in self._sent.items() if sent.subscriber == subscriber]
-        for place in [place for place in self._known if place[0] == id]:
+    def suspend(self, is_there: Callable[[int], bool]) -> list[int]:
+        """The connection is lost: what was sent comes again over the next one, with the number that it has, if its
+        subscription is there. Numbers of the rest, which are free."""
+        waiting = {number: sent for number, sent in self._sent.items() if not sent.is_received}
+        gone = []
+        for number, sent in waiting.items():
+            del self._sent[number]
+            if is_there(sent.place[0]):
+                self._known[sent.place] = (number, sent)
+            else:
+                gone.append(number)
+        return gone
+
+    def restore(self, number: int, sent: Sent) -> None:
+        """A number was found in the store."""
+        if sent.is_received:
+            self._sent[number] = sent
+        else:
+            self._known[sent.place] = (number, sent)
+
+    def forget(self, subscription: int) -> list[int]:
+        """A subscription has ended: what was to come again does not. Its numbers."""
+        gone = {place: number for place, (number, _) in self._known.items() if place[0] == subscription}
+        for place in gone:
             del self._known[place]
-        return [self._sent.pop(number) for number in gone]
+        return list(gone.values())
+
+    def unstored(self) -> dict[int, Sent]:
+        """What no row tells of yet."""
+        there = [*self._known.values(), *self._sent.items()]
+        return {number: sent for number, sent in there if not sent.is_stored}

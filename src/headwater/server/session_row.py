@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.mqtt.packets import Will
 from headwater.mqtt.wish import Wish
 from headwater.store import state as rows
 from headwater.store.state import State
@@ -32,6 +33,10 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """Those that go on when the session is resumed."""
     client: str | None = None
     """The id that an MQTT client chose; None for a native session."""
+    will: Will | None = None
+    """What an MQTT client that is gone has left to be published,"""
+    will_at_us: int = 0
+    """and when."""
 
 
 def stored_sessions(state: State) -> list[SessionRow]:

@@ -199,16 +199,27 @@ class Sessions:
 
     def keep(self, row: SessionRow, then: Then | None = None) -> None:
         """Store a session as it is now."""
-        self._write({rows.SESSION + row.id.encode(): rows.pack(row)}, then)
+        self.write({rows.SESSION + row.id.encode(): rows.pack(row)}, then)
 
-    def _write(self, changed: rows.Rows, then: Then | None) -> None:
-        future: Future[object] | None = None
-        if then is not None:
-            called = then
-            future = Future()
-            future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(called, None, done.exception()))
-        self._rows.enqueue(changed, future)
+    def write(self, changed: rows.Rows, then: Then | None = None) -> None:
+        """Store rows; `then` hears of it once they, and all that were given before, are on disk."""
+        self._rows.enqueue(changed, None if then is None else self.future(then))
         self._rows.kick()
+
+    def future(self, then: Then) -> Future[object]:
+        """A future that threads complete, and the loop hears of."""
+        future: Future[object] = Future()
+
+        def done(found: Future[object]) -> None:
+            if not self.loop.is_closed():
+                self.loop.call_soon_threadsafe(then, None, found.exception())
+
+        future.add_done_callback(done)
+        return future
+
+    def rows_of(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """Stored rows, by their keys."""
+        return list(self._state.scan(prefix))
 
     # The end of a session
 
@@ -233,7 +244,7 @@ class Sessions:
 
     def forget(self, row: SessionRow) -> None:
         """Nothing is left of a session: now it is gone for good. A crash before this lets it end once more."""
-        self._write({rows.SESSION + row.id.encode(): None}, None)
+        self.write({rows.SESSION + row.id.encode(): None})
 
     def subscriptions_of(self, id: str) -> list[str]:
         """A session's own subscriptions, as they are stored."""

@@ -20,7 +20,7 @@ from headwater.delivery.delays import due_key
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
 from headwater.message import Headers, Receipt, Receipts
 from headwater.store import state as rows
-from headwater.store.batch import Batch, Header, checksum
+from headwater.store.batch import ONCE, Batch, Header, checksum
 from headwater.store.body import Body, encode_body
 from headwater.store.commit import GroupCommit, Item
 from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
@@ -708,7 +708,7 @@ class Roots:
             item.runs.append((ONLY, offset, time_us, False))
 
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
-        if item.producer is not None and error.code != 409:
+        if item.producer is not None and error.code != 409 and not item.flags & ONCE:
             for part in item.parts:
                 self.note_refusal(part.root, item.producer, item.sequence)
         item.finish(error)
