@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -141,8 +141,13 @@ class Greeter:
             return 0.0 if connect.clean_start else longest_s
         return min(float(connect.properties.session_expiry_interval or 0), longest_s)
 
-    def change_expiry(self, session: Session, expiry_s: int) -> None:
+    def on_greeted(self, connection: MqttConnection) -> None:
+        """A connection has its session."""
+        self._listener.on_registered(connection)
+
+    def change_expiry(self, connection: MqttConnection, expiry_s: int) -> None:
         """A client that leaves says how long its session is to be kept."""
+        session = cast("Session", connection.session)
         if session.row.expire_after_s == 0 and expiry_s:
             return  # that would be a protocol error, of a client that is already going
         expire_s = min(float(expiry_s), self._serving.session_expire_after_s_max)
@@ -168,8 +173,7 @@ class Greeter:
 
     def _properties(self, connection: MqttConnection, connect: Connect, assigned: str) -> Properties:
         """What the server says about itself."""
-        assert connection.session is not None
-        expire_s = int(connection.session.row.expire_after_s)
+        expire_s = int(cast("Session", connection.session).row.expire_after_s)
         asked = connect.properties.session_expiry_interval or 0
         return Properties(
             session_expiry_interval=expire_s if expire_s != asked else None,

@@ -24,6 +24,8 @@ from headwater.topics.retained import Retained, RetainedRow
 
 DELAYED = "$delayed"
 """Root in which delayed messages wait; also how the batch says so that releases one."""
+SYS = "$sys"
+"""Root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
 KNOWN_TOPICS_MAX = 100_000
 RUNS_MAX = 16
 RUN_TOPICS_MIN = 64
