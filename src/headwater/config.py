@@ -271,6 +271,12 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """0: one that is free."""
     http_body_bytes_max: int = 8 * MIB
     """A longer body of a request: TooLarge (413)."""
+    http_body_s: float = 30.0
+    """A body that is not whole by then: TimedOut (408)."""
+    http_connections_max: int = 1000
+    """One more connection, or request under way, is answered with 503."""
+    http_followers_max: int = 100
+    """Those who follow messages as server-sent events; one more: QuotaExceeded (429)."""
     http_restart_s_max: float = 30.0
     """The longest that a process which keeps failing is left before it is started again."""
 
@@ -340,6 +346,24 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The same, in bytes."""
     drain_s: float = 10.0
     """At its end the server waits so long, at most, for what is under way."""
+
+    # Channels
+    channel_hosts: tuple[str, ...] = ("127.0.0.0/8", "::1")
+    """Networks, addresses and names that channels may push to; any other destination: NotAllowed (403)."""
+    channels_max: int = 1000
+    """One more channel: QuotaExceeded (429)."""
+    channels_per_client_max: int = 100
+    """One more channel that a client subscribes with: QuotaExceeded (429)."""
+    channel_connect_s: float = 10.0
+    """A destination that has not taken a connection, and greeted, by then counts as down."""
+    channel_retry_s: float = 0.5
+    """Delay before the second try to reach a destination that is down; it doubles with each one after."""
+    channel_retry_s_max: float = 60.0
+    """The longest delay between tries."""
+    channel_batch_bytes_max: int = 1 * MIB
+    """Bytes of messages in one POST; a larger message goes alone."""
+    channel_answer_bytes_max: int = 64 * KIB
+    """A longer answer to a POST: the connection is closed, and only its status counts."""
 
     # How it is doing
     figures_max: int = 100

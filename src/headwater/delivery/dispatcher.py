@@ -12,7 +12,7 @@ of a batch that nobody waits for while an earlier group may still be on its way 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -427,7 +427,33 @@ class Dispatcher:
 
     def all_rows(self) -> list[SubscriptionRow]:
         """Every durable subscription, by id."""
-        return [self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION)]
+        return list(self.each_row())
+
+    def each_row(self) -> Iterator[SubscriptionRow]:
+        """The same, one after another."""
+        return (self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION))
+
+    def infos(
+        self,
+        after: str | None = None,
+        limit: int | None = None,
+        wanted: Callable[[str, str], bool] = lambda _id, _filter: True,
+    ) -> list[SubscriptionInfo]:
+        """Durable subscriptions as users see them, by id, those whose id and filter are wanted; a page after an id."""
+        if limit is not None and limit < 1:
+            raise Malformed(f"limit is {limit}; use 1 or more")
+        start = None if after is None else self._key(after) + b"\0"
+        found: list[SubscriptionInfo] = []
+        for _, value in self._state.scan(rows.SUBSCRIPTION, start):
+            row = self._decode(value)
+            if wanted(row.options.id, row.options.filter):
+                try:
+                    found.append(self.info(row))
+                except NotFound:
+                    continue  # deleted since
+            if len(found) == limit:
+                break
+        return found
 
     def info(self, row: SubscriptionRow) -> SubscriptionInfo:
         """A subscription as users see it."""

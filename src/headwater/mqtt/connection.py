@@ -154,7 +154,7 @@ class MqttConnection(Line):
         self._is_greeting, self._is_greeted = False, True
         self._reader.bytes_max = self._reader.limits.packet_bytes_max
         self._limit_writes(self.listener.serving.write_bytes_max)
-        self.listener.on_registered(self)
+        self._greeter.on_greeted(self)
         self.send(answer)
         self.release()
         session = self.session
@@ -236,7 +236,7 @@ class MqttConnection(Line):
             self.will = None
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s is not None and self.session is not None:
-            self._greeter.change_expiry(self.session, expiry_s)
+            self._greeter.change_expiry(self, expiry_s)
         self.close()
 
     def look_after(self, now_s: float) -> None:

@@ -193,8 +193,13 @@ class Greeter:
             return 0.0 if connect.clean_start else longest_s
         return min(float(connect.properties.session_expiry_interval or 0), longest_s)
 
-    def change_expiry(self, session: Session, expiry_s: int) -> None:
+    def on_greeted(self, connection: MqttConnection) -> None:
+        """A connection has its session."""
+        self._listener.on_registered(connection)
+
+    def change_expiry(self, connection: MqttConnection, expiry_s: int) -> None:
         """A client that leaves says how long its session is to be kept."""
+        session = cast("Session", connection.session)
         if session.row.expire_after_s == 0 and expiry_s:
             raise violation("a session that was not to be kept cannot be kept after all")
         expire_s = min(float(expiry_s), self._serving.session_expire_after_s_max)
@@ -220,11 +225,11 @@ class Greeter:
 
     def _properties(self, connection: MqttConnection, connect: Connect, assigned: str) -> Properties:
         """What the server says about itself."""
-        assert connection.session is not None
-        expire_s = int(connection.session.row.expire_after_s)
+        row = cast("Session", connection.session).row
+        expire_s = int(row.expire_after_s)
         asked = connect.properties.session_expiry_interval or 0
         keep_alive_s = int(connection.keep_alive_s)
-        reply = f"{REPLY_ROOT}/{connection.session.row.id}"
+        reply = f"{REPLY_ROOT}/{row.id}"
         return msgspec.structs.replace(
             connection.proof,
             session_expiry_interval=expire_s if expire_s != asked else None,

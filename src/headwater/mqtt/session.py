@@ -130,11 +130,11 @@ class MqttSession(SubscribingSession):
             if one.kind == "named":
                 self._delete_shared(one.id)
 
-    def delete_own(self) -> None:
-        super().delete_own()
+    def erase(self) -> None:
         inside = self.sessions.broker.bus.inside
         keys = [key for key, _ in self.sessions.rows_of(rows.SENT + self.row.id.encode() + b"\0")]
         inside.rows.write(dict.fromkeys([*keys, rows.RECEIVED + self.row.id.encode()]))
+        super().erase()
 
     def leaves(self) -> list[Callable[[], object]]:
         unstored, write = self._sending.unstored(), self.sessions.broker.bus.inside.rows.write

@@ -29,11 +29,12 @@ def preamble(address: str) -> bytes:
 class TunnelledConnection(MqttConnection):
     """A client's connection, at the inner end of its tunnel."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_doorkeeper", "_told")
 
     def __init__(self, listener: Listener, greeter: Greeter) -> None:
         super().__init__(listener, greeter)
         self.is_tunnelled = True
+        self._doorkeeper = listener
         self._told: bytes | None = b""
         """What has come of the preamble; None once it is over."""
 
@@ -48,7 +49,7 @@ class TunnelledConnection(MqttConnection):
             address = told[1:size].decode("ascii", "replace")
             if not address:
                 raise Malformed("a tunnel begins with its client's address")
-            self.listener.on_address(self, address)
+            self._doorkeeper.on_address(self, address)
             data = memoryview(told)[size:]
         if data and not self.is_closed:
             super().take(data)

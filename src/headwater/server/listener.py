@@ -294,13 +294,7 @@ class Listener:
             if now_s - connection.begun_s > serving.handshake_s and not is_waited_for:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
         for connection in tuple(self._connections):
-            if connection.is_closed:
-                if now_s - connection.closed_s > serving.linger_s:
-                    connection.abort()
-            elif connection.is_stalled(now_s):
-                connection.abort()
-            elif not connection.is_held:
-                connection.look_after(now_s)
+            connection.sweep(now_s)
 
     def drain(self, tell: Callable[[Line], None]) -> None:
         """Take no more, and say so to those that are here."""

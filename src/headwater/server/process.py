@@ -173,8 +173,12 @@ def _unable(error: OSError, host: str, port: int, option: str) -> HeadwaterError
 
 
 def _warn_of_plain_text(serving: Serving) -> None:
-    if not serving.tls_certificate and serving.host != "localhost" and not is_loopback(serving.host):
-        log.warning("plain-text", host=serving.host, advice="messages can be read on the way; give --tls-certificate")
+    if serving.tls_certificate:
+        return
+    hosts = {serving.host, serving.http_host or serving.host} if serving.http else {serving.host}
+    for host in sorted(hosts):
+        if host != "localhost" and not is_loopback(host):
+            log.warning("plain-text", host=host, advice="what is sent can be read on the way; give --tls-certificate")
 
 
 def notify(state: str) -> None:

@@ -20,6 +20,7 @@ from headwater.server.answers import Answers
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
+from headwater.server.channels import Channels
 from headwater.server.connection import Connection
 from headwater.server.exposure import addresses, check_exposure, is_loopback
 from headwater.server.figures import Collector
@@ -73,6 +74,10 @@ class Server:
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions
         attention = Attention(loop, inside.clock, self.serving.attention_us)
+        self.channels = Channels(
+            *(loop, self._executor, self.broker, self.wakes, attention, answers, self.sessions.slices)
+        )
+        self.broker.pushing = self.channels
         self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes, attention)
         self.broker.acl.on_change = self._on_rules
         self.pulse = Pulse(loop)
@@ -89,6 +94,7 @@ class Server:
             self._executor.shutdown(wait=False)
             where = f"{self.serving.host}:{self.serving.port}"
             raise Malformed(f"cannot listen on {where}: {error.strerror or error}; choose another port") from error
+        self.channels.start()
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         serving = self.serving
@@ -158,13 +164,13 @@ class Server:
         self.broker.clients.reload()
         self.broker.acl.reload()
         self.broker.tokens.reload()
-        self.sessions.recheck()
+        self.broker.recheck()
         return self._tls is None or self._tls.reload()
 
     def _on_rules(self) -> None:
         """Rules have changed, by whatever thread: whoever has lost a right loses it now."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.sessions.recheck)
+            self._loop.call_soon_threadsafe(self.broker.recheck)
 
     async def drain(self) -> None:
         """Take nobody in any more, finish what is under way, and tell the clients."""
@@ -196,6 +202,7 @@ class Server:
         if not self._is_stopping:
             await self.drain()
         self.broker.acl.on_change = None
+        await self.channels.close()
         self.telling.stop()
         self.pulse.stop()
         await self.sessions.close()

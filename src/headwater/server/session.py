@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 log = Log("headwater.server")
 
-ROOM_MAX = 1 << 40
 RESTARTS_MAX = 3
 """Times that a subscriber is started again by itself; then its client is told to subscribe again."""
 
@@ -77,6 +76,11 @@ class Session(Actor):
 
     # What its client's language says
 
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """How many more messages of durable subscriptions its client takes, whatever the credit of each."""
+
     @abstractmethod
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         """Send messages of a batch, or those at these places of it; how many bytes that took of the credit."""
@@ -96,11 +100,6 @@ class Session(Actor):
     @abstractmethod
     def answer_when(self, id: int, future: Future[object]) -> None:
         """Answer what the client asked for once rows are on disk."""
-
-    @property
-    def room(self) -> int:
-        """How many more messages of durable subscriptions its client takes, whatever the credit of each."""
-        return ROOM_MAX
 
     # Connections come and go
 
@@ -194,20 +193,17 @@ class Session(Actor):
             connection.session = None
             connection.say_goodbye(Closed("the session has ended; register anew"))
         self._detach_all()
-        self.later(self.delete_own, lambda _, error: self._ended(error))
+        self.later(self.erase, lambda _, error: self._note(error))
 
-    def delete_own(self) -> None:
-        """Whatever of it is stored, also what a crash kept from being noted in the session; in any thread."""
+    def erase(self) -> None:
+        """Delete what of it is stored, also what a crash kept from being noted in the session, and then the session
+        itself; in any thread but the loop's."""
         for name in self.sessions.subscriptions_of(self.row.id):
             try:
                 self.sessions.broker.bus.durables.expire(name)
             except NotFound:
                 pass
-
-    def _ended(self, error: BaseException | None) -> None:
-        self._note(error)
-        if error is None:
-            self.sessions.forget(self.row)
+        self.sessions.forget(self.row)
 
     def _drop(self, one: SubscriptionOf) -> None:
         """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""
