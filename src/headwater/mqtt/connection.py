@@ -221,9 +221,11 @@ class MqttConnection(Line):
             version = error.version if isinstance(error, VersionRefused) else self.version or V5
             answer = Connack(False, reason_of(error, Reason.UNSPECIFIED_ERROR), Properties(reason_string=str(error)))
             self.write(encode(answer, version))
-        elif self.version == V5:
+            self.close()
+            return
+        if self.version == V5:
             self.send(Disconnect(goodbye_of(error, is_stopping=False), Properties(reason_string=str(error))))
-        self.close()
+        self.finish()
 
     def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
         if self._is_greeted and self.version == V5:

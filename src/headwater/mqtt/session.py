@@ -55,12 +55,14 @@ log = Log("headwater.mqtt")
 class MqttSession(SubscribingSession):
     """One MQTT client's session."""
 
-    __slots__ = ("_publishing", "_sending", "_will", "is_whole")
+    __slots__ = ("_publishing", "_sending", "_waiting", "_will", "is_whole")
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(sessions, row)
         self.is_whole = False
         """Whether what is stored of its numbers was read; there is nothing to read of a new one."""
+        self._waiting: list[Received] = []
+        """Messages, and what came behind them, that wait for a SUBSCRIBE before them to be through."""
         self._publishing = Publishing(self)
         self._sending = Sending(self)
         self._will = LastWill(self)
@@ -103,6 +105,7 @@ class MqttSession(SubscribingSession):
         super().attach(connection)
         if old is not None and old.will is not None and not old.will.properties.will_delay_interval:
             self._will.publish(old.will)
+        self.subscribes, self._waiting = 0, []
         self._sending.window.size = mine.receive_max
         self._publishing.on_connected()
 
@@ -149,14 +152,29 @@ class MqttSession(SubscribingSession):
 
     def receive(self, packets: list[Received]) -> None:
         connection = cast("MqttConnection | None", self.connection)
-        for packet in packets:
+        if self._waiting:
+            self._waiting += packets
+            return
+        for place, packet in enumerate(packets):
             if connection is None or connection is not self.connection or connection.is_closed:
+                return
+            if self.subscribes and isinstance(packet, Run | Publish):
+                self._waiting = packets[place:]
+                connection.hold()
                 return
             try:
                 self._on_packet(connection, packet)
             except HeadwaterError as error:
                 connection.refuse(error)
                 return
+
+    def _on_subscribed(self) -> None:
+        """What the client sent behind a SUBSCRIBE comes after it."""
+        super()._on_subscribed()
+        if self._waiting and not self.subscribes and self.connection is not None:
+            waiting, self._waiting = self._waiting, []
+            self.connection.release()
+            self.tell(waiting)
 
     def _on_packet(self, connection: MqttConnection, packet: Received) -> None:
         match packet:

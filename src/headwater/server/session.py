@@ -21,7 +21,7 @@ from headwater.delivery.live import Live
 from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
 from headwater.delivery.rows import RowsItem
-from headwater.delivery.start import Start
+from headwater.delivery.start import Ends, Start
 from headwater.errors import Closed, Conflict, HeadwaterError, NotAllowed, NotFound
 from headwater.errors import Failed as StorageFailed
 from headwater.message import Message
@@ -51,7 +51,7 @@ class Fresh(NamedTuple):
     options: Options
     given: dict[str, Any]
     """What was stated; the rest is as it was, or the default."""
-    start: Start
+    start: Start | Ends
     with_retained: bool = True
 
 
