@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 PYTEST_WORKERS ?= -n auto --maxprocesses=2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak fmt clean java
+.PHONY: help demo test bench soak screenshots fmt clean java chromium clients
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ help: ## show this list
 demo: $(INSTALLED) java ## publish, subscribe, fail, retry, resume, archive and query before your eyes
 	$(BIN)/headwater demo
 
-test: $(INSTALLED) java ## lint, formatting, types and tests
+test: $(INSTALLED) java chromium clients ## lint, formatting, types and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -28,6 +28,9 @@ bench: $(INSTALLED) ## measure throughput and latency on this machine
 
 soak: $(INSTALLED) ## the tests that run for long
 	$(BIN)/pytest tests -m soak --timeout=0
+
+screenshots: $(INSTALLED) chromium ## the pictures of the dashboard in docs/images, anew
+	$(BIN)/python bench/screenshots.py
 
 fmt: $(INSTALLED) ## fix what ruff can fix, and format
 	$(BIN)/ruff check --fix
@@ -46,6 +49,26 @@ java:
 		else \
 			echo "Spark needs Java 17 or newer, and there is none; on Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless" >&2; \
 			exit 1; \
+		fi; }
+
+# MQTT clients from elsewhere; tests say which of them they go without.
+MQTT_JS := mqtt@5.16.0
+clients: $(INSTALLED)
+	@command -v mosquitto_sub >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+		echo "apt-get install mosquitto-clients"; \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends mosquitto-clients >/dev/null || true; }
+	@[ -d .venv/js/node_modules/mqtt ] || ! command -v npm >/dev/null || { \
+		echo "npm install --prefix .venv/js $(MQTT_JS)"; \
+		npm install --prefix .venv/js --silent --no-audit --no-fund $(MQTT_JS) >/dev/null || true; }
+
+# The tests of the dashboard walk through it with a browser, and are left out where there is none.
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "apt-get install chromium"; \
+			apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; \
+		else \
+			echo "there is no chromium, so the tests of the dashboard are left out; on Debian and Ubuntu: sudo apt-get install chromium" >&2; \
 		fi; }
 
 # A .venv that works is kept and only brought up to date; a broken or too old one is made anew.

@@ -196,6 +196,19 @@ def test_a_message_arrives_with_all_that_it_was_published_with(timed: Bus) -> No
     assert dict(message.headers) == {"unit": "°C", "": ""}
 
 
+def test_subscriptions_are_listed_in_pages(bus: Bus) -> None:
+    ids = ["a", "a/b", "b", "ä", "€"]
+    for id in reversed(ids):
+        bus.subscribe("home/#", id=id).close()
+    assert [one.id for one in bus.subscriptions()] == ids
+    assert [one.id for one in bus.subscriptions(limit=2)] == ["a", "a/b"]
+    assert [one.id for one in bus.subscriptions(after="a/b", limit=2)] == ["b", "ä"]
+    assert [one.id for one in bus.subscriptions(after="a0")] == ["b", "ä", "€"]
+    assert bus.subscriptions(after="€") == []
+    with pytest.raises(Malformed):
+        bus.subscriptions(limit=0)
+
+
 def test_headers_may_be_a_dict(bus: Bus) -> None:
     bus.publish("a/b", b"", headers={"x": "1", "y": "2"})
     assert next(bus.replay("a/#")).headers == (("x", "1"), ("y", "2"))

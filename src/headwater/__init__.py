@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headwater.bus import Bus as Bus
     from headwater.bus import restore as restore
     from headwater.client.bus import Bus as ServedBus
+    from headwater.client.receiver import Receiver
 
 __version__ = "0.1.0"
 
@@ -75,6 +76,7 @@ __all__ = [
     "Unauthenticated",
     "connect",
     "open",
+    "receive",
     "restore",
     "seal",
 ]
@@ -100,6 +102,13 @@ def connect(url: str, settings: Connecting | None = None) -> ServedBus:
     from headwater.client.bus import Bus as ServedBus
 
     return ServedBus(url, settings)
+
+
+def receive(port: int = 9000, host: str = "127.0.0.1", settings: Connecting | None = None) -> Receiver:
+    """What tcp channels push to this port: `for message in headwater.receive(port=9000): message.ack()`."""
+    from headwater.client.receiver import receive
+
+    return receive(port, host, settings)
 
 
 def __getattr__(name: str) -> Any:

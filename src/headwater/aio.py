@@ -388,9 +388,9 @@ class Bus:
         """Retained messages, by topic."""
         return [_asynchronous(message) for message in await self._run(self.threads.retained, filter)]
 
-    async def subscriptions(self) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id."""
-        return await self._run(self.threads.subscriptions)
+    async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id; with a limit a page of them, after an id."""
+        return await self._run(self.threads.subscriptions, after=after, limit=limit)
 
     async def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
@@ -408,9 +408,11 @@ class Bus:
         """Delete a durable subscription, its place and its dead letters."""
         await self._run(self.threads.unsubscribe, id)
 
-    async def dead_letters(self, id: str) -> list[DeadLetter]:
-        """Messages that a subscription gave up on."""
-        return await self._run(self.threads.dead_letters, id)
+    async def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
+        return await self._run(self.threads.dead_letters, id, after=after, limit=limit)
 
     async def redrive(
         self,

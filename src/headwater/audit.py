@@ -1,9 +1,9 @@
 """The audit: who changed what about a bus and those who use it, as messages on `$sys/audit`.
 
-Promises: a change is in the audit, on disk, before it is answered, whichever way it was asked for; changes of one kind
-are in the order in which they were made; an entry is JSON, never longer than `audit_bytes_max`, and has no secret in
-it. Where the disk does not take an entry the change stands all the same, and an event has the entry instead: who has
-to mend a full disk must be able to.
+Promises: a change is in the audit, on disk, before it is answered, whichever way it was asked for; changes of clients,
+of rules and of tokens are in the order in which they were made; an entry is JSON, never longer than
+`audit_bytes_max`, and has no secret in it. Where the disk does not take an entry the change stands all the same, and an
+event has the entry instead: who has to mend a full disk must be able to.
 """
 
 from __future__ import annotations

@@ -26,13 +26,14 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending, write_of
+from headwater.delivery.options import check_not_of_channel
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Malformed, NotFound, ReadOnly, TimedOut
+from headwater.errors import Closed, Malformed, ReadOnly, TimedOut
 from headwater.events import Event, Events
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.outgoing import Desk
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from headwater.access.acl import Acl
     from headwater.access.clients import Clients
     from headwater.access.tokens import Tokens
+    from headwater.delivery.channels import Channels
 
 MEMORY = ":memory:"
 ID_BYTES = 8
@@ -73,6 +75,8 @@ class Inside(NamedTuple):
     clock: Clock
     events: Events
     audit: Audit
+    archived: Callable[[], dict[str, dict[str, int] | None]]
+    """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
 
 
 class Bus:
@@ -105,6 +109,7 @@ class Bus:
         self._live: set[Live | Reading | Consumer] = set()
         self._clients: Clients | None = None
         self._acl: Acl | None = None
+        self._channels: Channels | None = None
         self._tokens: Tokens | None = None
         self._access_lock = threading.RLock()
         seed = self._own()
@@ -141,7 +146,7 @@ class Bus:
             self._staging = Staging(
                 self._desk, self._roots, self._state, self._rows, self.config, self._clock, self._events.trouble
             )
-            self._dead_letters = DeadLetters(self._dispatcher, self._state)
+            self._dead_letters = DeadLetters(self._dispatcher, self._state, self._roots)
             self._mending = Mending(
                 self._dispatcher,
                 self._roots,
@@ -410,6 +415,7 @@ class Bus:
                 asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
                 raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")
             return self._subscribe_live(filter, when_full)
+        check_not_of_channel(id)
         return self._subscribe_durable(Options(id=id, filter=filter, **given), given, start)
 
     def _subscribe_live(self, filter: str, when_full: Policy) -> Live:
@@ -462,16 +468,10 @@ class Bus:
         self._check_open()
         return self._durables
 
-    def subscriptions(self) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id."""
+    def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id; with a limit a page of them, after an id."""
         self._check_open()
-        found = []
-        for row in self._dispatcher.all_rows():
-            try:
-                found.append(self._dispatcher.info(row))
-            except NotFound:
-                continue  # deleted since
-        return found
+        return self._dispatcher.infos(after, limit)
 
     def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message of a subscription that is not simply pending or
@@ -566,16 +566,18 @@ class Bus:
             if isinstance(self._state, RocksState):
                 self._state.refresh()
             self._roots.look()
-            for kept in (self._clients, self._acl, self._tokens):
+            for kept in (self._clients, self._acl, self._tokens, self._channels):
                 if kept is not None:
                     kept.reload()
 
     # Dead letters
 
-    def dead_letters(self, id: str) -> list[DeadLetter]:
-        """Messages that a subscription gave up on."""
+    def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
         self._check_open()
-        return self._dead_letters.all(id)
+        return self._dead_letters.all(id, after, limit)
 
     def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""
@@ -735,6 +737,25 @@ class Bus:
             return self._acl
 
     @property
+    def channels(self) -> Channels:
+        """What is pushed where, while the bus is served."""
+        self._check_open()
+        with self._access_lock:
+            if self._channels is None:
+                from headwater.delivery.channels import Channels
+
+                self._channels = Channels(
+                    self._state,
+                    self._clock,
+                    self.config,
+                    self._dispatcher,
+                    self._roots.commit.run,
+                    read_only=self.is_read_only,
+                    audit=self._audit,
+                )
+            return self._channels
+
+    @property
     def tokens(self) -> Tokens:
         """What opens the HTTP API for them."""
         self._check_open()
@@ -781,11 +802,6 @@ class Bus:
                 )
         self._roots.commit.run(lambda: marks.leave(self._files, self.folder, lake, dict(archived)))
 
-    def archived(self) -> dict[str, dict[str, int] | None]:
-        """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
-        self._check_open()
-        return marks.found(self._files, self.folder)
-
     @property
     def inside(self) -> Inside:
         """What a server stands on."""
@@ -798,6 +814,7 @@ class Bus:
             self._clock,
             self._events,
             self._audit,
+            lambda: marks.found(self._files, self.folder),
         )
 
     @property

@@ -246,16 +246,20 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mqtt: bool = True
     """Whether MQTT clients are served, 3.1.1 and 5."""
     mqtt_host: str = ""
-    """Empty: that of `host`; with `tls_certificate`, loopback for the port without TLS."""
+    """Empty: that of `host`."""
     mqtt_port: int = 1883
-    """0: one that is free."""
+    """0: one that is free. Where there is a `tls_certificate`, only on loopback."""
     mqtt_tls_port: int = 8883
-    """With `tls_certificate`: the port that speaks TLS; 0: one that is free."""
+    """Speaks TLS, if there is a `tls_certificate`. 0: one that is free."""
+    mqtt_aliases_max: int = 16
+    """Topics that an MQTT 5 client may name by a number; a larger number ends its connection (0x94)."""
+    mqtt_client_id_chars_max: int = 256
+    """A longer client id is refused (0x85)."""
     mqtt_receive_max: int = 1024
     """Messages of QoS 1 and 2 that an MQTT client may have under way; one more ends its connection (0x93)."""
     mqtt_in_flight_max: int = 65_535
     """Messages of QoS 1 and 2 that are on their way to an MQTT client, which may ask for fewer; others wait."""
-    mqtt_keep_alive_s_max: int = 3600
+    mqtt_keep_alive_s_max: int = 60
     """The longest that a client of MQTT 5 may be silent, which is told so if it asks for more."""
 
     # HTTP: the API, metrics and the dashboard
@@ -267,6 +271,12 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """0: one that is free."""
     http_body_bytes_max: int = 8 * MIB
     """A longer body of a request: TooLarge (413)."""
+    http_body_s: float = 30.0
+    """A body that is not whole by then: TimedOut (408)."""
+    http_connections_max: int = 1000
+    """One more connection, or request under way, is answered with 503."""
+    http_followers_max: int = 100
+    """Those who follow messages as server-sent events; one more: QuotaExceeded (429)."""
     http_restart_s_max: float = 30.0
     """The longest that a process which keeps failing is left before it is started again."""
 
@@ -337,6 +347,24 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     drain_s: float = 10.0
     """At its end the server waits so long, at most, for what is under way."""
 
+    # Channels
+    channel_hosts: tuple[str, ...] = ("127.0.0.0/8", "::1")
+    """Networks, addresses and names that channels may push to; any other destination: NotAllowed (403)."""
+    channels_max: int = 1000
+    """One more channel: QuotaExceeded (429)."""
+    channels_per_client_max: int = 100
+    """One more channel that a client subscribes with: QuotaExceeded (429)."""
+    channel_connect_s: float = 10.0
+    """A destination that has not taken a connection, and greeted, by then counts as down."""
+    channel_retry_s: float = 0.5
+    """Delay before the second try to reach a destination that is down; it doubles with each one after."""
+    channel_retry_s_max: float = 60.0
+    """The longest delay between tries."""
+    channel_batch_bytes_max: int = 1 * MIB
+    """Bytes of messages in one POST; a larger message goes alone."""
+    channel_answer_bytes_max: int = 64 * KIB
+    """A longer answer to a POST: the connection is closed, and only its status counts."""
+
     # How it is doing
     figures_max: int = 100
     """Roots and subscriptions whose own figures are told, the largest and those furthest behind; sums count all."""
@@ -363,14 +391,18 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise Malformed(f"setting scram_iterations is {self.scram_iterations}; use 4096 to 1000000")
         if not 0 <= self.port < 65_536:
             raise Malformed(f"setting port is {self.port}; use 1 to 65535, or 0 for one that is free")
+        for name, port in (("mqtt_port", self.mqtt_port), ("mqtt_tls_port", self.mqtt_tls_port)):
+            if not 0 <= port < 65_536:
+                raise Malformed(f"setting {name} is {port}; use 1 to 65535, or 0 for one that is free")
+        if not 0 <= self.mqtt_aliases_max < 65_536:
+            raise Malformed(f"setting mqtt_aliases_max is {self.mqtt_aliases_max}; use 0 to 65535")
         if not 1 <= self.mqtt_receive_max <= 1024:
             raise Malformed(f"setting mqtt_receive_max is {self.mqtt_receive_max}; use 1 to 1024")
         for name in ("mqtt_in_flight_max", "mqtt_keep_alive_s_max"):
             if not 1 <= getattr(self, name) < 65_536:
                 raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535")
-        for name in ("mqtt_port", "mqtt_tls_port", "http_port"):
-            if not 0 <= getattr(self, name) < 65_536:
-                raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535, or 0 for one that is free")
+        if not 0 <= self.http_port < 65_536:
+            raise Malformed(f"setting http_port is {self.http_port}; use 1 to 65535, or 0 for one that is free")
 
 
 class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,6 +23,7 @@ from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.topics.name import check_topic, is_utf8
+from headwater.topics.root import SYS
 from headwater.topics.roots import ONLY, STAGED, Part, Publish, parts_by_root
 
 CHECKED_TOPICS_MAX = 100_000
@@ -33,9 +34,6 @@ TIME_AHEAD_US_MAX = 86_400 * SECOND_US
 """How far the clock of a publisher elsewhere may be ahead."""
 
 ONE = range(1)
-
-SYS = "$sys"
-"""The root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
 
 P = TypeVar("P", bound=Publish)
 SHARES_MAX = 16

@@ -49,6 +49,7 @@ def may(acl: Acl, user: str, action: str, asked: str) -> bool:
         "publish": (acl.may_publish, acl.check_publish),
         "create": (acl.may_create, acl.check_create),
         "subscribe": (acl.may_subscribe, acl.check_subscribe),
+        "channel": (acl.may_channel, acl.check_channel),
         "admin": (lambda user, _: acl.is_admin(user), lambda user, _: acl.check_admin(user)),
     }[action]
     allowed = ask(user, asked)
@@ -249,6 +250,7 @@ def test_a_refusal_names_the_rule_and_says_what_to_do(lines: tuple[str, ...], ac
         "publish": acl.check_publish,
         "create": acl.check_create,
         "subscribe": acl.check_subscribe,
+        "channel": acl.check_channel,
         "admin": lambda user, _: acl.check_admin(user),
     }[action]
     with pytest.raises(NotAllowed) as refused:
@@ -456,7 +458,7 @@ def test_only_a_rule_that_is_there_is_removed(acl: Acl):
         ("+", "publish", "a", "name"),
         ("%u", "publish", "a", "name"),
         ("**", "publish", "a", "name"),
-        ("ann", "read", "a", "no action; use one of publish, subscribe, create, admin"),
+        ("ann", "read", "a", "no action; use one of publish, subscribe, create, channel, admin"),
         ("ann", "", "a", "no action"),
         ("ann", "publish", "", "empty"),
         ("ann", "publish", "a/#/b", "goes on after #"),

@@ -9,7 +9,7 @@ import pytest
 
 import headwater
 from delivery.counting import CountingState
-from headwater import Bus, Config, Conflict, ManualClock, NotFound
+from headwater import Bus, Config, Conflict, Malformed, ManualClock, NotFound
 from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, OFFSET, TOPIC, DeadLetters
 
 pytestmark = pytest.mark.timeout(30)
@@ -53,6 +53,27 @@ def test_they_are_listed_by_root_and_offset(bus: Bus, letters: DeadLetters) -> N
         ("a/1", 1),
         ("a/2", 2),
     ]
+
+
+def test_they_are_listed_in_pages_however_many_were_dropped_between(bus: Bus) -> None:
+    kill(bus, "b/1", "a/1", "b/2", "a/2", "b/3")
+    first = bus.dead_letters("s", limit=2)
+    assert [(letter.topic, letter.offset) for letter in first] == [("b/1", 1), ("b/2", 2)]
+    bus.drop_dead_letters("s", [("b", 2)])
+    rest = bus.dead_letters("s", after=("b", 2), limit=100)
+    assert [(letter.topic, letter.offset) for letter in rest] == [("b/3", 3), ("a/1", 1), ("a/2", 2)]
+    assert bus.dead_letters("s", after=("a", 2**64 - 1), limit=1) == []
+    with pytest.raises(Malformed, match="limit"):
+        bus.dead_letters("s", limit=0)
+    with pytest.raises(Malformed, match="no root"):
+        bus.dead_letters("s", after=("none", 1), limit=1)
+
+
+def test_a_page_ends_with_the_letter_that_makes_it_large(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.delivery.dead_letters.PAGE_BYTES_MAX", 6)
+    kill(bus, "b/1", "b/2", "b/3")
+    assert [letter.offset for letter in bus.dead_letters("s", limit=3)] == [1, 2]
+    assert len(bus.dead_letters("s")) == 3
 
 
 def test_one_is_found_by_its_offset_or_by_root_and_offset_where_that_is_not_enough(

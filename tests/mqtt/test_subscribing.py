@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from headwater.mqtt.kinds import V4, V5, Kind
@@ -214,3 +216,28 @@ def test_who_asks_for_no_reasons_gets_codes_alone() -> None:
         served.client("ann")
         peer = served.mqtt("s", user="ann", request_problem_information=0)
         assert peer.publish("garden/x", b"2", 1).properties.reason_string is None
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_published_right_behind_a_subscribe_is_part_of_it(qos: int) -> None:
+    with Served() as served:
+        peer = served.mqtt()
+        for place in range(20):
+            topic = f"behind/{place}"
+            peer.send(Subscribe(place + 1, (Subscription(topic, qos),)), Publish(topic, b"x", qos, packet_id=100 * qos))
+            assert peer.got().topic == topic
+
+
+@pytest.mark.parametrize("topic", ["known/x", "new/x"])
+def test_what_another_publishes_after_a_subscribe_has_come_is_part_of_it(topic: str) -> None:
+    with Served() as served:
+        served.bus.publish("known/x", b"before", retain=True)
+        peer, other = served.mqtt("peer"), served.mqtt("other")
+        session, is_over = served.mqtt_session("peer"), threading.Event()
+        served.call(lambda: session.later(is_over.wait, lambda *_: None))  # the making of subscriptions waits
+        peer.send(Subscribe(1, (Subscription(topic, 1),)))
+        served.until(lambda: session.subscribes == 1)
+        other.publish(topic, b"after", 1, retain=True)
+        is_over.set()
+        assert peer.payloads(1) == [b"after"]
+        peer.quiet()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from headwater.config import Config
-from headwater.errors import Closed, NotAllowed, NotFound
+from headwater.errors import Closed, NotAllowed, NotFound, TimedOut
 from headwater.server import presence
+from headwater.server.session_row import stored_sessions
 from headwater.wire import administration as wire
 from headwater.wire import requests
 from headwater.wire.frame import Kind
@@ -121,6 +124,19 @@ def test_a_session_that_is_ended_for_good_is_gone_with_its_own_subscriptions(run
     assert running.peer("ann").session != ann.session  # the client itself may come again
 
 
+def test_it_is_gone_from_the_disk_when_that_is_answered_however_busy_the_session_is(running: Running):
+    root, ann = running.peer("root"), running.peer("ann")
+    ann.subscribe(1, "home/#", kind="session")
+    session, gate = running.session_of(ann), threading.Event()
+    running.call(lambda: session._later(lambda: gate.wait(10), lambda *_: None))
+    try:
+        root.ask(wire.EndSession(id=ann.session, for_good=True))
+        assert running.bus.subscriptions() == []
+        assert [row.user for row in stored_sessions(running.bus.inside.state)] == ["root"]
+    finally:
+        gate.set()
+
+
 def test_one_that_nobody_is_connected_to_is_ended_too(running: Running):
     root, ann = running.peer("root"), running.peer("ann")
     ann.subscribe(1, "home/#", kind="session")
@@ -146,3 +162,21 @@ def test_an_administrator_may_end_its_own_session(running: Running):
     root.begin(wire.EndSession(id=root.session, for_good=True))
     assert isinstance(root.ends(), Closed)
     assert running.peer("root").session != root.session
+
+
+def test_what_a_busy_server_does_not_come_to_in_time_is_not_done(running: Running):
+    root, ann = running.peer("root"), running.peer("ann")
+    held, gate = threading.Event(), threading.Event()
+    presence = running.server.sessions.answers._administration._presence
+    work = presence.end(running.session_of(root), wire.EndSession(id=ann.session, for_good=True))
+    running.server.broker.serving = msgspec.structs.replace(running.server.serving, call_s=0.05)
+    running.loop.call_soon_threadsafe(held.set)
+    running.loop.call_soon_threadsafe(gate.wait, 10)
+    held.wait(10)
+    try:
+        with pytest.raises(TimedOut):
+            work()
+    finally:
+        gate.set()
+    ann.ping()
+    assert ann.session in sessions(root)

@@ -20,6 +20,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
         sub.next(1).reject("cannot be")
         sub.next(1).nack("later", delay_s=600)
         sub.next(1).ack()
+        bus.acl.allow("ann", "publish", "home/#")
+        bus.durables.pause("thermostat")
+        bus.durables.resume("thermostat")
         yield path
 
 
@@ -38,6 +41,18 @@ def test_dead_letters(spark, folder):
     )
     assert (bytes(row.key), bytes(row.payload), row.headers, row.errors) == (b"k", b"bad", {"unit": "F"}, ["cannot be"])
     assert row.dead_at >= row.timestamp
+
+
+def test_the_audit(spark, folder):
+    read = spark.read.format("headwater").option("data", str(folder)).option("topics", "$sys/audit").load()
+    told = "from_json(CAST(payload AS STRING), 'time TIMESTAMP, who STRING, what STRING, target STRING') AS e"
+    rows = read.selectExpr("timestamp", told).select("timestamp", "e.*").orderBy("time").collect()
+    assert [(row.who, row.what, row.target) for row in rows] == [
+        ("local", "rule-allowed", "ann"),
+        ("local", "subscription-paused", "thermostat"),
+        ("local", "subscription-resumed", "thermostat"),
+    ]
+    assert all(row.time <= row.timestamp for row in rows)
 
 
 def test_subscriptions(spark, folder):

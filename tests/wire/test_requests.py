@@ -83,6 +83,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "Extents.moments_us": st.lists(st.integers(0, request.TIME_US_MAX), max_size=3).map(tuple),
     "Delay.headers": st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
     "DeadLetters.offset": st.none() | PLACE,
+    "DeadLetters.after": st.none() | st.tuples(TEXT, U64),
     "Redrive.offsets": st.none() | st.lists(PLACE, max_size=4).map(tuple),
     "Mend.letters": st.lists(LETTER, max_size=2).map(tuple),
     "DropDeadLetters.offsets": st.none() | st.lists(PLACE, max_size=4).map(tuple),
@@ -210,6 +211,7 @@ def test_garbage_is_a_request_or_malformed(payload: bytes) -> None:
         pass
 
 
+@settings(deadline=None)  # each goes through every field of every request
 @given(st.recursive(OPTION, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)))
 def test_values_where_they_do_not_belong_are_malformed_or_fine(value: Any) -> None:
     for struct in EVERY:

@@ -20,11 +20,12 @@ from headwater.message import DeadLetter, Extent, SubscriptionInfo, TopicInfo
 from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.wire import administration, batches, handshake, requests
+from headwater.wire.channel import ChannelHello, ChannelWelcome
 from headwater.wire.frame import FrameReader, Kind
 from headwater.wire.handshake import TRANSITIONS, Challenge, Hello, Limits, Response, State, Welcome
 from headwater.wire.request import OPTION_NAMES
 from wire.tables import field_rows, rows_under, words
-from wire.vectors import CODECS, PAGE, Vector, meant, read_vectors
+from wire.vectors import PAGE, Vector, codec_of, meant, read_vectors
 
 SOURCE = Path(batches.__file__).parents[1]
 DRAWN = re.compile("[├│└┼▶◀]")
@@ -74,12 +75,12 @@ UNWRITTEN = {"Unauthenticated"}
 def test_a_vector_is_read_as_what_it_says(vector: Vector) -> None:
     (frame,) = FrameReader(1 << 20).feed(vector.data)
     assert (frame.kind, frame.id, frame.flags) == (vector.kind, vector.id, vector.flags)
-    assert CODECS[vector.kind][0](frame) == vector.value
+    assert codec_of(vector)[0](frame) == vector.value
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_a_vector_is_written_to_the_byte(vector: Vector) -> None:
-    assert CODECS[vector.kind][1](vector).hex() == vector.data.hex()
+    assert codec_of(vector)[1](vector).hex() == vector.data.hex()
 
 
 def test_every_kind_of_frame_has_a_vector() -> None:
@@ -159,8 +160,13 @@ ORDER = tuple(requests.REPLIES)
 
 @pytest.mark.parametrize(
     ("heading", "values"),
-    [("## Handshake", HANDSHAKE), ("### Fields of requests", ORDER), ("### Fields of replies", ANSWERS)],
-    ids=["handshake", "requests", "replies"],
+    [
+        ("## Handshake", HANDSHAKE),
+        ("### Fields of requests", ORDER),
+        ("### Fields of replies", ANSWERS),
+        ("### Fields of a channel's greeting", (ChannelHello, ChannelWelcome)),
+    ],
+    ids=["handshake", "requests", "replies", "channels"],
 )
 def test_the_tables_of_fields_are_those_of_the_code(heading: str, values: tuple[type[msgspec.Struct], ...]) -> None:
     wanted = [row for value in values for row in field_rows(value)]

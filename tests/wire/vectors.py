@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headwater.wire import batches, handshake, requests
+from headwater.wire import batches, channel, handshake, requests
 from headwater.wire.frame import Frame, Kind, pack
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
@@ -197,3 +197,11 @@ CODECS: dict[Kind, tuple[Callable[[Frame], Any], Callable[[Vector], bytes]]] = {
     Kind.GOODBYE: _packed(requests.Goodbye),
 }
 """How each kind of frame is read into what the page shows, and written from it."""
+
+CHANNEL_CODECS = {"channel-hello": _packed(channel.ChannelHello), "channel-welcome": _packed(channel.ChannelWelcome)}
+"""The same for frames of the greeting of a channel, by the name of the vector."""
+
+
+def codec_of(vector: Vector) -> tuple[Callable[[Frame], Any], Callable[[Vector], bytes]]:
+    """How a vector is read, and written."""
+    return CHANNEL_CODECS.get(vector.name) or CODECS[vector.kind]

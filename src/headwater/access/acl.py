@@ -1,10 +1,10 @@
-"""Rules: who may publish, subscribe, create topics and administer.
+"""Rules: who may publish, subscribe, create topics, have messages pushed to them, and administer.
 
 Invariants:
 
 - Nothing is allowed that no rule allows; a deny rule wins over every allow rule.
-- To publish or create, one allow rule matches the topic and no deny rule does. To subscribe, one allow rule covers the
-  whole filter, and no deny rule has a single topic in common with it.
+- To publish or create, one allow rule matches the topic and no deny rule does. To subscribe, or have a channel, one
+  allow rule covers the whole filter, and no deny rule has a single topic in common with it.
 - `%u` in a rule is the client's name, as a whole level. A user whose name is not well formed may do nothing, so it
   cannot widen such a rule, wherever the name came from.
 - Wildcards match no `$`-root: a rule for one names it.
@@ -30,7 +30,7 @@ from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
 from headwater.topics.name import check_filter, compile_filter, filter_covers, filters_overlap, is_wild
 
-Action = Literal["publish", "subscribe", "create", "admin"]
+Action = Literal["publish", "subscribe", "create", "channel", "admin"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 USER_LEVEL = "%u"
@@ -47,7 +47,15 @@ NAMES_KEPT = 100_000
 RIGHTS_KEPT = 10_000
 """Clients and actions whose rules are kept ready; beyond it, that starts anew."""
 
-_DOES = {"publish": "publish to", "create": "create topic", "subscribe": "subscribe to"}
+WHOLE = ("subscribe", "channel")
+"""Actions that are about all that a filter matches."""
+
+_DOES = {
+    "publish": "publish to",
+    "create": "create topic",
+    "subscribe": "subscribe to",
+    "channel": "have a channel for",
+}
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -181,8 +189,9 @@ class Ruling:
     def may_create(self, user: str, topic: str) -> bool:
         return self.rights(user, "create").allows(topic)
 
-    def may_subscribe(self, user: str, filter: str) -> bool:
-        rights = self.rights(user, "subscribe")
+    def may_have(self, user: str, action: Action, filter: str) -> bool:
+        """Whether a user may subscribe to, or have a channel for, everything that a filter matches."""
+        rights = self.rights(user, action)
         return rights.covering(filter) is not None and rights.overlapping(filter) is None
 
     def is_admin(self, user: str) -> bool:
@@ -191,7 +200,7 @@ class Ruling:
     def refusal(self, user: str, action: Action, asked: str) -> NotAllowed:
         """Why it is not allowed, and what would allow it."""
         rights = self.rights(user, action)
-        denied = rights.overlapping(asked) if action == "subscribe" else rights.matching(False, asked)
+        denied = rights.overlapping(asked) if action in WHOLE else rights.matching(False, asked)
         what = "administer this broker" if action == "admin" else f"{_DOES[action]} {quoted(asked)}"
         who = f"client {quoted(user)} may not {what}"
         if not is_name(user):
@@ -199,7 +208,7 @@ class Ruling:
         if denied is None:
             return NotAllowed(f"{who} (rule: none); grant it with: {_command('allow', user, action, asked)}")
         remedy = _command("remove", denied.user, denied.action, denied.filter)
-        narrower = "subscribe to a narrower filter, or " if action == "subscribe" and is_wild(asked) else ""
+        narrower = f"{_DOES[action]} a narrower filter, or " if action in WHOLE and is_wild(asked) else ""
         return NotAllowed(f"{who} (rule: {_plain(str(denied))}); {narrower}take that rule back with: {remedy}")
 
 
@@ -287,7 +296,11 @@ class Acl:
 
     def may_subscribe(self, user: str, filter: str) -> bool:
         """Whether a user may have everything that a filter, without MQTT's `$share/…/` before it, matches."""
-        return self._ruling.may_subscribe(user, filter)
+        return self._ruling.may_have(user, "subscribe", filter)
+
+    def may_channel(self, user: str, filter: str) -> bool:
+        """Whether a user may have everything that a filter matches pushed somewhere."""
+        return self._ruling.may_have(user, "channel", filter)
 
     def is_admin(self, user: str) -> bool:
         """Whether a user may change clients, rules and settings."""
@@ -314,9 +327,16 @@ class Acl:
 
     def check_subscribe(self, user: str, filter: str) -> None:
         """NotAllowed (403) unless a user may have everything that a filter matches."""
+        self._check_whole(user, "subscribe", filter)
+
+    def check_channel(self, user: str, filter: str) -> None:
+        """NotAllowed (403) unless a user may have everything that a filter matches pushed somewhere."""
+        self._check_whole(user, "channel", filter)
+
+    def _check_whole(self, user: str, action: Action, filter: str) -> None:
         ruling = self._ruling
-        if not ruling.may_subscribe(user, filter):
-            raise ruling.refusal(user, "subscribe", filter)
+        if not ruling.may_have(user, action, filter):
+            raise ruling.refusal(user, action, filter)
 
     def check_admin(self, user: str) -> None:
         """NotAllowed (403) unless a user may administer."""

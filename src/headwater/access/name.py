@@ -41,8 +41,8 @@ def check_name(name: str) -> str:
             raise Malformed(
                 f"client name {quoted(name)} contains {char}, which means something in rules; use letters, digits, -"
             )
-        if unicodedata.category(char) in _UNSEEN:
-            raise Malformed(f"client name {quoted(name)} contains an invisible or control character; leave it out")
+    if has_unseen(name):
+        raise Malformed(f"client name {quoted(name)} contains an invisible or control character; leave it out")
     if name.startswith("$"):
         raise Malformed(f"client name {quoted(name)} begins with $, as the broker's own topics do; begin with a letter")
     if name != name.strip():
@@ -51,6 +51,11 @@ def check_name(name: str) -> str:
     if len(normal) > NAME_CHARS_MAX:
         raise Malformed(f"client name {quoted(name)} is too long in normal form; use at most {NAME_CHARS_MAX}")
     return normal
+
+
+def has_unseen(text: str) -> bool:
+    """Whether a text has characters in it that nobody sees, or that cannot be written."""
+    return any(unicodedata.category(char) in _UNSEEN for char in text)
 
 
 def is_name(name: str) -> bool:

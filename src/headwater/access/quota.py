@@ -57,16 +57,25 @@ class Quota:
             return
         with self._lock:
             now_us = self._clock.monotonic_us()
-            spent = self._spent_at(user, now_us) + count * _MINUTE_US
-            if spent > self._full:
-                wait_ms = -((self._full - spent) // (1000 * self._per_minute))  # rounded up
-                raise QuotaExceeded(
-                    f"client {quoted(user)} may have {self._per_minute} {self._what} a minute; "
-                    f"try again in {wait_ms / 1000:.3f} s"
-                )
-            self._spent[user] = spent, now_us
+            self._spent[user] = self._with(user, count, now_us), now_us
             self._spent.move_to_end(user)
             self._forget(now_us)
+
+    def check(self, user: str) -> None:
+        """QuotaExceeded (429) if a client could take none; nothing is taken."""
+        with self._lock:
+            self._with(user, 1, self._clock.monotonic_us())
+
+    def _with(self, user: str, count: int, now_us: int) -> int:
+        """Shares spent once so many more are taken; QuotaExceeded (429) if those are too many."""
+        spent = self._spent_at(user, now_us) + count * _MINUTE_US
+        if spent > self._full:
+            wait_ms = -((self._full - spent) // (1000 * self._per_minute))  # rounded up
+            raise QuotaExceeded(
+                f"client {quoted(user)} may have {self._per_minute} {self._what} a minute; "
+                f"try again in {wait_ms / 1000:.3f} s"
+            )
+        return spent
 
     @property
     def tracked(self) -> int:

@@ -6,13 +6,13 @@ One class serves threads and asyncio alike: over `headwater.connect` its methods
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
-from headwater.client.admin import Acl, Ask, Clients
+from headwater.client.admin import Acl, Ask, Channels, Clients
 from headwater.client.bus import Bus
 from headwater.client.url import Address
 from headwater.clock import from_datetime
@@ -165,50 +165,3 @@ class Subscriptions:
     def delete(self, id: str, *, force: bool = False) -> Any:
         """Delete it; one that somebody takes from only by force."""
         return self._ask(wire.DeleteSubscription(id=id, force=force))
-
-
-class Channels:
-    """`admin.channels`: push destinations."""
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-
-    def add(
-        self,
-        name: str,
-        filter: str,
-        destination_host: str,
-        destination_port: int,
-        kind: Literal["tcp", "http"] = "tcp",
-        **others: Any,
-    ) -> Any:
-        """A channel; a list of the one that was made, with its secret if it has one, told this once."""
-        spec = wire.ChannelSpec(
-            name=name,
-            filter=filter,
-            destination_host=destination_host,
-            destination_port=destination_port,
-            kind=kind,
-            **others,
-        )
-        return self.add_many([spec])
-
-    def add_many(self, specs: Sequence[wire.ChannelSpec]) -> Any:
-        """All of these channels, or none."""
-        return self._ask(wire.AddChannels(channels=tuple(specs)))
-
-    def change(self, id: str, **changes: Any) -> Any:
-        """Change what is named; the rest stays."""
-        return self._ask(wire.ChangeChannel(id=id, **changes))
-
-    def remove(self, id: str, *, force: bool = False) -> Any:
-        """Push no more; what has messages to deliver yet only by force."""
-        return self._ask(wire.RemoveChannel(id=id, force=force))
-
-    def list(self, id: str | None = None) -> Any:
-        """Every channel, or the one of this id: `.id .name .filter .state .lag …`."""
-        return self._ask(wire.ListChannels(id=id))
-
-    def test(self, id: str) -> Any:
-        """Try to reach its destination: `.ok .detail .took_s`."""
-        return self._ask(wire.TryChannel(id=id))

@@ -20,6 +20,7 @@ import uvicorn
 from headwater import aio
 from headwater.admin.api.app import make_app
 from headwater.admin.client import Admin
+from headwater.admin.line import Line
 from headwater.admin.settings import Listening, Outside
 from headwater.config import Connecting
 from headwater.errors import HeadwaterError
@@ -29,7 +30,15 @@ NICENESS = 5
 """How much it steps back behind the server where both want the same core."""
 SETTINGS_BYTES_MAX = 64 * 1024
 CONNECT_S = 30.0
+ANSWER_S = 10.0
+"""How long the server may take to answer: TimedOut (504)."""
+PREFETCH_MESSAGES = 1000
+"""As many as a page has; who pages through history throws away what was sent beyond."""
+PREFETCH_BYTES = 1024 * 1024
+HEAD_BYTES_MAX = 64 * 1024
+"""Of a request: its line and its headers."""
 END_S = 2
+BACKLOG = 128
 
 log = Log("headwater.admin")
 
@@ -51,7 +60,13 @@ def run(settings: IO[bytes] | None = None) -> int:
 
 
 async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> int:
-    settings = Connecting(connect_timeout_s=CONNECT_S, session_expire_after_s=0.0, reconnect_s_max=CONNECT_S)
+    settings = Connecting(
+        connect_timeout_s=CONNECT_S,
+        request_timeout_s=ANSWER_S,
+        session_expire_after_s=0.0,
+        prefetch_messages=PREFETCH_MESSAGES,
+        prefetch_bytes=PREFETCH_BYTES,
+    )
     try:
         bus = await aio.connect(outside.url, settings)
     except HeadwaterError as error:
@@ -65,6 +80,10 @@ async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> in
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # what a proxy says about others, anybody on this machine could say
+            http=Line,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            limit_concurrency=outside.connections_max,
             ssl_certfile=outside.tls_certificate or None,
             ssl_keyfile=outside.tls_key or None,
             timeout_graceful_shutdown=END_S,
@@ -89,10 +108,12 @@ def _on_input(server: uvicorn.Server, source: IO[bytes]) -> None:
 
 def _listen(outside: Outside) -> socket.socket:
     family = socket.AF_INET6 if ":" in outside.host else socket.AF_INET
-    door = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol named, asyncio sends what is written at once; else each answer would wait for an ACK (40 ms).
+    door = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         door.bind((outside.host, outside.port))
+        door.listen(BACKLOG)  # who is told where it listens may come at once
     except OSError:
         door.close()
         raise

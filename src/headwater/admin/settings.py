@@ -17,6 +17,9 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     tls_certificate: str = ""
     tls_key: str = ""
     body_bytes_max: int = 8 * 1024 * 1024
+    body_s: float = 30.0
+    connections_max: int = 1000
+    followers_max: int = 100
     log_json: bool = False
     log_level: str = "info"
 

@@ -15,7 +15,10 @@ from headwater.errors import Malformed
 app = typer.Typer(help="Rules for what clients may do: allow, deny, remove, list.", no_args_is_help=True)
 
 User = Annotated[str, typer.Argument(help="Which client; '*' for every one.")]
-Action = Annotated[str, typer.Argument(help="publish, subscribe, create (topics that are not there yet), or admin.")]
+Action = Annotated[
+    str,
+    typer.Argument(help="publish, subscribe, create (new topics), channel (have it pushed), or admin."),
+]
 Filter = Annotated[
     str | None, typer.Argument(help="Which topics, such as 'home/#'; a level %u is the client's name. Not for admin.")
 ]

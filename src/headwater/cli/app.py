@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from headwater.cli import (
     acl,
     bench,
+    channels,
     clients,
     dead,
     demo,
@@ -109,6 +110,7 @@ app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
+app.add_typer(channels.app, name="channels")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(sessions.app, name="sessions")
 pipeline.app.command()(replay_again.replay)

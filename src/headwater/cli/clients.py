@@ -34,7 +34,7 @@ def add(name: Name, secret_stdin: SecretStdin = False, data: Data = None, url: U
 
     With --json: an object with id, name, and secret if it was drawn.
     """
-    given = _given(secret_stdin)
+    given = given_secret(secret_stdin)
     with own(data, url) as bus:
         made = bus.clients.add(name, given)
     _show(made, "added", given is None, json)
@@ -48,7 +48,7 @@ def rotate(
 
     With --json: an object with id, name, and secret if it was drawn.
     """
-    given = _given(secret_stdin)
+    given = given_secret(secret_stdin)
     with own(data, url) as bus:
         made = bus.clients.rotate(name, given)
     _show(made, "has a new secret", given is None, json)
@@ -104,7 +104,8 @@ def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
     console().print(table)
 
 
-def _given(secret_stdin: bool) -> str | None:
+def given_secret(secret_stdin: bool) -> str | None:
+    """The secret in the first line of the input, if it is to be there."""
     if not secret_stdin:
         return None
     line = sys.stdin.buffer.readline(SECRET_LINE_MAX)

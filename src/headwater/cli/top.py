@@ -121,7 +121,8 @@ class _Keys:
             pause(seconds)
             return False
         ready, _, _ = select.select([self._descriptor], [], [], seconds)
-        return bool(ready) and os.read(self._descriptor, 64).lower()[:1] in (b"q", b"")
+        typed = os.read(self._descriptor, 64).lower() if ready else b"-"
+        return b"q" in typed or not typed
 
 
 @contextmanager
@@ -230,7 +231,7 @@ def _roots(figures: Figures, rates: Rates) -> Table:
             size(one.bytes),
             f"{one.topics:,}",
         )
-    _tell_of_more(table, figures.gauges["roots"])
+    _tell_of_more(table, max(figures.gauges["roots"], len(figures.roots)))
     return table
 
 

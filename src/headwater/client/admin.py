@@ -1,8 +1,8 @@
-"""Clients and rules of a server, as its administrators change them."""
+"""Clients, rules and channels of a server, as its administrators change them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from headwater.wire import administration
@@ -42,7 +42,7 @@ class Acl:
         self._ask = ask
 
     def allow(self, user: str, action: str, filter: str) -> Any:
-        """Grant an action (publish, subscribe, create, admin) on what a filter matches."""
+        """Grant an action (publish, subscribe, create, channel, admin) on what a filter matches."""
         return self._change("allow", user, action, filter)
 
     def deny(self, user: str, action: str, filter: str) -> Any:
@@ -59,3 +59,50 @@ class Acl:
 
     def _change(self, change: Literal["allow", "deny", "remove"], user: str, action: str, filter: str) -> Any:
         return self._ask(administration.ChangeRule(change=change, user=user, action=action, filter=filter))
+
+
+class Channels:
+    """`bus.channels`: push destinations."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def add(
+        self,
+        name: str,
+        filter: str,
+        destination_host: str,
+        destination_port: int,
+        kind: Literal["tcp", "http"] = "tcp",
+        **others: Any,
+    ) -> Any:
+        """A channel; a list of the one that was made, with its secret if it has one, told this once."""
+        spec = administration.ChannelSpec(
+            name=name,
+            filter=filter,
+            destination_host=destination_host,
+            destination_port=destination_port,
+            kind=kind,
+            **others,
+        )
+        return self.add_many([spec])
+
+    def add_many(self, specs: Sequence[administration.ChannelSpec], *, check: bool = False) -> Any:
+        """All of these channels, or none; with check=True, only see whether they could be added."""
+        return self._ask(administration.AddChannels(channels=tuple(specs), check=check))
+
+    def change(self, id: str, **changes: Any) -> Any:
+        """Change what is named; the rest stays."""
+        return self._ask(administration.ChangeChannel(id=id, **changes))
+
+    def remove(self, id: str, *, force: bool = False) -> Any:
+        """Push no more; what has messages to deliver yet only by force."""
+        return self._ask(administration.RemoveChannel(id=id, force=force))
+
+    def list(self, id: str | None = None) -> Any:
+        """Every channel, or the one of this id: `.id .name .filter .state .lag …`."""
+        return self._ask(administration.ListChannels(id=id))
+
+    def test(self, id: str) -> Any:
+        """Try to reach its destination: `.ok .detail .took_s`."""
+        return self._ask(administration.TryChannel(id=id))

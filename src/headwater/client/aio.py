@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from headwater.aio import Message, Opening
-from headwater.client.admin import Acl, Clients
+from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.bus import (
     GivenHeaders,
     extend_of,
@@ -47,6 +47,7 @@ from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, R
 from headwater.message import Message as ThreadMessage
 from headwater.topics.roots import Publish
 from headwater.wire import requests as wire
+from headwater.wire.administration import ChannelInfo
 from headwater.wire.request import Request
 
 
@@ -260,6 +261,7 @@ class Bus:
         self.address = client.address
         self.clients = Clients(client.link.request)
         self.acl = Acl(client.link.request)
+        self.channels = Channels(client.link.request)
 
     def __repr__(self) -> str:
         return f"<headwater bus at {self.address}>"
@@ -314,11 +316,18 @@ class Bus:
         return asyncio.ensure_future(self.publish_many(messages, **options))
 
     def subscribe(self, filter: str, *, id: str | None = None, start: Start = "latest", **options: Any) -> Opening[Any]:
-        """With an id a durable subscription, without one a live one; `await` it or use it in `async with`."""
-        when_full = options.pop("when_full", "drop_oldest")
+        """With an id a durable subscription, without one a live one; `await` it or use it in `async with`.
 
-        async def make() -> Consumer | Live:
+        With a destination, a host and a port, messages are pushed there; `await` gives the channel's id.
+        """
+        when_full = options.pop("when_full", "drop_oldest")
+        destination = options.pop("destination", None)
+
+        async def make() -> Any:
             client = self._client
+            if destination is not None:
+                made: ChannelInfo = await self.ask(client.pushed(filter, id, start, options, destination))
+                return made.id
             if id is None:
                 asked = client.live(filter, when_full, start, options)
                 return Live(client, await client.subscribe(asked, self._verbs))
@@ -363,9 +372,9 @@ class Bus:
         """Retained messages, by topic."""
         return [asynchronous(retained_message(one)) for one in await self.ask(wire.Retained(filter=filter))]
 
-    async def subscriptions(self) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id."""
-        return cast("list[SubscriptionInfo]", await self.ask(wire.Subscriptions()))
+    async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id; with a limit a page of them, after an id."""
+        return cast("list[SubscriptionInfo]", await self.ask(wire.Subscriptions(after=after, limit=limit)))
 
     async def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
@@ -387,9 +396,11 @@ class Bus:
         """Delete a durable subscription, its place and its dead letters."""
         await self._client.unsubscribe(id)
 
-    async def dead_letters(self, id: str) -> list[DeadLetter]:
-        """Messages that a subscription gave up on."""
-        return cast("list[DeadLetter]", await self.ask(wire.DeadLetters(id=id)))
+    async def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
+        return cast("list[DeadLetter]", await self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
 
     async def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from headwater.client.admin import Acl, Clients
+from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
 from headwater.client.link import State
@@ -39,6 +39,7 @@ from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Re
 from headwater.topics.name import root_of
 from headwater.topics.roots import Publish
 from headwater.wire import requests as wire
+from headwater.wire.administration import ChannelInfo
 from headwater.wire.batches import Deliver
 from headwater.wire.request import Request
 
@@ -81,6 +82,7 @@ class Bus:
             raise
         self.clients = Clients(self.ask)
         self.acl = Acl(self.ask)
+        self.channels = Channels(self.ask)
 
     async def _connect(self) -> Client:
         client = Client(self.address, self.settings)
@@ -272,8 +274,13 @@ class Bus:
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
         when_full: Policy = "drop_oldest",
+        destination: tuple[str, int] | None = None,
     ) -> Any:
-        """With an id, a durable subscription (`Consumer`); without, a live one (`Live`)."""
+        """With an id, a durable subscription (`Consumer`); without, a live one (`Live`).
+
+        With a destination, a host and a port where somebody listens (`headwater.receive`), messages are pushed there:
+        a channel of this client, whose id is returned, and which `unsubscribe` ends.
+        """
         self._check_open()
         options = {
             "order": order,
@@ -286,6 +293,9 @@ class Bus:
             "retry_delay_s_max": retry_delay_s_max,
         }
         client, verbs = self._client, _Verbs(self)
+        if destination is not None:
+            made: ChannelInfo = self.ask(client.pushed(filter, id, start, options, destination))
+            return made.id
         if id is None:
             asked = client.live(filter, when_full, start, options)
             return Live(self, self._wait(client.subscribe(asked, verbs)))
@@ -297,9 +307,9 @@ class Bus:
         self._check_open()
         self._wait(self._client.unsubscribe(id))
 
-    def subscriptions(self) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id."""
-        return cast("list[SubscriptionInfo]", self.ask(wire.Subscriptions()))
+    def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id; with a limit a page of them, after an id."""
+        return cast("list[SubscriptionInfo]", self.ask(wire.Subscriptions(after=after, limit=limit)))
 
     def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
@@ -368,9 +378,11 @@ class Bus:
 
     # Dead letters
 
-    def dead_letters(self, id: str) -> list[DeadLetter]:
-        """Messages that a subscription gave up on."""
-        return cast("list[DeadLetter]", self.ask(wire.DeadLetters(id=id)))
+    def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
+        return cast("list[DeadLetter]", self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
 
     def dead_letter(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""

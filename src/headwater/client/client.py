@@ -336,6 +336,23 @@ class Client:
             raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
         return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
 
+    def pushed(
+        self, filter: str, id: str | None, start: Start, options: Mapping[str, Any], destination: tuple[str, int]
+    ) -> wire.SubscribeTo:
+        """A request for a channel; from any thread."""
+        check_filter(filter, self.config)
+        if start not in ("earliest", "latest"):
+            raise Malformed(f'start is {start!r}; a channel begins at "earliest" or "latest"')
+        host, port = destination
+        return wire.SubscribeTo(
+            filter=filter,
+            destination_host=host,
+            destination_port=port,
+            id=id,
+            start="earliest" if start == "earliest" else "latest",
+            options={name: value for name, value in options.items() if value is not None},
+        )
+
     def history(
         self,
         filter: str,

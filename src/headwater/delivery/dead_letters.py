@@ -7,20 +7,25 @@ it is one atomic write, so that it is never in both places and never in none.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import islice
 
 import msgspec
 
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import CopyRow, DeadRow
 from headwater.delivery.subscriber import Subscriber
-from headwater.errors import Conflict, NotFound
+from headwater.errors import Conflict, Malformed, NotFound
 from headwater.message import DeadLetter, Headers
 from headwater.store import state as rows
 from headwater.store.state import Rows, State
 from headwater.topics.name import root_of
+from headwater.topics.roots import Roots
 
 Place = int | tuple[str, int]
 """An offset; or a root and an offset, for a subscription whose filter reaches over several roots."""
+
+PAGE_BYTES_MAX = 8 * 1024 * 1024
+"""Payloads of a page of them together; it ends with the letter that reaches this."""
 
 FROM = "headwater-dead-from"
 ATTEMPTS = "headwater-dead-attempts"
@@ -35,13 +40,32 @@ NOTES = frozenset((FROM, ATTEMPTS, ERROR, TOPIC, OFFSET, MENDED))
 class DeadLetters:
     """The dead letters of every subscription."""
 
-    def __init__(self, dispatcher: Dispatcher, state: State) -> None:
+    def __init__(self, dispatcher: Dispatcher, state: State, roots: Roots) -> None:
         self._dispatcher = dispatcher
         self._state = state
+        self._roots = roots
 
-    def all(self, id: str) -> list[DeadLetter]:
-        """Those of a subscription, by root and offset."""
-        return [row.letter(id, offset) for _, offset, row in self._rows(self._number(id), None)]
+    def all(self, id: str, after: tuple[str, int] | None = None, limit: int | None = None) -> list[DeadLetter]:
+        """Those of a subscription, by root and offset; with a limit a page of them, which is shorter if it is large."""
+        if limit is not None and limit < 1:
+            raise Malformed(f"limit is {limit}; use 1 or more")
+        number = self._number(id)
+        start = None if after is None else self._key_after(number, *after)
+        found: list[DeadLetter] = []
+        size = 0
+        for key, value in islice(self._state.scan(rows.key_u32(rows.DEAD, number), start), limit):
+            row = msgspec.msgpack.decode(value, type=DeadRow)
+            found.append(row.letter(id, rows.offset_in(key)))
+            size += len(row.payload)
+            if limit is not None and size >= PAGE_BYTES_MAX:
+                break
+        return found
+
+    def _key_after(self, number: int, root: str, offset: int) -> bytes:
+        known = self._roots.get(root)
+        if known is None:
+            raise Malformed(f'there is no root "{root}" after which dead letters could be')
+        return rows.key_message(rows.DEAD, number, known.stream.number, min(offset, 2**63) + 1)
 
     def get(self, id: str, offset: Place) -> DeadLetter:
         """One of them."""

@@ -12,7 +12,7 @@ of a batch that nobody waits for while an earlier group may still be on its way 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -22,7 +22,7 @@ from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.live import Live
 from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
-from headwater.delivery.start import Start, floor_for
+from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
@@ -30,6 +30,7 @@ from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
 from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
+from headwater.store.commit import Call
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, filter_covers_root
 from headwater.topics.root import Root, retained_message
@@ -183,7 +184,7 @@ class Dispatcher:
         self,
         options: Options,
         given: dict[str, object],
-        start: Start,
+        start: Start | Ends,
         consumer: object,
         *,
         with_retained: bool = True,
@@ -226,7 +227,21 @@ class Dispatcher:
                 raise Conflict(f"there is another subscription of this id: {stated}; choose another id, or delete it")
             return False
 
-    def _create(self, options: Options, start: Start, with_retained: bool) -> SubscriptionRow:
+    def ends(self, filter: str) -> Ends:
+        """Where the roots that a filter covers end, once what has its place before this is on disk; never waits."""
+        found = Ends()
+
+        def look() -> None:
+            found.by_root = {root.name: root.stream.durable for root in self._covered(filter)}
+
+        commit = self._roots.commit
+        if commit.is_full:
+            look()
+        else:
+            commit.submit(Call(look))
+        return found
+
+    def _create(self, options: Options, start: Start | Ends, with_retained: bool) -> SubscriptionRow:
         if self._count >= self._config.subscriptions_max:
             raise QuotaExceeded(
                 f"there are {self._count} durable subscriptions, and subscriptions_max is "
@@ -238,8 +253,9 @@ class Dispatcher:
         changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
-        if start == "latest" and with_retained:
-            changed.update(_copy_rows(number, self._retained_copies(options.filter)))
+        if (start == "latest" or isinstance(start, Ends)) and with_retained:
+            below = {root.stream.number: floor for root, floor in floors.items()}
+            changed.update(_copy_rows(number, self._retained_copies(options.filter, below)))
         self._commit.write(changed)
         self._last_number = number
         self._count += 1
@@ -259,12 +275,14 @@ class Dispatcher:
 
         self.use(id, work)
 
-    def _retained_copies(self, filter: str) -> dict[int, dict[int, CopyRow]]:
-        """By stream and offset."""
+    def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, CopyRow]]:
+        """By stream and offset; those above the offset of their stream come by themselves."""
         found: dict[int, dict[int, CopyRow]] = {}
         wanted, now_us = compile_filter(filter), self._clock.now_us()
         for root in self._covered(filter):
             for topic, row in root.retained.matching(wanted, now_us):
+                if upto is not None and row.offset > upto[root.stream.number]:
+                    continue
                 copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us, row.flags)
                 found.setdefault(root.stream.number, {})[row.offset] = copy
         return found
@@ -427,7 +445,33 @@ class Dispatcher:
 
     def all_rows(self) -> list[SubscriptionRow]:
         """Every durable subscription, by id."""
-        return [self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION)]
+        return list(self.each_row())
+
+    def each_row(self) -> Iterator[SubscriptionRow]:
+        """The same, one after another."""
+        return (self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION))
+
+    def infos(
+        self,
+        after: str | None = None,
+        limit: int | None = None,
+        wanted: Callable[[str, str], bool] = lambda _id, _filter: True,
+    ) -> list[SubscriptionInfo]:
+        """Durable subscriptions as users see them, by id, those whose id and filter are wanted; a page after an id."""
+        if limit is not None and limit < 1:
+            raise Malformed(f"limit is {limit}; use 1 or more")
+        start = None if after is None else self._key(after) + b"\0"
+        found: list[SubscriptionInfo] = []
+        for _, value in self._state.scan(rows.SUBSCRIPTION, start):
+            row = self._decode(value)
+            if wanted(row.options.id, row.options.filter):
+                try:
+                    found.append(self.info(row))
+                except NotFound:
+                    continue  # deleted since
+            if len(found) == limit:
+                break
+        return found
 
     def info(self, row: SubscriptionRow) -> SubscriptionInfo:
         """A subscription as users see it."""

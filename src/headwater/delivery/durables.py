@@ -14,7 +14,7 @@ import msgspec
 from headwater.audit import Audit
 from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
-from headwater.delivery.options import Options
+from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.rows import SubscriptionRow
 from headwater.delivery.start import Start, check_start, floor_for
 from headwater.delivery.subscriber import Subscriber
@@ -58,6 +58,7 @@ class Durables:
     def create(self, id: str, filter: str, *, start: Start = "latest", **given: Any) -> None:
         """A named subscription that nobody takes from yet; Conflict (409) if there is one that differs."""
         self._check_writable()
+        check_not_of_channel(id)
         check_filter(filter, self._config)
         check_start(filter, start)
         try:
@@ -116,6 +117,7 @@ class Durables:
     def delete(self, id: str, *, force: bool = False) -> None:
         """Delete it, its place and its dead letters; one that somebody takes from only by force: Conflict (409)."""
         self._check_writable()
+        check_not_of_channel(id)
         row = self.row(id)
         self._roots.commit.run(lambda: self._dispatcher.delete(id, unless_used=not force))
         self._audit.note("subscription-deleted", id, {"filter": row.options.filter, **options_of(row.options)})

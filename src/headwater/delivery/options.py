@@ -8,7 +8,19 @@ from typing import Literal
 import msgspec
 
 from headwater.config import Config
-from headwater.errors import Malformed
+from headwater.errors import Conflict, Malformed
+
+CHANNEL_PREFIX = "channel:"
+"""Of the ids of channels' subscriptions, which nobody else may use."""
+
+
+def check_not_of_channel(id: object) -> None:
+    """Conflict (409) for the id of a channel's subscription, which is made, served and deleted with the channel."""
+    if isinstance(id, str) and id.startswith(CHANNEL_PREFIX):
+        raise Conflict(
+            f"subscriptions whose ids begin with {CHANNEL_PREFIX} belong to channels; use another id, or look after "
+            "the channel: headwater channels"
+        )
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

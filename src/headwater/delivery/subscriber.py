@@ -145,6 +145,14 @@ class Subscriber:
                 self._machine.detach(consumer)
         self.wake()
 
+    def give_back(self, consumer: object) -> None:
+        """A consumer hands back all that it holds, and stays; no attempt is counted."""
+        with self._lock:
+            if consumer in self._machine.consumers:
+                self._machine.detach(consumer)
+                self._machine.attach(consumer)
+                self._arm()
+
     def end(self) -> None:
         """The subscription is gone or the bus closes: whoever waits is told."""
         with self._lock:
@@ -315,7 +323,7 @@ class Subscriber:
         first = batch.first_offset
         offsets = [first + place for place in places]
         position = first + ahead.places[0] if ahead.places else batch.last_offset + 1
-        self._supply.count_down(stream, len(offsets), offsets[-1])
+        self._supply.count_down(stream, offsets)
         wanted = self._machine.wanted(stream, offsets)
         if wanted is not offsets and len(wanted) != len(offsets):
             places = [offset - first for offset in wanted]
@@ -698,7 +706,7 @@ class Subscriber:
             return Resting(
                 {stream: machine.floor(stream) for stream in self._supply.streams},
                 machine.acked,
-                machine.in_flight + machine.retrying,
+                machine.failed,
                 machine.copies,
                 self._dead,
             )

@@ -102,6 +102,11 @@ class Subscription:
         return sum(len(lane.acked) for lane in self._ledger.lanes.values())
 
     @property
+    def failed(self) -> int:
+        """Messages that failed before, wherever they are now."""
+        return sum(len(lane.failures) for lane in self._ledger.lanes.values())
+
+    @property
     def copies(self) -> int:
         """Copies that are not done."""
         return sum(len(lane.known()) for lane in self._ledger.lanes.values() if lane.id[1])

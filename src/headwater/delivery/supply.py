@@ -6,6 +6,7 @@ purged or has outlived its ttl. No locks: whoever serves the subscription holds 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import msgspec
@@ -181,7 +182,7 @@ class Supply:
         are."""
         root, ahead, position = self._known[stream], self._machine.ahead(stream), self._machine.position(stream)
         if is_everything_of(self._filter, root.name) and not root.purges:
-            return root.stream.durable - position + 1 - len(ahead), 0
+            return root.stream.durable - max(position, root.stream.first_offset) + 1 - len(ahead), 0
         count, unseen = self._count(stream, {(stream, offset) for offset in ahead}, messages_max)
         return estimate(count, self._lag[stream][0] - position + 1, unseen), unseen
 
@@ -201,11 +202,13 @@ class Supply:
         self._lag[stream] = (cursor.position - 1, count)
         return count, max(0, root.stream.durable - cursor.position + 1)
 
-    def count_down(self, stream: int, handed: int, last: int) -> None:
-        """So many, up to an offset, are pending no more."""
+    def count_down(self, stream: int, offsets: Sequence[int]) -> None:
+        """These are pending no more; those of which something was known were not counted as if they were."""
         known = self._lag.get(stream)
         if known is not None:
             upto, count = known
+            first, last, ahead = offsets[0], offsets[-1], self._machine.ahead(stream)
+            handed = len(offsets) - (bisect_right(ahead, last) - bisect_left(ahead, first) if ahead else 0)
             if last > upto or count < handed:
                 del self._lag[stream]
             else:

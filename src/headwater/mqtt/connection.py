@@ -17,7 +17,7 @@ from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import acks_bytes, encode
 from headwater.mqtt.kinds import V4, V5, Kind
-from headwater.mqtt.packets import Ack, Connack, Connect, Disconnect, Packet, Received, Suback, Unsuback
+from headwater.mqtt.packets import Ack, Auth, Connack, Connect, Disconnect, Packet, Received, Suback, Unsuback
 from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.publishing import Numbers
 from headwater.mqtt.reader import PacketReader
@@ -27,6 +27,7 @@ from headwater.mqtt.window import NUMBER_MAX
 from headwater.server.line import Line
 
 if TYPE_CHECKING:
+    from headwater.mqtt.authentication import Authentication, Proven
     from headwater.mqtt.greeting import Greeter
     from headwater.mqtt.packets import Will
     from headwater.server.listener import Listener
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 PACKET_BYTES_MAX = 1 << 28
 """No packet is longer."""
-ALIASES_MAX = 16
-"""Topics that a client may name by a number."""
 PATIENCE = 1.5
 """Times its keep alive that a client may be silent."""
 
@@ -52,9 +51,13 @@ class MqttConnection(Line):
         "_reader",
         "alias_max",
         "aliases",
+        "authentication",
         "bytes_max",
         "has_reasons",
+        "is_tunnelled",
         "keep_alive_s",
+        "on_proven",
+        "proof",
         "receive_max",
         "unacked",
         "will",
@@ -69,6 +72,14 @@ class MqttConnection(Line):
         self._is_greeting = self._is_greeted = False
         self._packet_s = 0.0
         """When a packet last ended, or one began."""
+        self.is_tunnelled = False
+        """Whether it came over a WebSocket: whoever it is, it is not the process at the other end of the line."""
+        self.authentication: Authentication | None = None
+        """Of a client that proves who it is in more than one packet."""
+        self.on_proven: Proven | None = None
+        """What is to be done once it has, at the beginning."""
+        self.proof = NONE
+        """What shows the client then that the server knows its secret, too."""
         self.keep_alive_s = 0.0
         self.receive_max = NUMBER_MAX
         self.unacked = 0
@@ -77,7 +88,7 @@ class MqttConnection(Line):
         """The longest packet that the client takes."""
         self.has_reasons = True
         """Whether it wants to be told in words why something was refused."""
-        self.alias_max = ALIASES_MAX
+        self.alias_max = listener.serving.mqtt_aliases_max
         self.aliases: Aliases | None = None
         """Topics that the client takes numbers for."""
         self.will: Will | None = None
@@ -107,7 +118,9 @@ class MqttConnection(Line):
     def _take(self, packets: list[Received]) -> None:
         if not packets:
             return
-        if self._is_greeting:
+        if self._is_greeting and self.authentication is not None and self.authentication.waits:
+            self._take_proof(packets)
+        elif self._is_greeting:
             self._early += packets
         elif self.session is not None:
             self.session.tell(packets)
@@ -119,12 +132,29 @@ class MqttConnection(Line):
             self.hold()
             self._greeter.greet(self, first)
 
+    def _take_proof(self, packets: list[Received]) -> None:
+        assert self.authentication is not None
+        assert self.on_proven is not None
+        match packets:
+            case [Auth() as packet]:
+                self.authentication.finish(packet, self.on_proven)
+            case [Disconnect(), *_]:
+                self.close()
+            case _:
+                raise violation("a client that is asked for a proof sends an AUTH, and nothing else before its CONNACK")
+
+    def on_auth(self, packet: Auth) -> None:
+        """The client of a session wants to prove again who it is, or does."""
+        if self.authentication is None:
+            raise violation("there is nothing to authenticate anew: the connection began without a method")
+        self.authentication.again(packet)
+
     def on_greeted(self, answer: Connack) -> None:
         """The client has its session: it is told so, and what it sent meanwhile is taken."""
         self._is_greeting, self._is_greeted = False, True
         self._reader.bytes_max = self._reader.limits.packet_bytes_max
         self._limit_writes(self.listener.serving.write_bytes_max)
-        self.listener.on_registered(self)
+        self._greeter.on_greeted(self)
         self.send(answer)
         self.release()
         session = self.session
@@ -191,9 +221,11 @@ class MqttConnection(Line):
             version = error.version if isinstance(error, VersionRefused) else self.version or V5
             answer = Connack(False, reason_of(error, Reason.UNSPECIFIED_ERROR), Properties(reason_string=str(error)))
             self.write(encode(answer, version))
-        elif self.version == V5:
+            self.close()
+            return
+        if self.version == V5:
             self.send(Disconnect(goodbye_of(error, is_stopping=False), Properties(reason_string=str(error))))
-        self.close()
+        self.finish()
 
     def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
         if self._is_greeted and self.version == V5:
@@ -206,7 +238,7 @@ class MqttConnection(Line):
             self.will = None
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s is not None and self.session is not None:
-            self._greeter.change_expiry(self.session, expiry_s)
+            self._greeter.change_expiry(self, expiry_s)
         self.close()
 
     def look_after(self, now_s: float) -> None:

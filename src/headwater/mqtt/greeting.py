@@ -15,7 +15,8 @@ import msgspec
 from headwater.access.name import check_name
 from headwater.errors import Conflict, HeadwaterError, Malformed, Unauthenticated
 from headwater.mqtt.aliases import Aliases
-from headwater.mqtt.connection import ALIASES_MAX, PACKET_BYTES_MAX, MqttConnection
+from headwater.mqtt.authentication import Authentication, answer
+from headwater.mqtt.connection import PACKET_BYTES_MAX, MqttConnection
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connack, Connect
 from headwater.mqtt.properties import NONE, Properties
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from headwater.server.server import Server
     from headwater.server.session import Session
 
-CLIENT_CHARS_MAX = 256
 NEVER = 0xFFFF_FFFF
 
 
@@ -50,28 +50,46 @@ class Greeter:
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""
         auth = self._serving.auth
-        if len(connect.client_id) > CLIENT_CHARS_MAX or (
+        if len(connect.client_id) > self._serving.mqtt_client_id_chars_max or (
             not connect.client_id and connect.version != V5 and not connect.clean_start
         ):
             raise MqttError("this client id cannot be one", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         if connect.properties.authentication_method is not None:
-            raise MqttError("this authentication method is not known here", Reason.BAD_AUTHENTICATION_METHOD)
+            self._authenticate(connection, connect)
+            return
         if auth == "scram" and connect.user_name is not None and connect.password is not None:
             self._check_secret(connection, connect, connect.user_name, connect.password)
             return
         self._admit(connection, connect, self._trusted(connection, connect))
 
+    def _authenticate(self, connection: MqttConnection, connect: Connect) -> None:
+        """Have the client prove who it is, in as many packets as its method takes."""
+        if self._serving.auth != "scram":
+            raise MqttError("this server knows no authentication method", Reason.BAD_AUTHENTICATION_METHOD)
+
+        def proven(user: str, final: bytes) -> None:
+            connection.hold()
+            connection.has_secret = True
+            connection.proof = answer(final)
+            self._admit(connection, connect, user)
+
+        connection.authentication = Authentication(self._broker, connection)
+        connection.authentication.begin(connect.properties)
+        connection.on_proven = proven
+        connection.release()
+
     def _trusted(self, connection: MqttConnection, connect: Connect) -> str:
         """Who it is by its word or its certificate, where that is enough."""
         auth, certified = self._serving.auth, peer_name(connection.peer_certificate)
         if auth == "none":
-            return check_name(connect.user_name) if connect.user_name else "anonymous"
+            return _name(connect.user_name) if connect.user_name else "anonymous"
         if auth in ("scram", "certificate") and certified is not None:
-            return check_name(certified)
-        if auth == "gatekeeper" and (certified in self._serving.gatekeepers or is_local(connection.address)):
+            return _name(certified)
+        is_near = is_local(connection.address) and not connection.is_tunnelled
+        if auth == "gatekeeper" and (certified in self._serving.gatekeepers or is_near):
             if not connect.user_name:
                 raise Unauthenticated("a gatekeeper states the user; there is none")
-            return check_name(connect.user_name)
+            return _name(connect.user_name)
         raise Unauthenticated(f'this server asks who you are; its auth is "{auth}"')
 
     def _check_secret(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
@@ -160,7 +178,7 @@ class Greeter:
         connection.bytes_max = properties.maximum_packet_size or PACKET_BYTES_MAX
         connection.has_reasons = properties.request_problem_information != 0
         if properties.topic_alias_maximum:
-            connection.aliases = Aliases(min(properties.topic_alias_maximum, ALIASES_MAX))
+            connection.aliases = Aliases(min(properties.topic_alias_maximum, self._serving.mqtt_aliases_max))
 
     def _keep_alive_s(self, connect: Connect) -> int:
         """How long a client may be silent; one of 3.1.1 cannot be told another time than its own."""
@@ -175,8 +193,13 @@ class Greeter:
             return 0.0 if connect.clean_start else longest_s
         return min(float(connect.properties.session_expiry_interval or 0), longest_s)
 
-    def change_expiry(self, session: Session, expiry_s: int) -> None:
+    def on_greeted(self, connection: MqttConnection) -> None:
+        """A connection has its session."""
+        self._listener.on_registered(connection)
+
+    def change_expiry(self, connection: MqttConnection, expiry_s: int) -> None:
         """A client that leaves says how long its session is to be kept."""
+        session = cast("Session", connection.session)
         if session.row.expire_after_s == 0 and expiry_s:
             raise violation("a session that was not to be kept cannot be kept after all")
         expire_s = min(float(expiry_s), self._serving.session_expire_after_s_max)
@@ -202,17 +225,26 @@ class Greeter:
 
     def _properties(self, connection: MqttConnection, connect: Connect, assigned: str) -> Properties:
         """What the server says about itself."""
-        assert connection.session is not None
-        expire_s = int(connection.session.row.expire_after_s)
+        row = cast("Session", connection.session).row
+        expire_s = int(row.expire_after_s)
         asked = connect.properties.session_expiry_interval or 0
         keep_alive_s = int(connection.keep_alive_s)
-        reply = f"{REPLY_ROOT}/{connection.session.row.id}"
-        return Properties(
+        reply = f"{REPLY_ROOT}/{row.id}"
+        return msgspec.structs.replace(
+            connection.proof,
             session_expiry_interval=expire_s if expire_s != asked else None,
             receive_maximum=self._serving.mqtt_receive_max,
             server_keep_alive=keep_alive_s if keep_alive_s != connect.keep_alive_s else None,
             response_information=reply if connect.properties.request_response_information else None,
             assigned_client_identifier=assigned or None,
-            topic_alias_maximum=ALIASES_MAX,
+            topic_alias_maximum=connection.alias_max,
             maximum_packet_size=connection.packet_bytes_max,
         )
+
+
+def _name(said: str) -> str:
+    """A name that can be one; any other is nobody's."""
+    try:
+        return check_name(said)
+    except Malformed as error:
+        raise Unauthenticated(str(error)) from None

@@ -58,12 +58,14 @@ log = Log("headwater.mqtt")
 class MqttSession(SubscribingSession):
     """One MQTT client's session."""
 
-    __slots__ = ("_publishing", "_sending", "_will", "is_whole")
+    __slots__ = ("_publishing", "_sending", "_waiting", "_will", "is_whole")
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(sessions, row)
         self.is_whole = False
         """Whether what is stored of its numbers was read; there is nothing to read of a new one."""
+        self._waiting: list[Received] = []
+        """Messages, and what came behind them, that wait for a SUBSCRIBE before them to be through."""
         self._publishing = Publishing(self)
         self._sending = Sending(self)
         self._will = LastWill(self)
@@ -106,6 +108,7 @@ class MqttSession(SubscribingSession):
         super().attach(connection)
         if old is not None and old.will is not None and not old.will.properties.will_delay_interval:
             self._will.publish(old.will)
+        self.subscribes, self._waiting = 0, []
         self._sending.window.size = mine.receive_max
         self._publishing.on_connected()
 
@@ -133,11 +136,11 @@ class MqttSession(SubscribingSession):
             if one.kind == "named":
                 self._delete_shared(one.id)
 
-    def delete_own(self) -> None:
-        super().delete_own()
+    def erase(self) -> None:
         inside = self.sessions.broker.bus.inside
         keys = [key for key, _ in self.sessions.rows_of(rows.SENT + self.row.id.encode() + b"\0")]
         inside.rows.write(dict.fromkeys([*keys, rows.RECEIVED + self.row.id.encode()]))
+        super().erase()
 
     def leaves(self) -> list[Callable[[], object]]:
         unstored, write = self._sending.unstored(), self.sessions.broker.bus.inside.rows.write
@@ -148,22 +151,36 @@ class MqttSession(SubscribingSession):
         """How many more messages the client takes."""
         return self._sending.room
 
-    @property
-    def share_max(self) -> int:
-        return SHARE_MAX
+    def _hand_max(self, kind: str) -> int:
+        return SHARE_MAX if kind == "named" else super()._hand_max(kind)
 
     # Packets
 
     def receive(self, packets: list[Received]) -> None:
         connection = cast("MqttConnection | None", self.connection)
-        for packet in packets:
+        if self._waiting:
+            self._waiting += packets
+            return
+        for place, packet in enumerate(packets):
             if connection is None or connection is not self.connection or connection.is_closed:
+                return
+            if self.subscribes and isinstance(packet, Run | Publish):
+                self._waiting = packets[place:]
+                connection.hold()
                 return
             try:
                 self._on_packet(connection, packet)
             except HeadwaterError as error:
                 connection.refuse(error)
                 return
+
+    def _on_subscribed(self) -> None:
+        """What the client sent behind a SUBSCRIBE comes after it."""
+        super()._on_subscribed()
+        if self._waiting and not self.subscribes and self.connection is not None:
+            waiting, self._waiting = self._waiting, []
+            self.connection.release()
+            self.tell(waiting)
 
     def _on_packet(self, connection: MqttConnection, packet: Received) -> None:
         match packet:
@@ -186,7 +203,7 @@ class MqttSession(SubscribingSession):
             case Disconnect():
                 connection.on_disconnect(packet)
             case Auth():
-                raise violation("there is nothing to authenticate anew: the connection began without a method")
+                connection.on_auth(packet)
             case _:
                 raise violation("this packet is not one for a server")
 

@@ -40,12 +40,14 @@ CREDIT = (1 << 40, 1 << 40)
 class SubscribingSession(Session):
     """The subscriptions of one MQTT client's session."""
 
-    __slots__ = ("_last_number", "tag", "wishes")
+    __slots__ = ("_last_number", "subscribes", "tag", "wishes")
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(sessions, row)
         self.wishes: dict[int, Wish] = {}
         """By the subscription's number."""
+        self.subscribes = 0
+        """SUBSCRIBE packets of the connection that are not answered yet."""
         self.tag: Headers = ()
         """What its publishes carry, so that subscriptions that want none of its own messages know them."""
         self._last_number = max((one.number for one in row.subscriptions), default=0)
@@ -73,13 +75,19 @@ class SubscribingSession(Session):
             reasons[place] = reason
             if min(reasons) >= 0 and connection is self.connection:
                 connection.send(Suback(packet.packet_id, tuple(reasons)))
+                self._on_subscribed()
 
+        self.subscribes += 1
         for place, one in enumerate(packet.subscriptions):
             then = partial(made, place)
             try:
                 self._subscribe(one, identifier, then)
             except HeadwaterError as error:
                 then(reason_of(error, Reason.TOPIC_FILTER_INVALID))
+
+    def _on_subscribed(self) -> None:
+        """A SUBSCRIBE is answered."""
+        self.subscribes -= 1
 
     def _subscribe(self, one: Subscription, identifier: int, then: Callable[[int], None]) -> None:
         sessions = self.sessions
@@ -172,19 +180,22 @@ class SubscribingSession(Session):
     def _open_durable(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
     ) -> None:
-        config = self.sessions.broker.bus.config
+        bus = self.sessions.broker.bus
         options = Options(
             id=one.id,
             filter=one.filter,
             order="none" if one.kind == "named" else "strict",
-            max_in_flight=min(NUMBER_MAX, config.max_in_flight_max),
+            max_in_flight=min(NUMBER_MAX, bus.config.max_in_flight_max),
             ack_timeout_s=0,
             max_attempts=0,
             on_gap="skip",
             # Sessions delete what they share; this is for what a crash keeps them from.
             expire_after_s=2 * self.sessions.serving.session_expire_after_s_max if one.kind == "named" else None,
         )
-        fresh = Fresh(options, {}, "latest", with_retained)
+        # From now on, not from when the thread has made it: what others publish after this SUBSCRIBE is part of it,
+        # and what they published before is not.
+        self.sessions.entry.give_places()
+        fresh = Fresh(options, {}, bus.inside.dispatcher.ends(one.filter), with_retained)
         self._attach_durable(one.number, one.kind, one.id, one.filter, CREDIT, lambda _, error: then(error), fresh)
 
     # Unsubscribing

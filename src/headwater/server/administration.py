@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headwater.errors import Malformed
 from headwater.server.broker import Broker
 from headwater.server.presence import Presence
@@ -33,6 +35,14 @@ class Administration:
     def work_for(self, session: Session, request: Request) -> Work:
         """What a request asks to be done, if its session may ask for it."""
         match request:
+            case (
+                wire.AddChannels()
+                | wire.ChangeChannel()
+                | wire.RemoveChannel()
+                | wire.ListChannels()
+                | wire.TryChannel()
+            ):
+                return self._channels(session.row.user, request)
             case wire.ListLevels() | wire.Metrics() | wire.CheckHealth() | wire.ListSettings() | wire.ListPipelines():
                 return self._broker.overview.work_for(session, request)
             case wire.ListSessions():
@@ -67,6 +77,24 @@ class Administration:
                 return lambda: tokens.check(request.token)
         raise Malformed(f"a request {type(request).__name__} is not one about tokens")
 
+    def _channels(self, user: str, request: Request) -> Work:
+        self._broker.check_admin(user, "look after channels")
+        channels = self._broker.channels
+        match request:
+            case wire.AddChannels():
+                return lambda: channels.add_many(request.channels, check=request.check)
+            case wire.ChangeChannel():
+                changes = msgspec.structs.asdict(request)
+                del changes["by"]
+                return lambda: channels.change(**changes)
+            case wire.RemoveChannel():
+                return lambda: channels.remove(request.id, force=request.force)
+            case wire.ListChannels():
+                return lambda: channels.list(request.id)
+            case wire.TryChannel():
+                return lambda: channels.test(request.id)
+        raise Malformed(f"a request {type(request).__name__} is not one about channels")
+
     def _access(self, user: str, request: Request) -> Work:
         """Clients and rules."""
         broker = self._broker
@@ -91,7 +119,7 @@ class Administration:
     def _changed(self, work: Callable[[], object]) -> None:
         """Change clients or rules; sessions feel it at once."""
         work()
-        self._loop.call_soon_threadsafe(self._broker.sessions.recheck)
+        self._loop.call_soon_threadsafe(self._broker.recheck)
 
 
 def _registration(made: Any) -> wire.Registration:

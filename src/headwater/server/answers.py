@@ -14,21 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.audit import acting
 from headwater.clock import to_datetime
+from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.delivery.start import Start
-from headwater.errors import Malformed
+from headwater.errors import Malformed, NotAllowed
 from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.topics.name import check_filter
 from headwater.topics.roots import Publish
 from headwater.wire import requests
+from headwater.wire.administration import ChannelSpec
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import encode
 
 if TYPE_CHECKING:
     from headwater.server.line import Line
-    from headwater.server.native import NativeSession
+    from headwater.server.party import Asker
     from headwater.server.session import Session
 
 DONE = encode(None)
@@ -44,15 +46,15 @@ class Answers:
         self._bell = Bell(loop, self._answer)
         self._broker = broker
         self._administration = Administration(loop, broker)
-        self._done: deque[tuple[NativeSession, Line | None, int, Future[object]]] = deque()
+        self._done: deque[tuple[Asker, Line | None, int, Future[object]]] = deque()
 
     # Rows that are on disk
 
-    def expect(self, session: NativeSession, connection: Line | None, id: int, future: Future[object]) -> None:
+    def expect(self, session: Asker, connection: Line | None, id: int, future: Future[object]) -> None:
         """Answer a request once its future is done, which may be in any thread."""
         future.add_done_callback(lambda done: self._on_done((session, connection, id, done)))
 
-    def _on_done(self, done: tuple[NativeSession, Line | None, int, Future[object]]) -> None:
+    def _on_done(self, done: tuple[Asker, Line | None, int, Future[object]]) -> None:
         self._done.append(done)
         self._bell.ring()
 
@@ -105,6 +107,8 @@ class Answers:
     def _work_for(self, session: Session, request: Request) -> Callable[[], Any]:
         broker, bus, user = self._broker, self._broker.bus, session.row.user
         match request:
+            case requests.SubscribeTo():
+                return self._subscribe_to(session, request)
             case requests.Delay():
                 return self._delay(session, request)
             case requests.Stage():
@@ -133,11 +137,11 @@ class Answers:
                     for one in bus.retained(request.filter)
                 ]
             case requests.Subscriptions():
-                return lambda: [
-                    one
-                    for one in bus.subscriptions()
-                    if self._sees(session, one.filter) and not broker.is_of_another(user, session.row.id, one.id)
-                ]
+
+                def is_shown(id: str, filter: str) -> bool:
+                    return self._sees(session, filter) and not broker.is_of_another(user, session.row.id, id)
+
+                return lambda: bus.inside.dispatcher.infos(request.after, request.limit, is_shown)
             case requests.Ends():
                 return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
             case requests.Extents():
@@ -153,7 +157,7 @@ class Answers:
             case requests.DeadLetters():
                 broker.check_subscription(user, session.row.id, request.id)
                 if request.offset is None:
-                    return lambda: bus.dead_letters(request.id)
+                    return lambda: bus.dead_letters(request.id, after=request.after, limit=request.limit)
                 place = request.offset
                 return lambda: [bus.dead_letter(request.id, place)]
             case requests.Redrive():
@@ -189,6 +193,38 @@ class Answers:
 
     def _sees(self, session: Session, filter: str) -> bool:
         return self._broker.may_subscribe(session.row.user, session.row.id, filter)
+
+    def _subscribe_to(self, session: Session, request: requests.SubscribeTo) -> Callable[[], Any]:
+        broker, user = self._broker, session.row.user
+        check_filter(request.filter, broker.bus.config)
+        broker.check_subscribe(user, session.row.id, request.filter)
+        broker.check_channel(user, request.filter)
+        spec = ChannelSpec(
+            id=request.id,
+            name=request.name or user,
+            filter=request.filter,
+            destination_host=request.destination_host,
+            destination_port=request.destination_port,
+            start=request.start,
+            options=request.options,
+        )
+        client = broker.clients.get(user)
+        return lambda: broker.channels.subscribe_to(spec, user, client.id if client is not None else "")
+
+    def work_to_remove(self, session: Session, name: str) -> Callable[[], Any] | None:
+        """What removes a client's own channel, by its id or its subscription's; None if no channel is meant."""
+        broker = self._broker
+        if not name.startswith(CHANNEL_PREFIX) and broker.bus.inside.dispatcher.row(name) is not None:
+            return None
+        row = broker.channels.get(name.removeprefix(CHANNEL_PREFIX))
+        if row is None:
+            return None
+        if row.owner != session.row.user:
+            raise NotAllowed(
+                f'channel "{row.id}" is not one of client "{session.row.user}"; an administrator may remove it with: '
+                f"headwater channels remove {row.id}"
+            )
+        return lambda: broker.channels.remove(row.id, force=True)
 
     def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
         bus = self._broker.bus

@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
+from headwater.access.destination import Destinations
 from headwater.access.name import INNER
 from headwater.access.quota import Guesses, Quota
 from headwater.access.tokens import Tokens
 from headwater.bus import Bus
 from headwater.clock import Clock
 from headwater.config import Serving
+from headwater.delivery.channels import Channels
+from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.errors import NotAllowed
 from headwater.requests import REPLY_ROOT
 from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
+    from headwater.server.channels import Channels as Pushing
     from headwater.server.line import Line
     from headwater.server.overview import Overview
     from headwater.server.sessions import Sessions
@@ -35,6 +39,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
+    pushing: Pushing
     overview: Overview
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
@@ -46,6 +51,10 @@ class Broker:
         self.clients.clients_max = serving.clients_max
         self.acl: Acl = bus.acl
         self.acl.rules_max = serving.rules_max
+        self.channels: Channels = bus.channels
+        self.channels.channels_max = serving.channels_max
+        self.channels.channels_per_client_max = serving.channels_per_client_max
+        self.channels.destinations = Destinations(serving.channel_hosts)
         self.tokens: Tokens = bus.tokens
         self.tokens.tokens_max = serving.tokens_max
         longest_s = serving.guess_delay_s_max
@@ -106,15 +115,28 @@ class Broker:
             return True
         return self.acl.may_subscribe(user, filter)
 
+    def check_channel(self, user: str, filter: str) -> None:
+        """NotAllowed (403) unless the user may have what a filter matches pushed somewhere."""
+        if not (self._is_open or user == INNER):
+            self.acl.check_channel(user, filter)
+
+    def recheck(self) -> None:
+        """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
+        self.sessions.recheck()
+        self.pushing.recheck()
+
     def check_subscription(self, user: str, session: str, name: str) -> None:
         """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and
         administrators alone."""
         self.check_subscribe(user, session, self.bus.durables.row(name).options.filter)
         if self.is_of_another(user, session, name):
-            raise NotAllowed(f'"{name}" is another session\'s own subscription')
+            raise NotAllowed(f'"{name}" is the own subscription of another session, or of a channel')
 
     def is_of_another(self, user: str, session: str, name: str) -> bool:
-        """Whether a subscription is of another session, whose id is nobody else's business."""
+        """Whether a subscription is of another session, whose id is nobody else's business, or of a channel."""
+        if name.startswith(CHANNEL_PREFIX):
+            row = self.channels.get(name.removeprefix(CHANNEL_PREFIX))
+            return not (row is not None and row.owner == user) and not self.is_admin(user)
         owner = self.sessions.owner_of(name)
         return owner is not None and owner != session and not self.is_admin(user)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import HeadwaterError, Malformed, TimedOut
 from headwater.server.line import Line
+from headwater.server.party import Host
 from headwater.wire import handshake
 from headwater.wire.batches import pack_published
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
@@ -18,7 +19,6 @@ from headwater.wire.handshake import IN_USE
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
 
 if TYPE_CHECKING:
-    from headwater.server.listener import Listener
     from headwater.server.root import Served
 
 FRAME_BYTES_PER_S = 64 * 1024
@@ -33,7 +33,7 @@ class Connection(Line):
 
     __slots__ = ("_reader", "frame_s", "greeting", "state")
 
-    def __init__(self, listener: Listener, *, is_inner: bool = False) -> None:
+    def __init__(self, listener: Host, *, is_inner: bool = False) -> None:
         super().__init__(listener, is_inner=is_inner)
         self.state = handshake.State.GREETING
         self.greeting: object | None = None

@@ -15,18 +15,18 @@ from headwater.clock import SECOND_US
 from headwater.config import Serving
 from headwater.counts import BOUNDS_US, Durations
 from headwater.delivery import delays
-from headwater.outgoing import SYS
+from headwater.server.breath import Breath
 from headwater.server.lags import Lags
 from headwater.server.pulse import Pulse
+from headwater.server.session import Session
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber
 from headwater.store import state as rows
-from headwater.topics.root import Root
+from headwater.topics.root import SYS, Root
 from headwater.topics.roots import STAGED
 from headwater.wire.administration import Figures, Histogram, RootFigures, SlowConsumer
 
 if TYPE_CHECKING:
     from headwater.server.listener import Listener
-    from headwater.server.session import Session
     from headwater.server.sessions import Sessions
 
 FRESH_US = SECOND_US // 2
@@ -108,9 +108,9 @@ class Collector:
                 "in_flight": sums.in_flight,
                 "retrying": sums.retrying,
                 "dead": sums.dead,
-                "retained": sum(root.retained.count for root in published),
+                "roots": len(published),
                 "topics": sum(root.topic_count for root in published),
-                "roots": len(every),
+                "retained": sum(root.retained.count for root in published),
                 "stream_bytes": sum(size for size, _ in self._sizes.values()),
                 "damaged_ranges": sum(len(root.stream.holes) for root in every),
                 "disk_free_bytes": inside.roots.free_bytes(),
@@ -141,10 +141,14 @@ class Collector:
         """Those who do not keep up; bytes that wait for all; live subscriptions, and durable ones that are served."""
         slow: list[SlowConsumer] = []
         waiting_bytes = live = served = 0
-        for session in self._sessions.all():
-            connection = session.connection
-            waiting = connection.waiting_bytes if connection is not None else 0
+        breath = Breath()
+        for connection in self._listener.connections:
+            breath.take()
+            session = connection.session
+            waiting = connection.waiting_bytes
             waiting_bytes += waiting
+            if not isinstance(session, Session):
+                continue
             dropped = 0
             for subscriber in tuple(session.subscribers.values()):
                 if isinstance(subscriber, LiveSubscriber):
@@ -152,7 +156,7 @@ class Collector:
                     dropped += subscriber.live.dropped
                 elif isinstance(subscriber, DurableSubscriber):
                     served += 1
-            if dropped or (waiting and connection is not None and not connection.is_writable):
+            if dropped or (waiting and not connection.is_writable):
                 slow.append(_slow(session, waiting, dropped))
         worst = nlargest(most, slow, key=lambda one: (one.waiting_bytes, one.dropped))
         return tuple(worst), waiting_bytes, live, served

@@ -75,7 +75,7 @@ class Health:
         if not self._inside.roots.commit.is_alive:
             return _ailing("commits", "the thread that commits is gone; start the server again")
         since_us = self._inside.roots.since_us
-        waited_us = self._inside.clock.monotonic_us() - since_us if since_us else 0
+        waited_us = 0 if since_us is None else self._inside.clock.monotonic_us() - since_us
         if waited_us > COMMIT_US_MAX:
             return _ailing(
                 "commits",

@@ -20,16 +20,19 @@ from headwater.delivery.cursor import Cursor, estimate
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import Resting, SubscriptionRow
 from headwater.delivery.subscriber import Standing
+from headwater.server.breath import Breath
 from headwater.store.log import Hole
 from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
-from headwater.topics.root import Root
+from headwater.topics.root import Purge, Root
 from headwater.topics.roots import Roots
 from headwater.wire.administration import SubscriptionFigures
 
 BUDGET_US = 10_000
-"""How long a look at all of them takes, about."""
-MESSAGES_MAX = 1000
+"""How long a look at all of them takes, about, besides its pauses."""
+MESSAGES_MAX = 250
 """Messages of a root that are looked at while a subscription is held up."""
+COUNTED_MAX = 100_000
+"""Subscriptions and roots whose counts are remembered; beyond it, counting starts anew."""
 MANY = 1000
 """With more subscriptions than this, the list of them is read again no more often than"""
 LIST_EVERY_US = 5_000_000
@@ -56,6 +59,7 @@ class _Counted(msgspec.Struct):
     """Messages of one root that a resting subscription has not had."""
 
     floor: int
+    purges: tuple[Purge, ...]
     upto: int
     count: int = 0
 
@@ -81,11 +85,14 @@ class Lags:
         self._turn: deque[str] = deque()
         self._found: dict[str, SubscriptionFigures] = {}
         self._counted: dict[str, dict[int, _Counted]] = {}
+        self._remembered = 0
+        """Counts that were begun since all were forgotten."""
         self._front: list[str] = []
         """Those furthest behind at the last look."""
         self._unseen: dict[str, int] = {}
         """By id: messages that were not looked at yet."""
         self._sums = Sums()
+        self._breath = Breath()
         self._version = -1
         self._listed_us = 0
 
@@ -102,12 +109,12 @@ class Lags:
         return furthest, self._sums
 
     def _go_through(self, asked: Iterator[tuple[str, int]], until_us: int) -> None:
-        """Look at these, each at so many messages, as long as there is time."""
-        if self._clock.monotonic_us() < until_us:
-            for name, messages_max in asked:
-                self._look_at(name, messages_max)
-                if self._clock.monotonic_us() >= until_us:
-                    break
+        """Look at these, each at so many messages, as long as there is time; at one in any case."""
+        for name, messages_max in asked:
+            self._look_at(name, messages_max)
+            until_us += self._breath.take()
+            if self._clock.monotonic_us() >= until_us:
+                break
 
     def _in_turn(self) -> Iterator[tuple[str, int]]:
         """Those that were not looked at for longest, and then more of the messages of those that have more."""
@@ -126,7 +133,10 @@ class Lags:
         if version == self._version or (len(self._rows) > MANY and now_us < self._listed_us + LIST_EVERY_US):
             return
         self._version, self._listed_us = version, now_us
-        rows = {row.options.id: row for row in self._dispatcher.all_rows()}
+        rows: dict[str, SubscriptionRow] = {}
+        for row in self._dispatcher.each_row():
+            rows[row.options.id] = row
+            self._breath.take()
         fresh = (name for name in rows if name not in self._found)
         self._turn = deque(dict.fromkeys((*fresh, *(name for name in self._turn if name in rows))))
         for name in [name for name in self._found if name not in rows]:
@@ -170,14 +180,21 @@ class Lags:
         wanted = row.options.filter
         counted = self._counted.setdefault(row.options.id, {})
         pending = unseen = 0
-        for root in self._roots.all():
-            if filter_covers_root(wanted, root.name):
-                floor = resting.floors.get(root.stream.number, 0)
-                count, more = self._after(wanted, root, floor, counted, messages_max)
-                pending += count
-                unseen += more
+        for root in self._covered(wanted):
+            # What retention has deleted nobody is behind with.
+            floor = max(resting.floors.get(root.stream.number, 0), root.stream.first_offset - 1)
+            count, more = self._after(wanted, root, floor, counted, messages_max)
+            pending += count
+            unseen += more
         lag = max(0, pending - resting.acked + resting.copies)
         return Standing(lag, 0, resting.failed, resting.dead, 0, unseen)
+
+    def _covered(self, filter: str) -> list[Root]:
+        first = filter.partition("/")[0]
+        if first in ("+", "#"):
+            return [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
+        root = self._roots.get(first)
+        return [] if root is None else [root]
 
     def _after(
         self, filter: str, root: Root, floor: int, counted: dict[int, _Counted], messages_max: int
@@ -187,10 +204,13 @@ class Lags:
         if stream.durable <= floor:
             return 0, 0
         if is_everything_of(filter, root.name) and not root.purges:
-            return stream.durable - max(floor, stream.first_offset - 1), 0
+            return stream.durable - floor, 0
         one = counted.get(stream.number)
-        if one is None or one.floor != floor:
-            one = counted[stream.number] = _Counted(floor, floor)
+        if one is None or one.floor != floor or one.purges is not root.purges:
+            one = counted[stream.number] = _Counted(floor, root.purges, floor)
+            self._remembered += 1
+            if self._remembered > COUNTED_MAX:
+                self._counted, self._remembered = {}, 0
         if one.upto < stream.durable and messages_max:
             cursor = Cursor(root, compile_filter(filter), one.upto + 1, self._config)
             now_us = self._clock.now_us()

@@ -17,6 +17,7 @@ from headwater.bus import Bus
 from headwater.clock import SECOND_US
 from headwater.delivery import delays
 from headwater.errors import NotFound
+from headwater.server.breath import Breath
 from headwater.topics.name import check_topic
 from headwater.topics.root import Root
 from headwater.topics.roots import STAGED
@@ -30,8 +31,8 @@ REMEMBERED_MAX = 64
 """Levels whose sums are remembered;"""
 REMEMBERED_ROWS_MAX = 100_000
 """and the levels right below all of them together, unless a single one has more."""
-TRIES = 3
-"""Looks at counts that a checkpoint moves meanwhile; the last one counts in any case."""
+LOOKS_US_MAX = SECOND_US // 10
+"""If a checkpoint moves counts while they are summed up, it is done again, unless it has taken so long already."""
 
 Sees = Callable[[str], bool]
 """Whether somebody may subscribe to what a filter matches."""
@@ -138,12 +139,12 @@ class Levels:
         return below
 
     def _sum(self, root: Root, parent: str, sees: Sees | None) -> dict[str, _Sum]:
-        for _ in range(TRIES):
+        until_us = self._clock.monotonic_us() + LOOKS_US_MAX
+        while True:
             version = self._roots.version
             found = _summed(root, parent, sees)
-            if self._roots.version == version and version % 2 == 0:
-                break
-        return found
+            if (self._roots.version == version and version % 2 == 0) or self._clock.monotonic_us() > until_us:
+                return found
 
     def _remember(self, key: tuple[str, str], below: _Below) -> None:
         with self._lock:
@@ -158,7 +159,9 @@ def _summed(root: Root, parent: str, sees: Sees | None) -> dict[str, _Sum]:
     prefix = f"{parent}/"
     start = len(prefix)
     found: dict[str, _Sum] = {}
+    breath = Breath()
     for topic, count, last_offset in root.counted(prefix):
+        breath.take()
         if sees is not None and not sees(topic):
             continue
         name, slash, _ = topic[start:].partition("/")

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headwater.errors import HeadwaterError
+from headwater.server.party import Host, Party
 
 if TYPE_CHECKING:
-    from headwater.server.listener import Listener
     from headwater.server.root import Served
-    from headwater.server.session import Session
 
 JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
@@ -52,7 +51,7 @@ class Line(asyncio.BufferedProtocol):
         "written_s",
     )
 
-    def __init__(self, listener: Listener, *, is_inner: bool = False) -> None:
+    def __init__(self, listener: Host, *, is_inner: bool = False) -> None:
         self.listener = listener
         self.is_inner = is_inner
         """Whether it came through the door that only the server's own processes know."""
@@ -61,7 +60,7 @@ class Line(asyncio.BufferedProtocol):
         self.has_secret = False
         """Whether its user is in the registry of clients, and is to leave when removed from it."""
         self.client_id = ""
-        self.session: Session | None = None
+        self.session: Party | None = None
         self.begun_s = 0.0
         self.heard_s = 0.0
         self.closed_s = 0.0
@@ -98,7 +97,17 @@ class Line(asyncio.BufferedProtocol):
 
     @abstractmethod
     def look_after(self, now_s: float) -> None:
-        """See whether the client is still there, and gets on; called about once a second."""
+        """See whether the client is still there, and gets on."""
+
+    def sweep(self, now_s: float) -> None:
+        """See what has become of it; called about once a second."""
+        if self.is_closed:
+            if now_s - self.closed_s > self.listener.serving.linger_s:
+                self.abort()
+        elif self.is_stalled(now_s):
+            self.abort()
+        elif not self.is_held:
+            self.look_after(now_s)
 
     # The transport calls.
 
@@ -116,6 +125,8 @@ class Line(asyncio.BufferedProtocol):
         return self.listener.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self.is_closed:
+            return
         self.heard_s = self.listener.loop.time()
         try:
             self.take(self.listener.buffer[:nbytes])
@@ -243,6 +254,22 @@ class Line(asyncio.BufferedProtocol):
             self.is_closed = True
             self.closed_s = self.listener.loop.time()
             self._transport.close()
+
+    def finish(self) -> None:
+        """Say no more, and end once the client does, or has had its time: what it still sends is passed over, as a
+        reset for it would overtake what was said last."""
+        if self.is_closed or self._transport is None:
+            return
+        if not self._transport.can_write_eof():
+            self.close()
+            return
+        self.is_closed = True
+        self.closed_s = self.listener.loop.time()
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        party, self.session = self.session, None
+        if party is not None:
+            party.on_lost(self)
 
     def abort(self) -> None:
         """End at once."""

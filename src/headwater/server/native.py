@@ -7,40 +7,42 @@ answered to whoever asked and disturbs nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from itertools import groupby
 from typing import Any
 
 from headwater.delivery.live import Live
-from headwater.delivery.options import Options
+from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
-from headwater.message import Message
 from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.line import Line
 from headwater.server.log import Log
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
+from headwater.server.slices import Slices
+from headwater.server.speech import Speech
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
-from headwater.store.batch import QUIET, Batch, checksum
-from headwater.store.body import encode_body
+from headwater.store.batch import QUIET
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
-from headwater.wire.batches import Range
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.request import Change, Request
-from headwater.wire.requests import Goodbye, Notice, Subscribe, Subscribed, decode, encode, pack_error, read_request
+from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
 
 log = Log("headwater.server")
 
 
-class NativeSession(Session):
+class NativeSession(Speech, Session):
     """One client's session."""
 
     __slots__ = ()
+
+    @property
+    def slices(self) -> Slices:
+        return self.sessions.slices
 
     # Frames
 
@@ -131,63 +133,6 @@ class NativeSession(Session):
     def _ask(self, id: int, work: Callable[[], Any]) -> None:
         connection = self.connection
         self._for_client(work, lambda value, error: self.reply(connection, id, value, error))
-
-    # What is sent without being asked for
-
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
-        header = batch.header
-        root = header.root.encode()
-        if places is None or len(places) == header.count:
-            return self._send(
-                subscriber.number, root, header.first_offset, header.count, header.body_crc, batch.data, None, lease
-            )
-        first = places[0]
-        body, crc = self.sessions.slices.get(batch, places)
-        is_dense = places[-1] - first + 1 == len(places)
-        deltas = None if is_dense else [place - first for place in places]
-        return self._send(subscriber.number, root, header.first_offset + first, len(places), crc, body, deltas, lease)
-
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
-        name, size = root.encode(), 0
-        for (attempt, is_retained), run in groupby(messages, key=lambda one: (one.attempt, one.retained)):
-            flags = batches.RETAINED if is_retained else 0
-            for near in _near(list(run)):
-                body = encode_messages(near)
-                first, crc = near[0].offset, checksum(body)
-                deltas = [one.offset - first for one in near]
-                size += self._send(subscriber.number, name, first, len(near), crc, body, deltas, lease, attempt, flags)
-        return size
-
-    def _send(
-        self,
-        number: int,
-        root: bytes,
-        first_offset: int,
-        count: int,
-        crc: int,
-        body: bytes,
-        deltas: Sequence[int] | None,
-        lease: int,
-        attempt: int = 1,
-        flags: int = 0,
-    ) -> int:
-        assert self.connection is not None
-        size = len(body)
-        head = batches.pack_deliver(number, lease, root, first_offset, count, crc, size, attempt, deltas, flags)
-        self.connection.write_batch(head, body)
-        return size
-
-    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
-        """Say that messages were taken back."""
-        if self.connection is not None:
-            self.connection.write(batches.pack_ranges(Kind.RECALL, subscriber.number, 0, ranges))
-
-    def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None:
-        """Tell the client something about a subscription."""
-        if self.connection is not None:
-            problem = requests.problem_of(error) if error is not None else None
-            said = Notice(what=what, problem=problem, count=count)  # type: ignore[arg-type]  # one of the literals
-            self.connection.write(pack(Kind.NOTICE, number, encode(said)))
 
     # Requests
 
@@ -293,6 +238,7 @@ class NativeSession(Session):
             raise Malformed("a named subscription needs an id")
         if self.sessions.owns(request.id):
             raise NotAllowed(f'"{request.id}" is a session\'s own subscription; choose another id')
+        check_not_of_channel(request.id)
         return request.id
 
     def _subscribe_durable(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
@@ -371,6 +317,10 @@ class NativeSession(Session):
 
     def _on_unsubscribe(self, id: int, request: requests.Unsubscribe) -> None:
         sessions, name = self.sessions, request.id
+        remove = sessions.answers.work_to_remove(self, name)
+        if remove is not None:
+            self._ask(id, sessions.answers.as_asked(self, request, remove))
+            return
         row = sessions.broker.bus.inside.dispatcher.row(name)
         if row is None:
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
@@ -387,26 +337,3 @@ class NativeSession(Session):
             self._ask(id, lambda: durables.expire(name))
         else:
             self._ask(id, sessions.answers.as_asked(self, request, lambda: durables.delete(name, force=True)))
-
-
-DELTA_MAX = (1 << 32) - 1
-
-
-def _near(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Runs of messages whose offsets can be told from the first one's."""
-    start = 0
-    for place in range(1, len(messages) + 1):
-        if place == len(messages) or not 0 < messages[place].offset - messages[start].offset <= DELTA_MAX:
-            yield messages[start:place]
-            start = place
-
-
-def encode_messages(messages: Sequence[Message]) -> bytes:
-    """A body of messages that come from here and there."""
-    return encode_body(
-        [one.topic for one in messages],
-        [one.payload for one in messages],
-        [one.time_us for one in messages],
-        keys=[one.key for one in messages],
-        headers=[one.headers for one in messages],
-    )

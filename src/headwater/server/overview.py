@@ -73,7 +73,7 @@ class Overview:
 
     def pipelines(self) -> list[wire.Pipeline]:
         """How far each lake has each root, by root; roots that no lake has with an empty one."""
-        lakes = {lake: mark or {} for lake, mark in sorted(self._bus.archived().items())}
+        lakes = {lake: mark or {} for lake, mark in sorted(self._bus.inside.archived().items())}
         found = []
         for root in sorted(self._bus.inside.roots.all(), key=lambda root: root.name):
             marks = {lake: mark[root.name] for lake, mark in lakes.items() if root.name in mark}

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from headwater.clock import SECOND_US
-from headwater.errors import Closed, NotFound
+from headwater.errors import Closed, NotFound, TimedOut
 from headwater.server.broker import Broker
 from headwater.server.subscriber import LiveSubscriber
 from headwater.wire import administration as wire
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 SLICE = 200
 """Sessions that are looked at in one turn of the loop."""
-TURN_S = 10.0
-"""The loop takes no longer to come to something, or is about to end."""
 
 Infos = list[wire.SessionInfo]
 R = TypeVar("R")
@@ -95,7 +93,8 @@ class Presence:
 
         address = self._on_loop(end)
         if address is not None:
-            session.delete_own()
+            session.erase()
+            self._broker.bus.inside.rows.flush()
             self._note("session-ended", session, address)
 
     def _note(self, what: str, session: Session, address: str) -> None:
@@ -107,13 +106,20 @@ class Presence:
         done: Future[R] = Future()
 
         def do() -> None:
-            try:
-                done.set_result(work())
-            except BaseException as error:
-                done.set_exception(error)
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(work())
+                except Exception as error:
+                    done.set_exception(error)
 
         self._loop.call_soon_threadsafe(do)
-        return done.result(TURN_S)
+        call_s = self._broker.serving.call_s
+        try:
+            return done.result(call_s)
+        except TimeoutError:
+            if not done.cancel():  # it is at it right now
+                return done.result()
+            raise TimedOut(f"the server did not come to it within {call_s} s (call_s); ask again") from None
 
     # On the loop
 

@@ -15,12 +15,14 @@ from headwater.config import Serving
 from headwater.errors import Closed, Malformed
 from headwater.mqtt.connection import MqttConnection
 from headwater.mqtt.greeting import Greeter
+from headwater.mqtt.tunnel import TunnelledConnection
 from headwater.server.answers import Answers
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
+from headwater.server.channels import Channels
 from headwater.server.connection import Connection
-from headwater.server.exposure import check_exposure, is_loopback
+from headwater.server.exposure import addresses, check_exposure, is_loopback
 from headwater.server.figures import Collector
 from headwater.server.health import Health
 from headwater.server.listener import Listener
@@ -58,8 +60,7 @@ class Server:
         self.mqtt_port = 0
         """Where it listens for MQTT; 0 if it does not."""
         self.mqtt_tls_port = 0
-        self.mqtt_urls: list[str] = []
-        self._greeter: Greeter | None = None
+        """The same, for TLS."""
         self._is_stopping = False
 
     async def start(self) -> None:
@@ -73,6 +74,10 @@ class Server:
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions
         attention = Attention(loop, inside.clock, self.serving.attention_us)
+        self.channels = Channels(
+            *(loop, self._executor, self.broker, self.wakes, attention, answers, self.sessions.slices)
+        )
+        self.broker.pushing = self.channels
         self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes, attention)
         self.broker.acl.on_change = self._on_rules
         self.pulse = Pulse(loop)
@@ -89,6 +94,7 @@ class Server:
             self._executor.shutdown(wait=False)
             where = f"{self.serving.host}:{self.serving.port}"
             raise Malformed(f"cannot listen on {where}: {error.strerror or error}; choose another port") from error
+        self.channels.start()
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         serving = self.serving
@@ -110,20 +116,17 @@ class Server:
             self._servers.append(server)
 
     async def listen_mqtt(self) -> None:
-        """Serve MQTT clients, too; where there is a certificate, on a port that speaks TLS as well."""
-        serving, tls = self.serving, self._tls
-        plain_host = serving.mqtt_host or serving.host
-        if tls is not None and not serving.mqtt_host and not is_loopback(serving.host):
-            plain_host = "127.0.0.1"  # passwords do not travel in the open, unless somebody says that they may
-        self.mqtt_port = await self._listen_mqtt(plain_host, serving.mqtt_port, None)
+        """Serve MQTT clients, too; with a certificate, beyond loopback only through TLS."""
+        host, tls = self.serving.mqtt_host or self.serving.host, self._tls
+        self._greeter = Greeter(self, self._executor)
+        if tls is None or all(map(is_loopback, addresses(host))):
+            self.mqtt_port = await self._listen_mqtt(host, self.serving.mqtt_port, None)
         if tls is not None:
-            host = serving.mqtt_host or serving.host
-            self.mqtt_tls_port = await self._listen_mqtt(host, serving.mqtt_tls_port, tls.context)
+            self.mqtt_tls_port = await self._listen_mqtt(host, self.serving.mqtt_tls_port, tls.context)
 
     async def _listen_mqtt(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
-        greeter = self._greeter = self._greeter or Greeter(self, self._executor)
         server = await self._loop.create_server(
-            lambda: MqttConnection(self.listener, greeter),
+            lambda: MqttConnection(self.listener, self._greeter),
             host,
             port,
             ssl=context,
@@ -133,9 +136,13 @@ class Server:
         )
         self._servers.append(server)
         found: int = server.sockets[0].getsockname()[1]
-        scheme = "mqtt" if context is None else "mqtts"
-        self.mqtt_urls.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{found}")
         return found
+
+    async def listen_tunnels(self, path: str) -> asyncio.Server:
+        """A door for MQTT clients that come over WebSockets, of which another process knows the way."""
+        return await self._loop.create_unix_server(
+            lambda: TunnelledConnection(self.listener, self._greeter), path, backlog=BACKLOG
+        )
 
     def _greet(self) -> Connection:
         return Connection(self.listener)
@@ -157,13 +164,13 @@ class Server:
         self.broker.clients.reload()
         self.broker.acl.reload()
         self.broker.tokens.reload()
-        self.sessions.recheck()
+        self.broker.recheck()
         return self._tls is None or self._tls.reload()
 
     def _on_rules(self) -> None:
         """Rules have changed, by whatever thread: whoever has lost a right loses it now."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.sessions.recheck)
+            self._loop.call_soon_threadsafe(self.broker.recheck)
 
     async def drain(self) -> None:
         """Take nobody in any more, finish what is under way, and tell the clients."""
@@ -195,6 +202,7 @@ class Server:
         if not self._is_stopping:
             await self.drain()
         self.broker.acl.on_change = None
+        await self.channels.close()
         self.telling.stop()
         self.pulse.stop()
         await self.sessions.close()

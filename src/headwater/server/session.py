@@ -21,7 +21,7 @@ from headwater.delivery.live import Live
 from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
 from headwater.delivery.rows import RowsItem
-from headwater.delivery.start import Start
+from headwater.delivery.start import Ends, Start
 from headwater.errors import Closed, Conflict, HeadwaterError, NotAllowed, NotFound
 from headwater.errors import Failed as StorageFailed
 from headwater.message import Message
@@ -29,7 +29,7 @@ from headwater.server import subscriber as served
 from headwater.server.line import Line
 from headwater.server.log import Log
 from headwater.server.session_row import SessionRow, SubscriptionOf
-from headwater.server.subscriber import DurableSubscriber, Subscriber
+from headwater.server.subscriber import HAND_MAX, DurableSubscriber, Subscriber
 from headwater.store.batch import Batch
 from headwater.wire.batches import Range
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 log = Log("headwater.server")
 
-ROOM_MAX = 1 << 40
 RESTARTS_MAX = 3
 """Times that a subscriber is started again by itself; then its client is told to subscribe again."""
 
@@ -52,7 +51,7 @@ class Fresh(NamedTuple):
     options: Options
     given: dict[str, Any]
     """What was stated; the rest is as it was, or the default."""
-    start: Start
+    start: Start | Ends
     with_retained: bool = True
 
 
@@ -77,6 +76,11 @@ class Session(Actor):
 
     # What its client's language says
 
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """How many more messages of durable subscriptions its client takes, whatever the credit of each."""
+
     @abstractmethod
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         """Send messages of a batch, or those at these places of it; how many bytes that took of the credit."""
@@ -96,16 +100,6 @@ class Session(Actor):
     @abstractmethod
     def answer_when(self, id: int, future: Future[object]) -> None:
         """Answer what the client asked for once rows are on disk."""
-
-    @property
-    def room(self) -> int:
-        """How many more messages of durable subscriptions its client takes, whatever the credit of each."""
-        return ROOM_MAX
-
-    @property
-    def share_max(self) -> int:
-        """How many messages it takes at once of a subscription that others take from, too."""
-        return ROOM_MAX
 
     # Connections come and go
 
@@ -200,20 +194,17 @@ class Session(Actor):
             connection.session = None
             connection.say_goodbye(Closed("the session has ended; register anew"))
         self._detach_all()
-        self.later(self.delete_own, lambda _, error: self._ended(error))
+        self.later(self.erase, lambda _, error: self._note(error))
 
-    def delete_own(self) -> None:
-        """Whatever of it is stored, also what a crash kept from being noted in the session; in any thread."""
+    def erase(self) -> None:
+        """Delete what of it is stored, also what a crash kept from being noted in the session, and then the session
+        itself; in any thread but the loop's."""
         for name in self.sessions.subscriptions_of(self.row.id):
             try:
                 self.sessions.broker.bus.durables.expire(name)
             except NotFound:
                 pass
-
-    def _ended(self, error: BaseException | None) -> None:
-        self._note(error)
-        if error is None:
-            self.sessions.forget(self.row)
+        self.sessions.forget(self.row)
 
     def _drop(self, one: SubscriptionOf) -> None:
         """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""
@@ -296,7 +287,7 @@ class Session(Actor):
             if error is not None:
                 made(None, error)
                 return
-            subscriber = DurableSubscriber(self, number, kind, durable, ticket, credit)
+            subscriber = DurableSubscriber(self, number, kind, durable, ticket, credit, self._hand_max(kind))
             self.subscribers[number] = subscriber
             made(subscriber, None)
             subscriber.ring()
@@ -305,6 +296,10 @@ class Session(Actor):
             self.later(attach, attached)
         else:
             self._for_client(attach, attached)
+
+    def _hand_max(self, kind: str) -> int:
+        """How many messages it takes at once of a subscription."""
+        return HAND_MAX
 
     def _objection(self, connection: Line | None, filter: str) -> HeadwaterError | None:
         """Why something that was made for a connection is not wanted any more: its client left, or lost the right."""

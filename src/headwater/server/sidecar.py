@@ -22,7 +22,7 @@ from headwater.server.server import Server
 from headwater.settings import Loaded
 from headwater.store.files import DiskFiles
 
-NEEDED = ("fastapi", "nicegui", "prometheus_client", "uvicorn")
+NEEDED = ("fastapi", "fastapi_offline", "nicegui", "prometheus_client", "uvicorn")
 """Of the extra `headwater[server]`."""
 RESTART_S = 0.5
 """How long a process that died is left before it is started again; it doubles with each time after."""
@@ -113,6 +113,9 @@ class Sidecar:
             tls_certificate=serving.tls_certificate,
             tls_key=serving.tls_key,
             body_bytes_max=serving.http_body_bytes_max,
+            body_s=serving.http_body_s,
+            connections_max=serving.http_connections_max,
+            followers_max=serving.http_followers_max,
             log_json=self._process_settings.log_json,
             log_level=self._process_settings.log_level,
         )

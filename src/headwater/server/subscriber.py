@@ -12,7 +12,7 @@ from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,13 +25,11 @@ from headwater.delivery.replay import Reading
 from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message
+from headwater.server.party import Party
 from headwater.store.batch import Batch
 from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range
-
-if TYPE_CHECKING:
-    from headwater.server.session import Session
 
 HAND_MAX = 1000
 """Messages that are taken from a durable subscription at once."""
@@ -96,7 +94,7 @@ class Subscriber(Actor):
     )
 
     def __init__(
-        self, session: Session, number: int, kind: str, id: str | None, filter: str, credit: tuple[int, int]
+        self, session: Party, number: int, kind: str, id: str | None, filter: str, credit: tuple[int, int]
     ) -> None:
         super().__init__(session, session.sessions.serving.mailbox_max)
         self.session = session
@@ -235,7 +233,7 @@ class LiveSubscriber(Subscriber):
 
     __slots__ = ("_dropped", "live")
 
-    def __init__(self, session: Session, number: int, live: Live, credit: tuple[int, int]) -> None:
+    def __init__(self, session: Party, number: int, live: Live, credit: tuple[int, int]) -> None:
         super().__init__(session, number, "live", None, live.filter, credit)
         self.live = live
         self._dropped = 0
@@ -289,7 +287,7 @@ class ReadingSubscriber(Subscriber):
 
     __slots__ = ("_desk", "_is_fetching", "_lot", "reading")
 
-    def __init__(self, session: Session, number: int, kind: str, reading: Reading, credit: tuple[int, int]) -> None:
+    def __init__(self, session: Party, number: int, kind: str, reading: Reading, credit: tuple[int, int]) -> None:
         super().__init__(session, number, kind, None, reading.filter, credit)
         self.reading = reading
         self._desk: Desk | None = None
@@ -357,29 +355,31 @@ class ReadingSubscriber(Subscriber):
 class DurableSubscriber(Subscriber):
     """A named subscription, or one of the session's own."""
 
-    __slots__ = ("_leases", "durable", "ticket")
+    __slots__ = ("_hand_max", "_leases", "acked", "durable", "ticket")
 
     def __init__(
         self,
-        session: Session,
+        session: Party,
         number: int,
         kind: str,
         durable: Durable,
         ticket: Remote,
         credit: tuple[int, int],
+        hand_max: int = HAND_MAX,
     ) -> None:
         super().__init__(session, number, kind, durable.options.id, durable.options.filter, credit)
         self.durable = durable
         self.ticket = ticket
+        self.acked = 0
+        """Messages that the client was done with."""
+        self._hand_max = hand_max
         self._leases: dict[int, tuple[Lease, set[int], list[int]]] = {}
         """By number: the hand-out, what of it the client still has, and all of it in ascending order."""
         durable.set_waker(ticket, self.ring)
 
     def _pump(self) -> None:
         self._recall()
-        room = min(self._credit_messages, HAND_MAX, self.session.room)
-        if self.durable.consumers > 1:
-            room = min(room, self.session.share_max)
+        room = min(self._credit_messages, self._hand_max, self.session.room)
         if not (room > 0 and self._may_send) and not self.durable.is_ended:
             return
         try:
@@ -465,6 +465,12 @@ class DurableSubscriber(Subscriber):
             return
         for lease, offsets in done:
             self._forget(lease.number, offsets)
+            self.acked += len(offsets)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether the client has messages that it is not done with."""
+        return bool(self._leases)
 
     def _taken(self, ranges: list[Range]) -> None:
         for number, first, last in _merged(ranges):

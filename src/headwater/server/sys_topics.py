@@ -19,8 +19,8 @@ import msgspec
 from headwater import __version__
 from headwater.bus import Bus
 from headwater.message import Outgoing
-from headwater.outgoing import SYS
 from headwater.server.log import Log
+from headwater.topics.root import SYS
 from headwater.wire.administration import Figures
 
 IDLE_S = 60.0

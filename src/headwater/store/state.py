@@ -51,6 +51,8 @@ TOKEN = b"O"
 """What opens the HTTP API: client and id, with a NUL between."""
 DECOY = b"Z"
 """The folder's own secret, from which unknown users are given a salt."""
+CHANNEL = b"V"
+"""Where to push to, by id."""
 IDENTITY = b"B"
 """The id of the bus, which is no secret."""
 

@@ -26,7 +26,7 @@ from headwater.store.commit import GroupCommit, Item
 from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
 from headwater.store.state import Rows, State
 from headwater.topics.retained import check_retained
-from headwater.topics.root import DELAYED, Root, RootRow, check_topics
+from headwater.topics.root import DELAYED, SYS, Root, RootRow, check_topics
 
 STAGED = "$staged"
 """Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
@@ -224,8 +224,8 @@ class Roots:
         self.half_way: str | None = None
         """Why nothing may be called applied any more."""
         self.counts = Counts()
-        self.since_us = 0
-        """When the group that is being written began to be, on the monotonic clock; 0 while none is."""
+        self.since_us: int | None = None
+        """When the group that is being committed began to be, on the monotonic clock; None while none is."""
         self.is_hurried = False
         """Whether whoever commits sees to checkpoints itself."""
         self.version = 0
@@ -390,9 +390,11 @@ class Roots:
 
     def _commit(self, items: list[Publish]) -> None:
         """Commit a group, whatever comes of it."""
+        self.since_us = self._clock.monotonic_us()
         try:
             self._commit_group(items)
         finally:
+            self.since_us = None
             for item in items:
                 passing = self._shown if item.is_shown else self._hidden
                 for part in item.parts:
@@ -587,10 +589,11 @@ class Roots:
                 raise ReadOnly(
                     f'stream "{part.root}" takes no messages: {known.stream.failed}; close the bus and open it again'
                 )
-        unknown = [part.root for part in parts if part.root not in self._roots]
-        if unknown and len(self._roots) + len(unknown) > config.roots_max:
+        unknown = [part.root for part in parts if part.root not in self._roots and part.root != SYS]
+        known_count = len(self._roots) - (SYS in self._roots)
+        if unknown and known_count + len(unknown) > config.roots_max:
             raise QuotaExceeded(
-                f'there are {len(self._roots)} roots, and roots_max is {config.roots_max}; publish "{unknown[0]}/…" '
+                f'there are {known_count} roots, and roots_max is {config.roots_max}; publish "{unknown[0]}/…" '
                 "under a root that exists, or raise the setting"
             )
         if item.is_delayed:
@@ -647,10 +650,10 @@ class Roots:
 
     def _append(self, group: _Group) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
-        now_us, self.since_us = self._clock.read()
+        now_us, begun_us = self._clock.read()
         try:
             self._log.append(writes, now_us).wait()
-            self.counts.commits.add(self._clock.monotonic_us() - self.since_us)
+            self.counts.commits.add(self._clock.monotonic_us() - begun_us)
         except DiskFull:
             self._has_room = False
             raise
@@ -659,8 +662,6 @@ class Roots:
                 for stream, _ in writes:
                     stream.fail(f"a commit was interrupted ({error!r})")
             raise
-        finally:
-            self.since_us = 0
         try:
             self._reflect(group)
         except BaseException as error:

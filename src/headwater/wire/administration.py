@@ -247,16 +247,21 @@ class ChannelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     secret: str | None = None
     """Of an http channel: what its requests are signed with; None: one that is drawn."""
     start: Literal["earliest", "latest"] = "latest"
-    batch_messages_max: U32 = 100
-    """Messages that are sent at once."""
+    batch_messages_max: U32 | None = None
+    """Messages that are sent at once; None: 100 with http, 1000 with tcp."""
     options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
     """Of its durable subscription."""
 
 
 class AddChannels(Change, frozen=True, kw_only=True):
-    """Push what filters match to where somebody listens: all of these channels, or none."""
+    """Push what filters match to where somebody listens: all of these channels, or none.
+
+    An error about one of several begins with "channel 2 of 3: ".
+    """
 
     channels: Annotated[tuple[ChannelSpec, ...], msgspec.Meta(max_length=CHANNELS_MAX)]
+    check: bool = False
+    """Only see whether they could be added; the answer is empty."""
 
 
 class ChangeChannel(Change, frozen=True, kw_only=True):
@@ -268,6 +273,7 @@ class ChangeChannel(Change, frozen=True, kw_only=True):
     destination_port: U32 | None = None
     path: str | None = None
     secret: str | None = None
+    """Empty: one that is drawn."""
     batch_messages_max: U32 | None = None
     paused: bool | None = None
 
@@ -300,7 +306,7 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int
     batch_messages_max: int
     state: str
-    """connecting, delivering, idle, failing, paused"""
+    """connecting, delivering, idle, failing, paused; stopped where no server runs it"""
     error: str
     """What went wrong the last time, if it has not gone right since."""
     address: str

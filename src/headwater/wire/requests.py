@@ -134,6 +134,21 @@ class Unsubscribe(Change, frozen=True, kw_only=True):
     id: str
 
 
+class SubscribeTo(Change, frozen=True, kw_only=True):
+    """Have messages pushed to where somebody listens: a tcp channel of the client's own, until it unsubscribes."""
+
+    filter: str
+    destination_host: str
+    destination_port: U32
+    id: str | None = None
+    """Of the channel; None: one that is drawn. The same client's channel for the same filter and destination is used
+    again."""
+    name: str = ""
+    """Empty: the client's."""
+    start: Literal["earliest", "latest"] = "latest"
+    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+
+
 class Nack(Request, frozen=True, kw_only=True):
     """A message failed this time."""
 
@@ -254,7 +269,10 @@ class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Subscriptions(Request, frozen=True, kw_only=True):
-    """Every durable subscription."""
+    """Every durable subscription, by id; with a limit a page of them, after an id."""
+
+    after: str | None = None
+    limit: U32 | None = None
 
 
 class States(Request, frozen=True, kw_only=True):
@@ -279,14 +297,15 @@ class Events(Request, frozen=True, kw_only=True):
 
 
 class DeadLetters(Request, frozen=True, kw_only=True):
-    """What a subscription gave up on; with an offset, that one."""
+    """What a subscription gave up on; with an offset, that one; with a limit, a page after a root and an offset."""
 
     id: str
     offset: Place | None = None
+    after: tuple[str, int] | None = None
+    limit: U32 | None = None
 
     def __post_init__(self) -> None:
-        if self.offset is not None:
-            _check_places((self.offset,))
+        _check_places(place for place in (self.offset, self.after) if place is not None)
 
 
 class Redrive(Change, frozen=True, kw_only=True):
@@ -359,6 +378,7 @@ REPLIES: dict[type[Request], Any] = {
     Subscribe: Subscribed,
     Leave: None,
     Unsubscribe: None,
+    SubscribeTo: administration.ChannelInfo,
     Nack: None,
     Reject: None,
     Extend: None,
@@ -392,6 +412,7 @@ AnyRequest = (
     | Subscribe
     | Leave
     | Unsubscribe
+    | SubscribeTo
     | Nack
     | Reject
     | Extend

@@ -1,23 +1,114 @@
-"""The application: the API, metrics, health and the dashboard, behind one port."""
+"""The application: the API, metrics, health and the dashboard, behind one port and one guard."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi_offline import FastAPIOffline
 
 from headwater import __version__
+from headwater.admin.api import (
+    channels,
+    clients,
+    config,
+    dead_letters,
+    figures,
+    health,
+    messages,
+    pipelines,
+    problem,
+    rules,
+    sessions,
+    subscriptions,
+    tokens,
+    topics,
+)
+from headwater.admin.api.following import Followers
+from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
+from headwater.admin.dashboard import mount
+from headwater.admin.gate import Gate
+from headwater.admin.guard import Guard
 from headwater.admin.settings import Outside
+
+NOUNS = (
+    messages,
+    topics,
+    dead_letters,  # before subscriptions, whose paths they extend
+    subscriptions,
+    sessions,
+    channels,
+    clients,
+    rules,
+    tokens,
+    pipelines,
+    config,
+    figures,
+    health,
+)
+DESCRIPTION = """
+Look after a Headwater broker, publish to it, and read it.
+
+Send a token as `Authorization: Bearer TOKEN`; a broker without authentication asks those on its own machine for none.
+Each route names the role that it takes as `x-role`: **reader** looks, **operator** also publishes and looks after what
+is there, **admin** may do everything. Errors are `application/problem+json` (RFC 9457). An id in a path is one segment:
+percent-encode it.
+"""
+TAGS = {
+    "messages": "Publish, read history in pages, follow what is new.",
+    "topics": "The tree, level by level, with counts, rates and retained values.",
+    "subscriptions": "Durable ones: where they are, what they have in hand.",
+    "dead letters": "What subscriptions gave up on.",
+    "sessions": "Who is here, and who may come back.",
+    "channels": "Where messages are pushed to.",
+    "clients": "Who may come in.",
+    "rules": "Who may do what.",
+    "tokens": "What opens this API.",
+    "pipelines": "How far each root is archived.",
+    "config": "How the server is set up, and what happened lately.",
+    "figures": "How much of everything there is and was.",
+    "health": "For those who watch the process.",
+}
 
 
 def make_app(admin: Admin, outside: Outside) -> FastAPI:
     """The application of one broker."""
-    app = FastAPI(title="Headwater", version=__version__, debug=False)
+    app = FastAPIOffline(
+        redoc_url=None,
+        static_url="/docs-files",
+        title="Headwater",
+        version=__version__,
+        description=DESCRIPTION,
+        debug=False,
+        redirect_slashes=False,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+    )
+    app.state.admin = admin
     app.state.outside = outside
-
-    @app.get("/healthz")
-    async def healthz() -> dict[str, bool]:
-        """Whether this process runs and reaches the broker."""
-        await admin.bus.ends()
-        return {"ok": True}
-
+    app.state.gate = Gate(admin, outside)
+    app.state.followers = Followers(app.state.gate, outside.followers_max)
+    app.state.growth = Growth()
+    problem.install(app)
+    app.add_middleware(Guard, gate=app.state.gate, outside=outside)
+    for noun in NOUNS:
+        app.include_router(noun.router)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it
+    mount(app, admin, app.state.gate, app.state.growth)
     return app
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """What /openapi.json says: every route may answer with a problem."""
+    if app.openapi_schema is None:
+        described = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            tags=app.openapi_tags,
+        )
+        problem.describe(described)
+        app.openapi_schema = described
+    return app.openapi_schema

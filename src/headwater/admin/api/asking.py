@@ -1,0 +1,112 @@
+"""What every route of the API has: who asks, the broker that is asked for them, pages, moments and ids in a path."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
+
+from fastapi import Depends, Path, Query, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from starlette.convertors import Convertor, register_url_convertor
+
+from headwater.admin.client import Admin
+from headwater.admin.gate import Caller
+from headwater.clock import to_datetime
+from headwater.wire.administration import Role
+
+T = TypeVar("T")
+PAGE_MAX = 1000
+NUMBER_MAX = 2**63 - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+CALENDAR_END = datetime(9999, 12, 31, tzinfo=UTC)
+
+BEARER = HTTPBearer(auto_error=False, description="A token of a client: `headwater tokens add CLIENT --role reader`.")
+
+
+class Segment(Convertor[str]):
+    """A segment of a path, percent-encoded: it may stand for anything, slashes included."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        """What it stands for."""
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        """Not asked for: nothing here makes URLs."""
+        raise NotImplementedError
+
+
+register_url_convertor("segment", Segment())
+
+
+async def _caller(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> Caller:
+    caller: Caller = request.state.caller  # the guard has let it in
+    return caller
+
+
+Asking = Annotated[Caller, Depends(_caller)]
+"""Who asks."""
+
+
+def needs(role: Role, **described: Any) -> dict[str, Any]:
+    """What a route says of the role that it takes: to those who ask, and to those who read /docs."""
+
+    async def check(caller: Asking) -> None:
+        caller.check(role)
+
+    return {"dependencies": [Depends(check)], "openapi_extra": {"x-role": role, **described}}
+
+
+async def _broker(request: Request, caller: Asking) -> Admin:
+    admin: Admin = request.app.state.admin
+    return admin.acting_for(caller.name)
+
+
+Broker = Annotated[Admin, Depends(_broker)]
+"""The broker, asked for the caller: the audit names them."""
+
+
+def _in_calendar(moment: datetime) -> datetime:
+    if not EPOCH <= moment <= CALENDAR_END:
+        raise ValueError("a moment is from 1970 to 9999")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_calendar)]
+Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
+Id = Annotated[str, Path(description="One segment of the path: percent-encode what is in it, as / is %2F.")]
+
+
+class Body(BaseModel):
+    """What is sent: unknown members are refused, as they are misspelt ones."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def example(**members: Any) -> ConfigDict:
+    """What /docs shows of a body, to try it with."""
+    return ConfigDict(json_schema_extra={"examples": [members]})
+
+
+def shown_time(time_us: int) -> datetime | None:
+    """A moment as it is shown; None for none."""
+    return to_datetime(time_us) if time_us else None
+
+
+def page(found: Sequence[T], key: Callable[[T], Any], after: Any | None, limit: int) -> tuple[list[T], Any | None]:
+    """So many of a sorted list after a key, and the key after which the next page begins, if there is one."""
+    left = list(found) if after is None else [one for one in found if key(one) > after]
+    return left[:limit], key(left[limit - 1]) if len(left) > limit else None
+
+
+async def or_none(asked: Awaitable[T], *errors: type[Exception]) -> T | None:
+    """What was asked for, or None where that fails in one of these ways."""
+    try:
+        return await asked
+    except errors:
+        return None

@@ -1,0 +1,65 @@
+"""/healthz and /readyz: whether the process lives, and whether the broker can do its work.
+
+Both need no token, as those who ask them have none; what ails a broker is told to readers alone.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from headwater.admin.client import Admin
+from headwater.admin.gate import Gate
+from headwater.errors import QuotaExceeded, Unauthenticated
+
+router = APIRouter(tags=["health"])
+
+
+class Alive(BaseModel):
+    """It lives."""
+
+    ok: bool
+
+
+class Check(BaseModel):
+    """One of the things that must be well."""
+
+    name: str
+    ok: bool
+    detail: str | None = None
+
+
+class Readiness(BaseModel):
+    """Whether the broker can do its work."""
+
+    ok: bool
+    checks: list[Check]
+
+
+@router.get("/healthz", summary="Say whether this process lives and reaches the broker")
+async def healthz(request: Request) -> Alive:
+    """503 if the broker does not answer."""
+    admin: Admin = request.app.state.admin
+    await admin.bus.ends()
+    return Alive(ok=True)
+
+
+@router.get(
+    "/readyz",
+    responses={503: {"model": Readiness, "description": "It cannot, and why."}},
+    summary="Say whether the broker can do its work",
+)
+async def readyz(request: Request, response: Response) -> Readiness:
+    """Disk, streams and state; details with a token."""
+    admin: Admin = request.app.state.admin
+    gate: Gate = request.app.state.gate
+    found = await admin.health()
+    try:
+        await gate.admit(request)
+    except (Unauthenticated, QuotaExceeded):
+        is_reader = False
+    else:
+        is_reader = True
+    checks = [Check(name=one.name, ok=one.ok, detail=one.detail if is_reader else None) for one in found.checks]
+    response.status_code = 200 if found.ok else 503
+    return Readiness(ok=found.ok, checks=checks)

@@ -1,0 +1,63 @@
+"""/v1/rules: who may do what."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from headwater.admin.api.asking import Body, Broker, example, needs
+
+router = APIRouter(prefix="/v1/rules", tags=["rules"])
+
+Action = Literal["publish", "subscribe", "create", "admin"]
+
+
+class NewRule(Body):
+    """A rule."""
+
+    model_config = example(user="sensor-7", action="publish", filter="home/#", allow=True)
+
+    user: str = Field(examples=["sensor-7"], description="A client's name; * is everybody.")
+    action: Action
+    filter: str = Field(examples=["home/#"])
+    allow: bool = Field(True, description="False: forbid it, whatever else grants it.")
+
+
+class Rule(BaseModel):
+    """A rule."""
+
+    user: str
+    action: str
+    filter: str
+    allow: bool
+
+
+class RulesList(BaseModel):
+    """Every rule."""
+
+    rules: list[Rule]
+
+
+@router.get("", summary="List rules", **needs("admin"))
+async def list_rules(broker: Broker) -> RulesList:
+    """Every one."""
+    found = await broker.acl.list()
+    return RulesList(
+        rules=[Rule(user=one.user, action=one.action, filter=one.filter, allow=one.allow) for one in found]
+    )
+
+
+@router.post("", status_code=201, summary="Grant or forbid something", **needs("admin"))
+async def add(rule: NewRule, broker: Broker) -> Rule:
+    """One of the same user, action and filter is replaced. Sessions feel it at once."""
+    change = broker.acl.allow if rule.allow else broker.acl.deny
+    await change(rule.user, rule.action, rule.filter)
+    return Rule(user=rule.user, action=rule.action, filter=rule.filter, allow=rule.allow)
+
+
+@router.delete("", status_code=204, summary="Take a rule back", **needs("admin"))
+async def remove(user: str, action: Action, filter: str, broker: Broker) -> None:
+    """Whether it granted or forbade."""
+    await broker.acl.remove(user, action, filter)

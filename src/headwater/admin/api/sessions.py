@@ -1,0 +1,84 @@
+"""/v1/sessions: who is here, and who may come back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from headwater.admin.api.asking import Broker, Id, Limit, needs, page, shown_time
+from headwater.wire.administration import SessionInfo
+
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+
+
+class SessionSubscription(BaseModel):
+    """What a session subscribes to."""
+
+    kind: str
+    filter: str
+    id: str | None = Field(description="Of a durable one.")
+
+
+class Session(BaseModel):
+    """What the broker keeps for a client."""
+
+    id: str
+    user: str
+    address: str = Field(description="Of who is connected; empty if nobody is.")
+    connected: datetime | None = Field(description="Since when; null if nobody is connected.")
+    expire_after_s: float = Field(description="How long it is kept without a connection.")
+    subscriptions: list[SessionSubscription]
+    waiting_bytes: int = Field(description="Written, and not yet taken by the client.")
+    dropped: int = Field(description="Messages that its live subscriptions have lost, as it was too slow.")
+
+
+class SessionsPage(BaseModel):
+    """Sessions by id."""
+
+    sessions: list[Session]
+    next: str | None = Field(description="Send it as `after` for the next page; null at the end.")
+
+
+@router.get("", summary="List sessions", **needs("reader"))
+async def list_sessions(broker: Broker, after: str | None = None, limit: Limit = 100) -> SessionsPage:
+    """By id."""
+    found, further = page(sorted(await broker.sessions.list(), key=_id), _id, after, limit)
+    return SessionsPage(sessions=[_session(one) for one in found], next=further)
+
+
+def _id(info: SessionInfo) -> str:
+    return info.id
+
+
+@router.get("/{id:segment}", summary="Show a session", **needs("reader"))
+async def show(id: Id, broker: Broker) -> Session:
+    """Who it is, and what it subscribes to."""
+    (found,) = await broker.sessions.show(id)
+    return _session(found)
+
+
+@router.post("/{id:segment}/disconnect", status_code=204, summary="Cut a session's connection", **needs("operator"))
+async def disconnect(id: Id, broker: Broker) -> None:
+    """Its client may come back."""
+    await broker.sessions.disconnect(id)
+
+
+@router.delete("/{id:segment}", status_code=204, summary="End a session", **needs("admin"))
+async def end(id: Id, broker: Broker) -> None:
+    """For good, and its own subscriptions with it."""
+    await broker.sessions.end(id)
+
+
+def _session(info: SessionInfo) -> Session:
+    return Session(
+        id=info.id,
+        user=info.user,
+        address=info.address,
+        connected=shown_time(info.connected_us),
+        expire_after_s=info.expire_after_s,
+        subscriptions=[SessionSubscription(kind=one.kind, filter=one.filter, id=one.id) for one in info.subscriptions],
+        waiting_bytes=info.waiting_bytes,
+        dropped=info.dropped,
+    )

@@ -1,0 +1,210 @@
+"""Clients: who may come in, what rules allow them, and the tokens that open this dashboard and the API."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from headwater.access.acl import ACTIONS
+from headwater.admin.client import Admin
+from headwater.admin.dashboard import shown
+from headwater.admin.dashboard.dialogs import confirm, form, show_once, submit
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import BADGE, Listing, Row, column, row_button
+from headwater.admin.gate import ROLES
+from headwater.wire.administration import Client, NewToken, Registration, Rule, Token
+
+REMOVE_BUTTON = row_button("remove", "'delete'", "'Remove'", color="negative")
+CLIENT_BUTTONS = (
+    row_button("rotate", "'autorenew'", "'New secret'")
+    + row_button("token", "'vpn_key'", "'New token'")
+    + REMOVE_BUTTON
+)
+ROLE_CHOICES = {
+    "reader": "reader: may look",
+    "operator": "operator: may publish and look after what is there",
+    "admin": "admin: may do everything",
+}
+ADVICE = "Changing clients, rules and tokens takes a token of role admin."
+
+
+def build(frame: Frame) -> None:
+    """The page."""
+    Clients(frame)
+
+
+class Clients:
+    """The page while it is open."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        with heading("Clients", "Who may come in, what they may do, and the tokens that open this page."):
+            add = ui.button("New client", icon="add", on_click=self._new_client).props("unelevated no-caps")
+            rule = ui.button("New rule", icon="rule", on_click=self._new_rule).props("outline no-caps")
+            frame.needs("admin", add, rule)
+        if not frame.may("admin"):
+            ui.label(ADVICE).classes("hw-note")
+        self._build_listings()
+        frame.every(2.0, self.update)
+
+    def _build_listings(self) -> None:
+        may = self._frame.may("admin")
+        with panel("Clients"):
+            self._clients = Listing(
+                [
+                    column("name", "Client"),
+                    column("created", "Since (UTC)", wide=True),
+                    column("rotated", "Secret of (UTC)", wide=True),
+                    column("buttons", ""),
+                ],
+                "name",
+                Empty("key", "No clients yet.", "headwater clients add sensor-7"),
+                label="Clients",
+            )
+            if may:
+                self._clients.buttons(
+                    CLIENT_BUTTONS, rotate=self._rotate, token=self._new_token, remove=self._remove_client
+                )
+        with panel("Rules"):
+            self._rules = Listing(
+                [
+                    column("user", "Client"),
+                    column("what", "Rule"),
+                    column("action", "Action"),
+                    column("filter", "Filter", mono=True),
+                    column("buttons", ""),
+                ],
+                "key",
+                Empty("rule", "No rules: with authentication on, nobody may do anything."),
+                label="Rules",
+            )
+            self._rules.cell("what", BADGE)
+            if may:
+                self._rules.buttons(REMOVE_BUTTON, remove=self._remove_rule)
+        with panel("Tokens"):
+            self._tokens = Listing(
+                [
+                    column("id", "Token", mono=True),
+                    column("client", "Client"),
+                    column("role", "Role"),
+                    column("created", "Since (UTC)", wide=True),
+                    column("buttons", ""),
+                ],
+                "id",
+                Empty("vpn_key", "No tokens yet.", "headwater tokens add sensor-7 --role reader"),
+                label="Tokens",
+            )
+            if may:
+                self._tokens.buttons(REMOVE_BUTTON, remove=self._remove_token)
+
+    async def update(self) -> None:
+        """Show them as they are now."""
+        admin = self._frame.admin
+        clients: list[Client] = await admin.clients.list()
+        self._clients.show(
+            [
+                {
+                    "name": one.name,
+                    "created": shown.moment(one.created_us),
+                    "rotated": shown.moment(one.rotated_us or one.created_us),
+                }
+                for one in clients
+            ]
+        )
+        rules: list[Rule] = await admin.acl.list()
+        self._rules.show([_rule_row(rule) for rule in rules])
+        tokens: list[Token] = await admin.tokens.list()
+        self._tokens.show(
+            [
+                {"id": one.id, "client": one.client, "role": one.role, "created": shown.moment(one.created_us)}
+                for one in tokens
+            ]
+        )
+
+    def _new_client(self) -> None:
+        with form("New client") as dialog:
+            name = ui.input("Name", placeholder="sensor-7").props("outlined dense autofocus")
+
+            async def doing(admin: Admin) -> None:
+                made: Registration = await admin.clients.add(name.value or "")
+                show_once(f"The secret of {shown.plain(made.name)}", made.secret)
+
+            submit(dialog, "Add", lambda: self._frame.do("admin", doing, self.update))
+
+    def _new_rule(self) -> None:
+        with form("New rule") as dialog:
+            user = ui.input("Client", placeholder="a name, or * for everybody").props("outlined dense autofocus")
+            verb = ui.toggle({"allow": "allow", "deny": "deny"}, value="allow").props("dense no-caps unelevated")
+            action = ui.select(list(ACTIONS), value="publish", label="Action").props("outlined dense")
+            topics = ui.input("Filter", placeholder="home/#").props("outlined dense")
+
+            async def doing(admin: Admin) -> str:
+                change = admin.acl.allow if verb.value == "allow" else admin.acl.deny
+                await change(user.value or "", action.value, topics.value or "")
+                return "The rule is in force."
+
+            submit(dialog, "Add", lambda: self._frame.do("admin", doing, self.update))
+
+    def _new_token(self, row: Row) -> None:
+        client = str(row["name"])
+        with form(f"New token of {shown.plain(client)}") as dialog:
+            role = ui.select(
+                ROLE_CHOICES,
+                value=ROLES[0],
+                label="Role",
+            ).props("outlined dense")
+
+            async def doing(admin: Admin) -> None:
+                made: NewToken = await admin.tokens.add(client, role.value)
+                show_once(f"A token of {shown.plain(client)}, {made.role}", made.token)
+
+            submit(dialog, "Make", lambda: self._frame.do("admin", doing, self.update))
+
+    async def _rotate(self, row: Row) -> None:
+        name = str(row["name"])
+        if not await confirm(f"Give {shown.plain(name)} another secret? The one it has works no more.", "New secret"):
+            return
+
+        async def doing(admin: Admin) -> None:
+            made: Registration = await admin.clients.rotate(name)
+            show_once(f"The new secret of {shown.plain(name)}", made.secret)
+
+        await self._frame.do("admin", doing, self.update)
+
+    async def _remove_client(self, row: Row) -> None:
+        name = str(row["name"])
+        if not await confirm(f"Remove {shown.plain(name)} and its tokens? It can come in no more.", "Remove"):
+            return
+
+        async def doing(admin: Admin) -> str:
+            await admin.clients.remove(name)
+            return f"{shown.plain(name)} is removed."
+
+        await self._frame.do("admin", doing, self.update)
+
+    async def _remove_rule(self, row: Row) -> None:
+        async def doing(admin: Admin) -> str:
+            await admin.acl.remove(str(row["user"]), str(row["action"]), str(row["filter"]))
+            return "The rule is taken back."
+
+        await self._frame.do("admin", doing, self.update)
+
+    async def _remove_token(self, row: Row) -> None:
+        if not await confirm(f"Remove token {row['id']}? It opens nothing more.", "Remove"):
+            return
+
+        async def doing(admin: Admin) -> str:
+            await admin.tokens.remove(str(row["id"]))
+            return "The token opens nothing more."
+
+        await self._frame.do("admin", doing, self.update)
+
+
+def _rule_row(rule: Rule) -> Row:
+    return {
+        "key": f"{rule.user} {rule.action} {rule.filter}",
+        "user": rule.user,
+        "what": "allow" if rule.allow else "deny",
+        "tone": "good" if rule.allow else "bad",
+        "action": rule.action,
+        "filter": rule.filter,
+    }

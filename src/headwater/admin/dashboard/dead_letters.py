@@ -1,0 +1,172 @@
+"""Dead letters: messages that a subscription gave up on; look at them, hand them back, or drop them."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from headwater.admin.client import Admin
+from headwater.admin.dashboard import shown
+from headwater.admin.dashboard.dialogs import confirm, detail
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import OPENER, Listing, Row, column, row_button
+from headwater.admin.dashboard.messages import key_and_headers, show_facts, show_payload
+from headwater.message import DeadLetter, SubscriptionInfo
+
+SHOWN = 200
+"""Letters that are listed; others are found by their text."""
+LOOKED_MAX = 1_000
+"""Letters that are looked through."""
+EMPTY = "No dead letters: whatever failed was retried and done."
+
+
+def build(frame: Frame, id: str = "") -> None:
+    """The page; `id`: the subscription to begin with."""
+    DeadLetters(frame, id)
+
+
+class DeadLetters:
+    """The page while it is open."""
+
+    def __init__(self, frame: Frame, id: str) -> None:
+        self._frame = frame
+        self._wanted = id
+        self._letters: dict[str, DeadLetter] = {}
+        heading("Dead letters", "What subscriptions gave up on, with the errors that made them.")
+        with panel():
+            with ui.row().classes("hw-toolbar"):
+                self._id = ui.select([], label="Subscription").props("outlined dense").classes("hw-choice")
+                self._id.on_value_change(self.update)
+                self._find = ui.input(placeholder="Find in topic, error or payload").props(
+                    'outlined dense clearable debounce=250 aria-label="Find a dead letter"'
+                )
+                self._find.classes("hw-place").on_value_change(self.update)
+                ui.space()
+                redrive = ui.button("Redrive selected", icon="replay", on_click=self._redrive_selected)
+                drop = ui.button("Drop selected", icon="delete", on_click=self._drop_selected)
+                everything = ui.button("Redrive all", icon="restart_alt", on_click=self._redrive_all)
+                for button in (redrive, everything, drop):
+                    button.props("flat dense no-caps")
+                drop.props("color=negative")
+                frame.needs("operator", redrive, drop, everything)
+            self._note = ui.label().classes("hw-note")
+            self._listing = Listing(
+                [
+                    column("offset", "Offset"),
+                    column("topic", "Topic", mono=True),
+                    column("attempts", "Attempts", number=True, wide=True),
+                    column("dead", "Given up (UTC)", wide=True),
+                    column("error", "Last error"),
+                    column("buttons", ""),
+                ],
+                "key",
+                Empty("mark_email_read", EMPTY),
+                on_open=self._open,
+                selection=True,
+                label="Dead letters",
+            )
+            self._listing.cell("offset", OPENER)
+            if frame.may("operator"):
+                self._listing.buttons(
+                    row_button("redrive", "'replay'", "'Redrive'"),
+                    redrive=lambda row: self._redrive([str(row["key"])]),
+                )
+        frame.every(2.0, self.update)
+
+    async def update(self) -> None:
+        """Show them as they are now."""
+        await self._update_choice()
+        chosen = self._id.value
+        bus = self._frame.admin.bus
+        found: list[DeadLetter] = await bus.dead_letters(chosen, limit=LOOKED_MAX) if chosen else []
+        text = (self._find.value or "").strip().lower()
+        found = [letter for letter in found if not text or text in _searched(letter)]
+        self._letters = {f"{letter.topic.partition('/')[0]}/{letter.offset}": letter for letter in found[:SHOWN]}
+        self._listing.show([_row(key, letter) for key, letter in self._letters.items()])
+        left = len(found) - SHOWN
+        self._note.text = f"{shown.count(left)} more are not shown; find them by their text." if left > 0 else ""
+
+    async def _update_choice(self) -> None:
+        """Only subscriptions that have any, the fullest first."""
+        everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
+        full = sorted((one for one in everyone if one.dead), key=lambda one: -one.dead)
+        options = {one.id: f"{shown.plain(one.id)} ({shown.count(one.dead)})" for one in full}
+        current = self._id.value or self._wanted
+        if current and current not in options:
+            options[current] = f"{shown.plain(current)} (0)"
+        value = current or next(iter(options), None)
+        if options != self._id.options or value != self._id.value:
+            self._id.set_options(options, value=value)
+
+    async def _redrive_selected(self) -> None:
+        await self._redrive([str(row["key"]) for row in self._listing.selected])
+
+    async def _redrive(self, keys: list[str]) -> None:
+        places = self._places(keys)
+        if not places:
+            ui.notify("Tick those that are to be redriven.")
+            return
+
+        async def doing(admin: Admin) -> str:
+            return f"{await admin.bus.redrive(self._id.value, places)} redriven."
+
+        await self._frame.do("operator", doing, self.update)
+        self._listing.table.selected = []
+
+    async def _redrive_all(self) -> None:
+        chosen = self._id.value
+        question = f"Hand every dead letter back to {shown.plain(chosen or '')}?"
+        if not chosen or not await confirm(question, "Redrive all"):
+            return
+
+        async def doing(admin: Admin) -> str:
+            return f"{await admin.bus.redrive(chosen)} redriven."
+
+        await self._frame.do("operator", doing, self.update)
+
+    async def _drop_selected(self) -> None:
+        places = self._places([str(row["key"]) for row in self._listing.selected])
+        if not places:
+            ui.notify("Tick those that are to be dropped.")
+            return
+        if not await confirm(f"Drop {shown.many(len(places), 'dead letter')}? They cannot be had back.", "Drop"):
+            return
+
+        async def doing(admin: Admin) -> str:
+            return f"{await admin.bus.drop_dead_letters(self._id.value, places)} dropped."
+
+        await self._frame.do("operator", doing, self.update)
+        self._listing.table.selected = []
+
+    def _places(self, keys: list[str]) -> list[tuple[str, int]]:
+        letters = [self._letters[key] for key in keys if key in self._letters]
+        return [(letter.topic.partition("/")[0], letter.offset) for letter in letters]
+
+    def _open(self, row: Row) -> None:
+        letter = self._letters.get(str(row["key"]))
+        if letter is None:
+            return
+        with detail(letter.topic):
+            show_facts(
+                ("Offset", shown.count(letter.offset)),
+                ("Published", shown.precise(letter.time_us)),
+                ("Given up", shown.precise(letter.dead_at_us)),
+                ("Attempts", str(letter.attempts)),
+                *((f"Error {at}", shown.plain(error)) for at, error in enumerate(letter.errors, 1)),
+                *key_and_headers(letter.key, letter.headers),
+            )
+            show_payload(letter.payload)
+
+
+def _searched(letter: DeadLetter) -> str:
+    return f"{letter.topic} {' '.join(letter.errors)} {shown.preview(letter.payload)}".lower()
+
+
+def _row(key: str, letter: DeadLetter) -> Row:
+    return {
+        "key": key,
+        "offset": letter.offset,
+        "topic": shown.plain(letter.topic),
+        "attempts": str(letter.attempts),
+        "dead": shown.moment(letter.dead_at_us),
+        "error": shown.plain(letter.errors[-1]) if letter.errors else "",
+    }

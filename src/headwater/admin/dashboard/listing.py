@@ -1,0 +1,110 @@
+"""A listing: a table whose rows are sent to the browser only when they change.
+
+Cells are text, whatever is in them. A column that is not needed on a phone is left out there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nicegui import ui
+from nicegui.events import GenericEventArguments
+
+from headwater.admin.dashboard.frame import Empty
+
+Row = dict[str, Any]
+
+OPENER = """
+<q-td :props="props"><q-btn flat dense no-caps class="hw-opener" :label="String(props.value)"
+  @click.stop="() => $parent.$emit('open', props.row)" /></q-td>
+"""
+"""A cell that opens its row."""
+BAR = """
+<q-td :props="props"><div class="hw-bar-cell"><span>{{ props.value }}</span>
+  <q-linear-progress :value="props.row.share" size="6px" rounded
+    :color="props.row.share > 0.8 ? 'warning' : 'primary'" /></div></q-td>
+"""
+"""A number with its share of the largest."""
+BADGE = """
+<q-td :props="props"><span class="hw-badge" :data-tone="props.row.tone">{{ props.value }}</span></q-td>
+"""
+"""A word with a tone: good, bad, busy or quiet."""
+
+
+def row_button(event: str, icon: str, label: str, *, color: str = "", disabled: str = "false") -> str:
+    """A button for `Listing.buttons`; icon and label may be expressions of Vue, in quotes if they are words."""
+    tint = f'color="{color}"' if color else ""
+    return (
+        f'<q-btn flat dense round {tint} :icon="{icon}" :aria-label="{label}" :disable="{disabled}" '
+        f"@click=\"() => $parent.$emit('{event}', props.row)\"><q-tooltip>{{{{ {label} }}}}</q-tooltip></q-btn>"
+    )
+
+
+def column(
+    name: str, label: str, *, number: bool = False, wide: bool = False, mono: bool = False, line: bool = False
+) -> Row:
+    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line."""
+    styles = (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line))
+    kinds = [word for word, is_so in styles if is_so]
+    return {
+        "name": name,
+        "label": label,
+        "field": name,
+        "align": "right" if number else "left",
+        "classes": " ".join(kinds),
+        "headerClasses": "hw-wide" if wide else "",
+    }
+
+
+class Listing:
+    """A table and what stands in its place while it is empty."""
+
+    def __init__(
+        self,
+        columns: list[Row],
+        key: str,
+        empty: Empty,
+        *,
+        on_open: Callable[[Row], Any] | None = None,
+        selection: bool = False,
+        label: str = "",
+    ) -> None:
+        self._empty = empty
+        self.table = ui.table(
+            columns=columns, rows=[], row_key=key, selection="multiple" if selection else None, pagination=0
+        )
+        self.table.props("flat dense hide-pagination wrap-cells").classes("hw-table")
+        if label:
+            self.table.props(f'aria-label="{label}"')
+        if on_open is not None:
+            opened = on_open
+            self.table.on("open", lambda event: opened(event.args))
+        self.table.visible = False
+
+    def cell(self, name: str, template: str) -> None:
+        """Draw a column's cells by a template of Vue; rows come in as data, never as part of it."""
+        self.table.add_slot(f"body-cell-{name}", template)
+
+    def buttons(self, template: str, **handlers: Callable[[Row], Any]) -> None:
+        """Buttons at the end of each row: `$parent.$emit('name', props.row)`."""
+        self.cell("buttons", f'<q-td :props="props" class="hw-buttons">{template}</q-td>')
+        for name, handler in handlers.items():
+            self.table.on(name, _handing(handler))
+
+    def show(self, rows: list[Row]) -> None:
+        """Show these rows."""
+        if self.table.rows != rows:
+            self.table.rows = rows
+        if self.table.visible != bool(rows):
+            self.table.visible = bool(rows)
+        self._empty.show(not rows)
+
+    @property
+    def selected(self) -> list[Row]:
+        """The rows that are ticked."""
+        return list(self.table.selected)
+
+
+def _handing(handler: Callable[[Row], Any]) -> Callable[[GenericEventArguments], Any]:
+    return lambda event: handler(event.args)

@@ -1,0 +1,206 @@
+"""The message browser: pages of messages, newest first, from an offset or a moment, or as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from nicegui import ui
+
+from headwater.admin.dashboard import shown
+from headwater.admin.dashboard.dialogs import copy, detail
+from headwater.admin.dashboard.frame import Empty, Frame, say
+from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
+from headwater.admin.dashboard.pager import PAGE, Page, Pager
+from headwater.errors import HeadwaterError, Malformed
+from headwater.message import Envelope, Headers
+
+PLACE = "an offset, or a time (UTC): 2026-01-31 12:00"
+
+
+class Messages:
+    """The messages that a filter matches."""
+
+    def __init__(self, frame: Frame, filter: str) -> None:
+        self._frame = frame
+        self._pager = Pager(frame.admin.bus, filter)
+        self._page: Page | None = None
+        self._rows: list[Row] = []
+        self._follows = False
+        with ui.row().classes("hw-toolbar"):
+            ui.button("Newest", icon="first_page", on_click=self._newest).props("flat dense no-caps")
+            self._older = ui.button("Older", icon="chevron_right", on_click=self._older_page).props(
+                "flat dense no-caps"
+            )
+            self._place = ui.input(placeholder=PLACE).props('dense outlined clearable aria-label="Go to"')
+            self._place.classes("hw-place").on("keydown.enter", self._go)
+            ui.button("Go", on_click=self._go).props("flat dense no-caps")
+            ui.space()
+            ui.switch("Follow", on_change=self._set_follows).props("dense")
+        self._note = ui.label().classes("hw-note").props('role="status"')
+        is_one = not set("+#") & set(filter)
+        topic = [] if is_one else [column("topic", "Topic", mono=True, line=True)]
+        self._listing = Listing(
+            [
+                column("offset", "Offset"),
+                column("time", "Time (UTC)", wide=True),
+                *topic,
+                column("preview", "Payload", mono=True, line=True),
+                column("size", "Size", number=True, wide=True),
+            ],
+            "offset",
+            Empty("forum", "No messages here.", f"headwater pub {_quoted(filter)} 'hello'" if is_one else ""),
+            on_open=self._open,
+            label="Messages",
+        )
+        self._listing.cell("offset", OPENER)
+        frame.every(1.0, self._tick)
+
+    async def _tick(self) -> None:
+        if self._page is None:
+            await self._show(await self._pager.newest())
+        elif self._follows:
+            await self._follow()
+
+    async def _follow(self) -> None:
+        assert self._page is not None
+        page = await self._pager.since(self._page.last)
+        if page.last <= self._page.last:
+            return
+        self._page = page
+        if page.is_sampled:
+            self._say("Faster than can be shown: these are the newest of each second.")
+        elif page.left_out:
+            self._say(f"Faster than can be shown: {shown.count(page.left_out)} more came in the last second.")
+        else:
+            self._say("Following.")
+        self._rows = [*map(_row, page.messages), *self._rows][:PAGE]
+        self._listing.show(self._rows)
+
+    async def _show(self, page: Page) -> None:
+        self._page = page
+        self._older.set_enabled(not page.is_first)
+        self._rows = [_row(message) for message in page.messages]
+        self._listing.show(self._rows)
+        if page.messages and len(page.messages) == PAGE:
+            self._say("")
+        elif page.is_first:
+            self._say("These are the oldest." if page.messages else "")
+        else:
+            self._say(f"Looked back to offset {shown.count(page.first)}; go on with Older.")
+
+    def _say(self, text: str) -> None:
+        if self._note.text != text:
+            self._note.text = text
+
+    async def _newest(self) -> None:
+        await self._try(self._pager.newest())
+
+    async def _older_page(self) -> None:
+        if self._page is not None:
+            await self._try(self._pager.upto(self._page.first - 1))
+
+    async def _go(self) -> None:
+        text = (self._place.value or "").strip()
+        try:
+            place = _place(text)
+        except Malformed as error:
+            say(str(error.args[0]), "negative")
+            return
+        await self._try(self._pager.at_time(place) if isinstance(place, datetime) else self._pager.upto(place))
+
+    async def _try(self, reading: Any) -> None:
+        try:
+            await self._show(await reading)
+        except HeadwaterError as error:
+            say(str(error.args[0]), "negative")
+
+    async def _set_follows(self, event: Any) -> None:
+        self._follows = bool(event.value)
+        if self._follows:
+            await self._try(self._pager.newest())
+            extent = await self._pager.extent()
+            if self._page is not None:
+                self._page = Page(self._page.messages, self._page.first, extent.end - 1, self._page.is_first)
+            self._say("Following.")
+        else:
+            self._say("")
+
+    async def _open(self, row: Row) -> None:
+        try:
+            message = await self._pager.one(int(row["offset"]))
+        except HeadwaterError as error:
+            say(str(error.args[0]), "negative")
+            return
+        show_message(message)
+
+
+def _row(message: Envelope) -> Row:
+    return {
+        "offset": message.offset,
+        "time": shown.moment(message.time_us),
+        "topic": shown.plain(message.topic),
+        "preview": shown.preview(message.payload),
+        "size": shown.size(len(message.payload)),
+    }
+
+
+def _place(text: str) -> int | datetime:
+    digits = text.replace(",", "")
+    if digits.isdecimal() and len(digits) < 20:
+        return int(digits)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Malformed(f'"{text[:40]}" is no place; give {PLACE}') from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _quoted(topic: str) -> str:
+    return "'" + shown.plain(topic).replace("'", "'\\''") + "'"
+
+
+def show_message(message: Envelope) -> None:
+    """One message, in full."""
+    with detail(message.topic):
+        show_facts(
+            ("Offset", shown.count(message.offset)),
+            ("Published", shown.precise(message.time_us)),
+            ("Size", shown.size(len(message.payload))),
+            *key_and_headers(message.key, message.headers),
+        )
+        show_payload(message.payload)
+
+
+def key_and_headers(key: bytes | None, headers: Headers) -> list[tuple[str, str]]:
+    """The facts of a message that not every message has."""
+    facts = [] if key is None else [("Key", shown.preview(key))]
+    return facts + [(f"Header {shown.plain(name)}", shown.plain(value)) for name, value in headers]
+
+
+def show_facts(*facts: tuple[str, str]) -> None:
+    """Names and values, below one another."""
+    with ui.element("dl").classes("hw-facts"):
+        for name, value in facts:
+            with ui.element("dt"):
+                ui.label(name)
+            with ui.element("dd"):
+                ui.label(value)
+
+
+def show_payload(payload: bytes) -> None:
+    """A payload, in the way that says most, and the others to choose."""
+    found = shown.decoded(payload)
+    ways = {"JSON": found.json, "Text": found.text, "Hex": found.hex}
+    there: Sequence[str] = [way for way, text in ways.items() if text is not None]
+    with ui.row().classes("hw-toolbar"):
+        choice = ui.toggle(list(there), value=found.best).props("dense no-caps unelevated")
+        ui.space()
+        ui.button(icon="content_copy", on_click=lambda: copy(ways[str(choice.value)] or "")).props(
+            'flat round dense aria-label="Copy"'
+        )
+    text = ui.label(ways[found.best] or "").classes("hw-pre").props('tabindex="0"')
+    choice.on_value_change(lambda event: text.set_text(ways[str(event.value)] or ""))
+    if not payload:
+        text.set_text("(no bytes)")

@@ -1,0 +1,216 @@
+"""The overview: how much comes in and goes out, how long commits take, who is connected, and what ails the broker."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from headwater.admin.dashboard import shown
+from headwater.admin.dashboard.charts import Chart, Point
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import Listing, column
+from headwater.admin.dashboard.sampler import Sample
+from headwater.clock import SECOND_US
+from headwater.events import Event
+from headwater.wire.administration import Figures, Health
+
+EVENTS_SHOWN = 12
+ROOTS_SHOWN = 8
+EVENTS_EVERY_S = 3.0
+GAP_US = 4 * SECOND_US
+"""Samples further apart are no line."""
+
+PER_SECOND = "v => v == null ? '–' : headwater.brief(v) + '/s'"
+MILLISECONDS = "v => v == null ? '–' : headwater.brief(v) + ' ms'"
+BYTES = "v => v == null ? '–' : headwater.brief(v) + 'B/s'"
+NUMBER = "v => v == null ? '–' : headwater.brief(v)"
+
+
+def build(frame: Frame) -> None:
+    """The page."""
+    Overview(frame)
+
+
+class Overview:
+    """The page while it is open."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._shown_us = 0
+        self._charts: list[Chart] = []
+        heading("Overview", "What goes through the broker now, and in the last ten minutes.")
+        self._health = ui.row().classes("hw-health")
+        with ui.element("div").classes("hw-tiles"):
+            self._tiles = {
+                name: _Tile(name)
+                for name in ("Published", "Delivered", "Commit p99", "Connections", "Topics", "Stored")
+            }
+        with ui.element("div").classes("hw-charts"):
+            self._places = [panel(title) for title in ("Messages", "Commits", "Connections", "Bytes")]
+        with ui.element("div").classes("hw-columns"):
+            with panel("Roots"):
+                empty = Empty("water_drop", "Nothing was published yet.", "headwater pub home/kitchen/temp 21.5")
+                self._roots = Listing(
+                    [
+                        column("root", "Root"),
+                        column("messages", "Messages", number=True),
+                        column("topics", "Topics", number=True, wide=True),
+                        column("size", "Size", number=True),
+                    ],
+                    "root",
+                    empty,
+                )
+            with panel("Events"):
+                empty = Empty("check_circle", "Nothing happened that somebody should know.")
+                self._events = Listing(
+                    [column("time", "Time (UTC)"), column("kind", "Kind"), column("text", "What")], "key", empty
+                )
+        with panel("Slow consumers") as self._slow_panel:
+            self._slow = Listing(
+                [
+                    column("session", "Session", mono=True),
+                    column("user", "User"),
+                    column("waiting", "Waiting", number=True),
+                    column("dropped", "Dropped", number=True),
+                ],
+                "session",
+                Empty("bolt", "Everybody keeps up."),
+            )
+        self._slow_panel.visible = False
+        frame.every(1.0, self._update)
+        frame.every(EVENTS_EVERY_S, self._update_events)
+
+    async def _update(self) -> None:
+        sampler = self._frame.sampler
+        sampler.look()
+        if sampler.health is not None:
+            self._show_health(sampler.health)
+        if sampler.figures is not None:
+            self._show_figures(sampler.figures)
+        if not self._charts:
+            self._draw(list(sampler.history))
+        fresh = [sample for sample in sampler.history if sample.time_us > self._shown_us]
+        if fresh:
+            self._show_sample(fresh[-1])
+            for chart, points in zip(self._charts, _points(fresh), strict=True):
+                chart.push(points)
+            self._shown_us = fresh[-1].time_us
+
+    def _draw(self, samples: list[Sample]) -> None:
+        """Once the page stands: the library that draws is the largest part of it."""
+        lines = (
+            (("Published", "Delivered"), PER_SECOND),
+            (("p50", "p99"), MILLISECONDS),
+            (("Connections",), NUMBER),
+            (("In", "Out"), BYTES),
+        )
+        titles = ("Messages a second", "How long commits take", "Connections", "Bytes a second")
+        for place, title, (names, form), points in zip(self._places, titles, lines, _points(samples), strict=True):
+            with place:
+                self._charts.append(Chart(title, names, form, points))
+        self._shown_us = samples[-1].time_us if samples else 0
+
+    def _show_sample(self, sample: Sample) -> None:
+        tiles = self._tiles
+        tiles["Published"].show(f"{shown.brief(sample.in_s)}/s", f"{shown.size(sample.bytes_in_s)}/s")
+        tiles["Delivered"].show(f"{shown.brief(sample.out_s)}/s", f"{shown.size(sample.bytes_out_s)}/s")
+        if sample.commit_p99_s is not None and sample.commit_p50_s is not None:
+            tiles["Commit p99"].show(shown.seconds(sample.commit_p99_s), f"p50 {shown.seconds(sample.commit_p50_s)}")
+
+    def _show_figures(self, figures: Figures) -> None:
+        tiles, gauges = self._tiles, figures.gauges
+        tiles["Connections"].show(
+            shown.count(gauges.get("connections", 0)), f"{shown.count(gauges.get('sessions', 0))} sessions"
+        )
+        tiles["Topics"].show(shown.brief(gauges.get("topics", 0)), f"in {shown.count(gauges.get('roots', 0))} roots")
+        up_s = (figures.time_us - figures.started_us) / SECOND_US
+        tiles["Stored"].show(shown.size(gauges.get("stream_bytes", 0)), f"up for {shown.span(up_s)}")
+        self._roots.show(
+            [
+                {
+                    "root": shown.plain(root.root),
+                    "messages": shown.count(root.end - root.first),
+                    "topics": shown.count(root.topics),
+                    "size": shown.size(root.bytes),
+                }
+                for root in figures.roots[:ROOTS_SHOWN]
+            ]
+        )
+        self._slow_panel.visible = bool(figures.slow)
+        self._slow.show(
+            [
+                {
+                    "session": slow.session,
+                    "user": shown.plain(slow.user),
+                    "waiting": shown.size(slow.waiting_bytes),
+                    "dropped": shown.count(slow.dropped),
+                }
+                for slow in figures.slow
+            ]
+        )
+
+    def _show_health(self, health: Health) -> None:
+        said = "|".join(f"{check.name}:{check.ok}:{check.detail}" for check in health.checks)
+        if self._health.props.get("data-said") == said:
+            return
+        self._health.props["data-said"] = said
+        self._health.clear()
+        with self._health:
+            for check in health.checks:
+                with ui.element("span").classes("hw-check").props(f'data-tone="{"good" if check.ok else "bad"}"'):
+                    ui.icon("check_circle" if check.ok else "error").props('aria-hidden="true"')
+                    ui.label(check.name if check.ok else f"{check.name}: {check.detail}")
+                    ui.tooltip(check.detail)
+
+    async def _update_events(self) -> None:
+        events: list[Event] = await self._frame.admin.bus.events()
+        self._events.show(
+            [
+                {
+                    "key": f"{event.time_us}-{at}",
+                    "time": shown.moment(event.time_us),
+                    "kind": event.kind,
+                    "text": shown.plain(event.text),
+                }
+                for at, event in enumerate(reversed(events[-EVENTS_SHOWN:]))
+            ]
+        )
+
+
+class _Tile:
+    """A number that matters."""
+
+    def __init__(self, name: str) -> None:
+        with ui.element("div").classes("hw-tile"):
+            ui.label(name).classes("hw-tile-name")
+            self._value = ui.label("–").classes("hw-tile-value")
+            self._more = ui.label(" ").classes("hw-tile-more")
+
+    def show(self, value: str, more: str) -> None:
+        if self._value.text != value:
+            self._value.text = value
+        if self._more.text != more:
+            self._more.text = more
+
+
+def _points(samples: list[Sample]) -> tuple[list[Point], ...]:
+    """Of each chart."""
+
+    def thousand(value_s: float | None) -> float | None:
+        return None if value_s is None else 1000 * value_s
+
+    charts: tuple[list[Point], ...] = ([], [], [], [])
+    before_us = samples[0].time_us if samples else 0
+    for sample in samples:
+        time = sample.time_us / 1000
+        values: tuple[tuple[float | None, ...], ...] = (
+            (sample.in_s, sample.out_s),
+            (thousand(sample.commit_p50_s), thousand(sample.commit_p99_s)),
+            (sample.connections,),
+            (sample.bytes_in_s, sample.bytes_out_s),
+        )
+        for points, these in zip(charts, values, strict=True):
+            if sample.time_us - before_us > GAP_US:
+                points.append((time - 1, *(None for _ in these)))  # nobody looked: the line stops and begins anew
+            points.append((time, *these))
+        before_us = sample.time_us
+    return charts

@@ -1,0 +1,127 @@
+"""Sessions: who is connected, who may come back, what they subscribe to; cut a connection, or end a session."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from headwater.admin.client import Admin
+from headwater.admin.dashboard import shown
+from headwater.admin.dashboard.dialogs import confirm, detail
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
+from headwater.admin.dashboard.messages import show_facts
+from headwater.wire.administration import SessionInfo
+
+SHOWN = 200
+BUTTONS = row_button("disconnect", "'link_off'", "'Disconnect'", disabled="!props.row.is_here") + row_button(
+    "end", "'delete'", "'End session'", color="negative"
+)
+
+
+def build(frame: Frame) -> None:
+    """The page."""
+    Sessions(frame)
+
+
+class Sessions:
+    """The page while it is open."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._found: dict[str, SessionInfo] = {}
+        heading("Sessions", "Who is connected, and who may come back to what is kept for them.")
+        with panel():
+            self._find = ui.input(placeholder="Find by user, address or id").props(
+                'outlined dense clearable aria-label="Find a session"'
+            )
+            self._note = ui.label().classes("hw-note")
+            self._listing = Listing(
+                [
+                    column("id", "Session", mono=True),
+                    column("user", "User"),
+                    column("address", "Address", mono=True, wide=True),
+                    column("state", "State"),
+                    column("subscriptions", "Subscribes", number=True, wide=True),
+                    column("waiting", "Waiting", number=True, wide=True),
+                    column("dropped", "Dropped", number=True, wide=True),
+                    column("buttons", ""),
+                ],
+                "id",
+                Empty("devices", "Nobody is connected.", "headwater sub 'home/#' --url headwater://127.0.0.1:7411"),
+                on_open=self._open,
+                label="Sessions",
+            )
+            self._listing.cell("id", OPENER)
+            self._listing.cell("state", BADGE)
+            if frame.may("operator"):
+                self._listing.buttons(BUTTONS, disconnect=self._disconnect, end=self._end)
+        frame.every(1.0, self.update)
+
+    async def update(self) -> None:
+        """Show them as they are now."""
+        everyone: list[SessionInfo] = await self._frame.admin.sessions.list()
+        text = (self._find.value or "").strip().lower()
+        found = [one for one in everyone if text in f"{one.id} {one.user} {one.address}".lower()]
+        found.sort(key=lambda one: (not one.connected_us, -one.waiting_bytes, one.user, one.id))
+        self._found = {one.id: one for one in found[:SHOWN]}
+        now_us = _now_us(self._frame)
+        self._listing.show([_row(one, now_us) for one in self._found.values()])
+        left = len(found) - SHOWN
+        self._note.text = (
+            f"{shown.count(left)} more are not shown; find them by user, address or id." if left > 0 else ""
+        )
+
+    async def _disconnect(self, row: Row) -> None:
+        async def doing(admin: Admin) -> str:
+            await admin.sessions.disconnect(str(row["id"]))
+            return "Disconnected; the client may come back."
+
+        await self._frame.do("operator", doing, self.update)
+
+    async def _end(self, row: Row) -> None:
+        if not await confirm("End this session, and its own subscriptions with it?", "End session"):
+            return
+
+        async def doing(admin: Admin) -> str:
+            await admin.sessions.end(str(row["id"]))
+            return "Ended."
+
+        await self._frame.do("operator", doing, self.update)
+
+    def _open(self, row: Row) -> None:
+        one = self._found.get(str(row["id"]))
+        if one is None:
+            return
+        with detail(one.id):
+            show_facts(
+                ("User", shown.plain(one.user)),
+                ("Address", shown.plain(one.address) or "–"),
+                ("Connected", shown.precise(one.connected_us) if one.connected_us else "not now"),
+                ("Kept for", shown.span(one.expire_after_s)),
+                *(
+                    (
+                        "Subscribes",
+                        f"{shown.plain(sub.filter)} ({sub.kind}{f', {shown.plain(sub.id)}' if sub.id else ''})",
+                    )
+                    for sub in one.subscriptions
+                ),
+            )
+
+
+def _now_us(frame: Frame) -> int:
+    return int(frame.admin.bus.now.timestamp() * 1_000_000)
+
+
+def _row(one: SessionInfo, now_us: int) -> Row:
+    is_here = bool(one.connected_us)
+    return {
+        "id": one.id,
+        "user": shown.plain(one.user),
+        "address": shown.plain(one.address),
+        "state": f"for {shown.span((now_us - one.connected_us) / 1e6)}" if is_here else "away",
+        "tone": "good" if is_here else "quiet",
+        "is_here": is_here,
+        "subscriptions": shown.count(len(one.subscriptions)),
+        "waiting": shown.size(one.waiting_bytes),
+        "dropped": shown.count(one.dropped),
+    }

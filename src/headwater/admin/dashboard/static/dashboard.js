@@ -1,0 +1,18 @@
+// What the pages need from the browser: the newest points of charts, and whether anybody sees the page.
+window.headwater = {
+  push(id, points, keep) {
+    const chart = getElement(id)?.chart;
+    if (!chart) return;
+    const data = (chart.hwPoints ??= chart.getOption().dataset[0].source.slice());
+    const newest = data.length ? data[data.length - 1][0] : 0;
+    data.push(...points.filter((point) => point[0] > newest));
+    if (data.length > keep) data.splice(0, data.length - keep);
+    chart.setOption({ dataset: { source: data } });
+  },
+  brief(value) {
+    for (const [bound, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+      if (value >= bound) return +(value / bound).toPrecision(3) + unit;
+    return +value.toPrecision(3) + "";
+  },
+};
+document.addEventListener("visibilitychange", () => emitEvent("hw-hidden", document.hidden));

@@ -1,0 +1,235 @@
+"""Subscriptions: how far behind each is, its messages in flight and failed with their errors; seek, pause, delete."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from nicegui import ui
+
+from headwater.admin.client import Admin, Start
+from headwater.admin.dashboard import shown
+from headwater.admin.dashboard.dialogs import confirm, detail, form, submit
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
+from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, Row, column
+from headwater.admin.dashboard.messages import show_facts
+from headwater.errors import Malformed
+from headwater.message import SubscriptionInfo
+from headwater.wire.administration import SubscriptionDetail
+
+SHOWN = 200
+"""Subscriptions that are listed, furthest behind first; others are found by their name."""
+STATES_SHOWN = 200
+EMPTY = "Nobody subscribes durably yet."
+COMMAND = "headwater sub 'home/#' --id watcher --start earliest"
+
+
+def build(frame: Frame, id: str = "") -> None:
+    """The page; `id`: the one to begin with."""
+    Subscriptions(frame, id)
+
+
+class Subscriptions:
+    """The page while it is open."""
+
+    def __init__(self, frame: Frame, id: str) -> None:
+        self._frame = frame
+        with heading("Subscriptions", "Who gets what, how far they are, and what failed."):
+            add = ui.button("New subscription", icon="add", on_click=self._new).props("unelevated no-caps")
+            frame.needs("operator", add)
+        with panel():
+            self._find = ui.input(placeholder="Find by id or filter").props(
+                'outlined dense clearable aria-label="Find a subscription"'
+            )
+            self._note = ui.label().classes("hw-note")
+            self._listing = Listing(
+                [
+                    column("id", "Subscription"),
+                    column("filter", "Filter", mono=True, wide=True),
+                    column("lag", "Behind", number=True),
+                    column("in_flight", "In flight", number=True, wide=True),
+                    column("retrying", "Retrying", number=True, wide=True),
+                    column("dead", "Dead", number=True),
+                    column("state", "State"),
+                ],
+                "id",
+                Empty("inbox", EMPTY, COMMAND),
+                on_open=lambda row: _Shown(frame, str(row["id"]), self.update),
+                label="Subscriptions",
+            )
+            self._listing.cell("id", OPENER)
+            self._listing.cell("lag", BAR)
+            self._listing.cell("state", BADGE)
+        frame.every(1.0, self.update)
+        if id:
+            _Shown(frame, id, self.update)
+
+    async def update(self) -> None:
+        """Show them as they are now."""
+        everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
+        text = (self._find.value or "").strip().lower()
+        found = [one for one in everyone if text in one.id.lower() or text in one.filter.lower()]
+        found.sort(key=lambda one: (-one.lag, one.id))
+        most = max([1, *(one.lag for one in found)])
+        self._listing.show([_row(one, most) for one in found[:SHOWN]])
+        left = len(found) - SHOWN
+        self._note.text = f"{shown.count(left)} more are not shown; find them by id or filter." if left > 0 else ""
+
+    def _new(self) -> None:
+        with form("New subscription") as dialog:
+            name = ui.input("Id").props("outlined dense autofocus")
+            topics = ui.input("Filter", placeholder="home/+/temp").props("outlined dense")
+            start = ui.select(
+                {"latest": "from now on", "earliest": "from the beginning"}, value="latest", label="Start"
+            )
+            start.props("outlined dense")
+
+            async def doing(admin: Admin) -> str:
+                await admin.subscriptions.create(name.value or "", topics.value or "", start=start.value)
+                return f"{shown.plain(name.value)} is there."
+
+            submit(dialog, "Create", lambda: self._frame.do("operator", doing, self.update))
+
+
+def _row(one: SubscriptionInfo, most: int) -> Row:
+    state, tone = _state(one)
+    return {
+        "id": one.id,
+        "filter": shown.plain(one.filter),
+        "lag": shown.count(one.lag),
+        "share": one.lag / most,
+        "in_flight": shown.count(one.in_flight),
+        "retrying": shown.count(one.retrying),
+        "dead": shown.count(one.dead),
+        "state": state,
+        "tone": tone,
+    }
+
+
+def _state(one: SubscriptionInfo) -> tuple[str, str]:
+    if one.paused:
+        return "paused", "quiet"
+    if not one.consumers:
+        return "nobody takes", "busy" if one.lag else "quiet"
+    return shown.many(one.consumers, "consumer"), "good"
+
+
+class _Shown:
+    """One subscription, in a dialog that is kept up to date."""
+
+    def __init__(self, frame: Frame, id: str, changed: object) -> None:
+        self._frame = frame
+        self._id = id
+        self._changed = changed
+        with detail(id, "hw-wide-dialog") as self._dialog:
+            self._facts = ui.column().classes("hw-grow")
+            self._said = ""
+            with ui.row().classes("hw-toolbar"):
+                self._pause = ui.button("Pause", icon="pause", on_click=self._toggle).props("flat dense no-caps")
+                self._to = ui.input(placeholder="earliest, latest, offset or time").props(
+                    'outlined dense aria-label="Seek to"'
+                )
+                seek = ui.button("Seek", icon="redo", on_click=self._seek).props("flat dense no-caps")
+                ui.space()
+                delete = ui.button("Delete", icon="delete", on_click=self._delete).props(
+                    "flat dense no-caps color=negative"
+                )
+            frame.needs("operator", self._pause, seek, delete)
+            ui.label("Messages in flight and failed").classes("hw-panel-title")
+            self._states = Listing(
+                [
+                    column("place", "Root"),
+                    column("offset", "Offset", number=True),
+                    column("state", "State"),
+                    column("attempts", "Attempts", number=True, wide=True),
+                    column("errors", "Errors"),
+                ],
+                "key",
+                Empty("done_all", "None: everything it was handed is done."),
+                label="Messages in flight and failed",
+            )
+            self._states.cell("state", BADGE)
+            self._is_paused = False
+            frame.every(1.0, self._update)
+
+    async def _update(self) -> None:
+        found: SubscriptionDetail = await self._frame.admin.subscriptions.show(self._id)
+        info = found.info
+        self._is_paused = info.paused
+        self._pause.text = "Resume" if info.paused else "Pause"
+        facts = (
+            ("Filter", shown.plain(info.filter)),
+            ("Order", info.order),
+            ("Behind", shown.many(info.lag, "message")),
+            (
+                "Done up to",
+                ", ".join(f"{shown.plain(root)} {shown.count(at)}" for root, at in info.floors.items()) or "–",
+            ),
+            ("Taken by", ", ".join(found.sessions) or "nobody"),
+            ("Options", ", ".join(f"{name} {value}" for name, value in sorted(found.options.items())) or "–"),
+        )
+        if str(facts) != self._said:
+            self._said = str(facts)
+            self._facts.clear()
+            with self._facts:
+                show_facts(*facts)
+        states = await self._frame.admin.bus.states(self._id)
+        self._states.show([_state_row(*state) for state in states[:STATES_SHOWN]])
+
+    async def _toggle(self) -> None:
+        async def doing(admin: Admin) -> str:
+            if self._is_paused:
+                await admin.subscriptions.resume(self._id)
+                return "It goes on."
+            await admin.subscriptions.pause(self._id)
+            return "Paused: it hands out nothing."
+
+        await self._frame.do("operator", doing, self._update)
+
+    async def _seek(self) -> None:
+        try:
+            to = _start(str(self._to.value or "").strip())
+        except Malformed as error:
+            say(str(error.args[0]), "negative")
+            return
+
+        async def doing(admin: Admin) -> str:
+            await admin.subscriptions.seek(self._id, to)
+            return "It goes on from there."
+
+        await self._frame.do("operator", doing, self._update)
+
+    async def _delete(self) -> None:
+        question = f"Delete {shown.plain(self._id)}, its place and its dead letters? This cannot be taken back."
+        if not await confirm(question, "Delete"):
+            return
+
+        async def doing(admin: Admin) -> str:
+            await admin.subscriptions.delete(self._id, force=True)
+            self._dialog.close()
+            return f"{shown.plain(self._id)} is deleted."
+
+        await self._frame.do("operator", doing)
+
+
+def _start(text: str) -> Start:
+    if text in {"earliest", "latest"}:
+        return "earliest" if text == "earliest" else "latest"
+    if text.isdecimal() and len(text) < 20:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Malformed('give "earliest", "latest", an offset, or a time (UTC): 2026-01-31 12:00') from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _state_row(root: str, offset: int, state: str, attempts: int, errors: tuple[str, ...]) -> Row:
+    return {
+        "key": f"{root}/{offset}",
+        "place": shown.plain(root),
+        "offset": shown.count(offset),
+        "state": state.replace("_", " "),
+        "tone": {"retry": "busy", "dead": "bad"}.get(state, "quiet"),
+        "attempts": str(attempts),
+        "errors": shown.plain("; ".join(errors)),
+    }

@@ -1,0 +1,152 @@
+"""Topics: the tree with its rates; of the one that is selected its retained value, its messages, a publish form."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from nicegui import ui
+
+from headwater.admin.dashboard import shown
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
+from headwater.admin.dashboard.messages import Messages, show_payload
+from headwater.admin.dashboard.publish import PublishForm
+from headwater.admin.dashboard.tree import Tree, TreeView
+from headwater.errors import HeadwaterError, Malformed
+from headwater.message import Envelope
+
+REFRESH_S = 2.0
+FIRST = "headwater pub home/kitchen/temp 21.5"
+
+
+def build(frame: Frame, topic: str = "") -> None:
+    """The page; `topic`: the one to begin with."""
+    Topics(frame, topic)
+
+
+class Topics:
+    """The page while it is open."""
+
+    def __init__(self, frame: Frame, topic: str) -> None:
+        self._frame = frame
+        self._tree = Tree(frame.admin, frame.growth)
+        self._selected = topic
+        self._is_loaded = False
+        heading("Topics", "Every topic, what it keeps, and what is published there.")
+        with ui.element("div").classes("hw-split"):
+            with panel().classes("hw-tree-panel"):
+                self._search = ui.input(placeholder="Find: home/kit… or home/#", on_change=self._find)
+                self._search.props('outlined dense clearable debounce=250 aria-label="Find a topic, or type a filter"')
+                self._search.on("keydown.enter", self._go)
+                self._view = TreeView(self._on)
+                self._empty = Empty("account_tree", "Nothing was published yet.", FIRST)
+            self._detail = ui.element("div").classes("hw-detail")
+        frame.every(REFRESH_S, self._refresh)
+
+    async def _refresh(self) -> None:
+        if self._is_loaded:
+            await self._tree.refresh()
+        else:
+            await self._tree.reveal(self._selected)
+            self._is_loaded = True
+            self._show_detail()  # what it shows depends on what the tree knows
+        self._show_tree()
+
+    def _show_tree(self) -> None:
+        rows = self._tree.rows(self._selected)
+        self._view.show(rows)
+        self._empty.show(not rows and not self._search.value)
+
+    async def _find(self) -> None:
+        text = (self._search.value or "").strip()
+        if set("+#") & set(text):
+            return
+        try:
+            await self._tree.search(text)
+        except HeadwaterError as error:
+            say(str(error.args[0]), "negative")
+        self._show_tree()
+
+    async def _go(self) -> None:
+        """A filter, or a topic by its whole name, is shown with its messages."""
+        text = (self._search.value or "").strip()
+        if text:
+            self._select(text)
+
+    async def _on(self, verb: str, path: str) -> None:
+        try:
+            if verb == "select":
+                self._select(path)
+            elif verb == "more":
+                await self._tree.more(path)
+            elif path in {row["path"] for row in self._tree.rows("") if row.get("open")}:
+                self._tree.close(path)
+            else:
+                await self._tree.open(path)
+        except HeadwaterError as error:
+            say(str(error.args[0]), "negative")
+        self._show_tree()
+
+    def _select(self, topic: str) -> None:
+        if topic != self._selected:
+            self._selected = topic
+            ui.navigate.history.replace(f"/topics?topic={quote(topic, safe='')}")
+            self._show_detail()
+        self._show_tree()
+
+    def _show_detail(self) -> None:
+        self._detail.clear()
+        with self._detail:
+            if not self._selected:
+                with panel("Publish"):
+                    PublishForm(self._frame, "", self._refresh)
+                return
+            try:
+                _Detail(self._frame, self._selected, self._tree)
+            except Malformed as error:
+                say(str(error.args[0]), "negative")
+
+
+class _Detail:
+    """What is shown of one topic, or of what a filter matches."""
+
+    def __init__(self, frame: Frame, topic: str, tree: Tree) -> None:
+        self._frame = frame
+        level = tree.level(topic)
+        is_filter = bool(set("+#") & set(topic))
+        # Where nothing was published to the very path, what is below it is meant.
+        self._topic = topic
+        wanted = topic if is_filter or level is None or level.is_topic else f"{topic}/#"
+        with panel():
+            with ui.row().classes("hw-message-head"):
+                ui.label(shown.plain(topic)).classes("hw-topic").props('role="heading" aria-level="2"')
+                if level is not None:
+                    said = f"{shown.many(level.messages, 'message')} in {shown.many(level.topics, 'topic')}"
+                    ui.label(said).classes("hw-note")
+            with ui.tabs().props("dense no-caps align=left") as tabs:
+                messages = ui.tab("messages", "Messages")
+                below = ui.tab("below", "All below") if level is not None and level.is_topic else None
+                publish = ui.tab("publish", "Publish")
+            with ui.tab_panels(tabs, value=messages).props("keep-alive").classes("hw-tab-panels"):
+                with ui.tab_panel(messages):
+                    if not is_filter:
+                        self._retained = ui.column().classes("hw-retained")
+                        frame.every(REFRESH_S, self._show_retained)
+                    Messages(frame, wanted)
+                if below is not None:
+                    with ui.tab_panel(below):
+                        Messages(frame, f"{topic}/#")
+                with ui.tab_panel(publish):
+                    PublishForm(frame, "" if is_filter else topic)
+        self._kept: bytes | None = None
+
+    async def _show_retained(self) -> None:
+        found: list[Envelope] = await self._frame.admin.bus.retained(self._topic)
+        kept = found[0].payload if found else None
+        if kept == self._kept:
+            return
+        self._kept = kept
+        self._retained.clear()
+        if found:
+            with self._retained:
+                ui.label(f"Retained since {shown.moment(found[0].time_us)}").classes("hw-note")
+                show_payload(found[0].payload)

@@ -1,0 +1,127 @@
+"""Parties: whom a connection belongs to and subscribers serve. A session is one, and so is a channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Protocol
+
+from headwater.config import Serving
+from headwater.counts import Counts
+from headwater.delivery.rows import RowsItem
+from headwater.errors import HeadwaterError
+from headwater.message import Message
+from headwater.server.attention import Attention
+from headwater.server.bell import Wakes
+from headwater.wire.batches import Range
+from headwater.wire.frame import Frame
+
+if TYPE_CHECKING:
+    from headwater.actor import Actor
+    from headwater.server.broker import Broker
+    from headwater.server.connection import Connection
+    from headwater.server.line import Line
+    from headwater.server.slices import Slices
+    from headwater.server.subscriber import Subscriber
+    from headwater.store.batch import Batch
+
+
+class Host(Protocol):
+    """Whoever keeps connections: the listener those of clients, the channels those to receivers."""
+
+    loop: asyncio.AbstractEventLoop
+    buffer: memoryview
+    wakes: Wakes
+    attention: Attention
+    serving: Serving
+
+    def on_connection(self, connection: Line) -> None:
+        """It is connected."""
+
+    def on_frame(self, connection: Connection, frame: Frame) -> None:
+        """A frame of a connection that is no party's yet; it may come now."""
+
+    def on_lost(self, connection: Line) -> None:
+        """It is gone."""
+
+    def on_refused(self, connection: Line, error: HeadwaterError) -> None:
+        """It is closed for what the other side did."""
+
+
+class Room(Protocol):
+    """Whoever keeps parties: all sessions, or all channels."""
+
+    loop: asyncio.AbstractEventLoop
+    executor: Executor
+    wakes: Wakes
+    serving: Serving
+    broker: Broker
+    slices: Slices
+    counts: Counts
+
+
+class Asker(Protocol):
+    """Somebody whose requests are answered."""
+
+    @property
+    def connection(self) -> Line | None:
+        """What serves it at the moment."""
+
+    def reply(self, connection: Line | None, id: int, value: object, error: BaseException | None) -> None:
+        """Answer a request on the connection that it came from."""
+
+
+class Party(Protocol):
+    """Somebody with a connection and subscriptions."""
+
+    @property
+    def connection(self) -> Line | None:
+        """What serves it at the moment."""
+
+    @property
+    def sessions(self) -> Room:
+        """Who keeps it."""
+
+    @property
+    def room(self) -> int:
+        """How many more messages of durable subscriptions it takes, whatever the credit of each."""
+
+    def tell(self, message: object) -> None:
+        """Frames have come."""
+
+    def on_registered(self, connection: Line) -> None:
+        """The other side knows that it is served."""
+
+    def on_lost(self, connection: Line) -> None:
+        """The connection is gone."""
+
+    def on_writable(self) -> None:
+        """The connection takes more."""
+
+    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+        """Send messages of a batch, or those at these places of it; how many bytes that took of the credit."""
+
+    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+        """The same for messages that come from here and there."""
+
+    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
+        """Say that messages were taken back."""
+
+    def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None:
+        """Say something about a subscription."""
+
+    def answer_when(self, id: int, future: Future[object]) -> None:
+        """Answer a request once rows are on disk."""
+
+    def finish_rows(self, item: RowsItem | None, future: Future[object]) -> None:
+        """Have rows written, of which the future tells."""
+
+    def on_over(self, subscriber: Subscriber) -> None:
+        """History was read to its end."""
+
+    def on_ended(self, subscriber: Subscriber, error: HeadwaterError) -> None:
+        """A subscription ended by itself."""
+
+    def on_failure(self, actor: Actor, error: Exception) -> None:
+        """A subscriber has failed."""

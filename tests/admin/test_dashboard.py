@@ -1,0 +1,480 @@
+"""The dashboard, as people use it: a real browser, a real server, from log-in to log-out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Route, ViewportSize, expect, sync_playwright
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect as connect_socket
+from websockets.typing import Origin
+
+import headwater
+import headwater.admin
+from admin.served import serving
+from headwater.client.bus import Bus
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_MS = 20_000
+SECRET = "a secret of a test"
+PAGES = ("/", "/topics", "/subscriptions", "/dead-letters", "/channels", "/sessions", "/clients", "/pipelines")
+EVIL = "<img src=x onerror=alert(1)>"
+SCRIPT = "<script>alert(1)</script>"
+WATCHMAN = """
+window.caught = [];
+window.alert = (text) => window.caught.push("alert " + text);
+window.addEventListener("error", (event) => window.caught.push("error " + event.message));
+"""
+TOPICS = 10_000
+NAMES = ("Overview", "Topics", "Subscriptions", "Dead letters", "Channels", "Sessions", "Clients", "Pipelines")
+WIDE: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+
+pytestmark = [
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium; on Debian and Ubuntu: apt-get install chromium"),
+]
+
+
+class House:
+    """A server with authentication, its tokens, and somebody who looks after it from elsewhere."""
+
+    def __init__(self, http: str, admin: headwater.admin.Admin, tokens: dict[str, str], folder: Path) -> None:
+        self.http = http
+        self.admin = admin
+        self.bus: Bus = admin.bus
+        self.tokens = tokens
+        self.folder = folder
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("dashboard")
+    with headwater.open(folder / "data") as bus:
+        bus.clients.add("ann", SECRET)
+        for action in ("publish", "subscribe", "create", "admin"):
+            bus.acl.allow("ann", action, "#")
+        tokens = {role: bus.tokens.add("ann", role).token for role in ("reader", "admin")}
+        bus.publish_many([(f"many/device-{number:05}", b"on") for number in range(TOPICS)])
+    with serving(folder / "data", "--auth", "scram") as served:
+        http = served.read_http()
+        address = served.url.replace("://", f"://ann:{SECRET.replace(' ', '%20')}@")
+        with headwater.admin.connect(address) as admin:
+            yield House(http, admin, tokens, folder)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+def context(browser: Browser, house: House) -> BrowserContext:
+    """A browser of its own; what its pages run that they should not is caught, and nothing leaves this machine."""
+    found = browser.new_context(base_url=house.http, viewport=WIDE)
+    found.set_default_timeout(PATIENCE_MS)
+    found.add_init_script(WATCHMAN)
+    found.route(lambda url: not url.startswith((house.http, "data:")), _refuse)
+    return found
+
+
+def _refuse(route: Route) -> None:
+    route.abort()
+    raise AssertionError(f"a page asked for {route.request.url}")
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, house: House) -> Iterator[Page]:
+    """An admin's page."""
+    with context(browser, house) as found:
+        page = found.new_page()
+        page.goto("/login")
+        log_in(page, house.tokens["admin"])
+        see(page.get_by_role("heading", name="Overview"))
+        yield page
+
+
+@pytest.fixture(scope="module")
+def guest(browser: Browser, house: House) -> Iterator[Page]:
+    """A page of somebody who comes and goes."""
+    with context(browser, house) as found:
+        yield found.new_page()
+
+
+def log_in(page: Page, token: str) -> None:
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+
+
+def go(page: Page, name: str) -> None:
+    """To another page, as people go there."""
+    page.get_by_role("link", name=name, exact=True).click()
+    see(page.get_by_role("heading", name=name, level=1))
+
+
+def see(place: Any) -> None:
+    expect(place).to_be_visible(timeout=PATIENCE_MS)
+
+
+def cookie(page: Page) -> str:
+    return "; ".join(f"{one['name']}={one['value']}" for one in page.context.cookies())
+
+
+# The door
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_stranger_is_sent_to_the_log_in(house: House, path: str) -> None:
+    answer = httpx.get(house.http + path, params={"topic": "a/b"})
+    assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/login")
+
+
+def test_a_stranger_gets_no_websocket_and_no_page_that_is_not_there(house: House) -> None:
+    socket = house.http.replace("http", "ws") + "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+    with pytest.raises(InvalidStatus):
+        connect_socket(socket)
+    polling = httpx.get(house.http + "/_nicegui_ws/socket.io/?EIO=4&transport=polling")
+    assert polling.status_code == 401
+    assert httpx.get(house.http + "/secrets").status_code == 404
+
+
+def test_a_host_that_pretends_to_be_a_path_opens_nothing(house: House) -> None:
+    answer = httpx.get(house.http + "/topics", headers={"Host": "x/_nicegui/"})
+    assert answer.status_code in {303, 400, 403}
+    assert "Headwater" not in answer.text
+
+
+@pytest.mark.parametrize("place", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", ""])
+def test_a_log_in_leads_to_no_other_site(house: House, place: str) -> None:
+    answer = httpx.post(house.http + "/login", data={"token": house.tokens["reader"], "next": place})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+def test_a_log_in_from_a_page_of_another_site_is_refused(house: House) -> None:
+    form = {"token": house.tokens["reader"]}
+    answer = httpx.post(house.http + "/login", data=form, headers={"Origin": "http://evil.example"})
+    assert answer.status_code == 403
+
+
+def test_a_page_of_another_site_gets_no_websocket_though_its_visitor_is_logged_in(house: House, page: Page) -> None:
+    socket = house.http.replace("http", "ws") + "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+    headers = {"Cookie": cookie(page)}
+    with pytest.raises(InvalidStatus):
+        connect_socket(socket, origin=Origin("http://evil.example"), additional_headers=headers)
+    with connect_socket(socket, origin=Origin(house.http), additional_headers=headers) as welcome:
+        assert str(welcome.recv(timeout=PATIENCE_MS / 1000)).startswith("0")
+    polling = house.http + "/_nicegui_ws/socket.io/?EIO=4&transport=polling"
+    answer = httpx.get(polling, headers={**headers, "Origin": "http://evil.example"})
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_wrong_token_is_refused_with_a_sentence_and_a_right_one_leads_on(house: House, guest: Page) -> None:
+    guest.goto("/subscriptions")
+    log_in(guest, "hwt_wrong_" + EVIL)
+    expect(guest.get_by_role("alert")).to_contain_text("opens nothing")
+    log_in(guest, house.tokens["reader"])
+    see(guest.get_by_role("heading", name="Subscriptions"))
+    kept = guest.context.cookies()[0]
+    assert (kept["httpOnly"], kept["sameSite"]) == (True, "Lax")
+
+
+def test_a_reader_looks_and_changes_nothing(guest: Page) -> None:
+    expect(guest.get_by_role("button", name="New subscription")).to_be_disabled()
+    go(guest, "Clients")
+    expect(guest.get_by_role("button", name="New client")).to_be_disabled()
+    go(guest, "Topics")
+    expect(guest.get_by_role("button", name="Publish")).to_be_disabled()
+
+
+def test_a_log_out_ends_the_visit_in_every_tab(house: House, guest: Page) -> None:
+    other = guest.context.new_page()
+    other.goto("/sessions")
+    see(other.get_by_role("heading", name="Sessions"))
+    kept = cookie(guest)
+    guest.get_by_role("button", name="Log out").click()
+    see(guest.get_by_label("Token"))
+    see(other.get_by_label("Token"))
+    assert httpx.get(house.http + "/", headers={"Cookie": kept}).status_code == 303
+    other.close()
+
+
+def test_a_token_that_is_removed_closes_the_pages_it_opened(house: House, guest: Page) -> None:
+    made = house.admin.tokens.add("ann", "operator")
+    guest.goto("/login?next=/topics")
+    log_in(guest, made.token)
+    see(guest.get_by_role("heading", name="Topics"))
+    house.admin.tokens.remove(made.id)
+    see(guest.get_by_label("Token"))
+
+
+# What people do
+
+
+def test_what_is_published_arrives(house: House, page: Page) -> None:
+    page.goto("/topics")
+    page.get_by_label("Topic", exact=True).fill("walk/kitchen/temp")
+    page.get_by_label("Payload").fill('{"celsius": 21.5}')
+    page.get_by_role("button", name="Publish").click()
+    see(page.get_by_text("Published as offset 1."))
+    page.get_by_role("treeitem", name="walk").click()
+    page.get_by_role("treeitem", name="kitchen").click()
+    page.get_by_role("treeitem", name="temp").click()
+    see(page.get_by_role("heading", name="walk/kitchen/temp"))
+    see(page.get_by_role("cell", name='{"celsius": 21.5}'))
+    page.get_by_role("button", name="1", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    see(dialog.get_by_text('"celsius": 21.5'))
+    dialog.get_by_role("button", name="Hex").click()
+    see(dialog.get_by_text("7b 22 63 65"))
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("switch", name="Follow").click()
+    see(page.get_by_text("Following."))
+    house.bus.publish("walk/kitchen/temp", b"and here is another", retain=True)
+    see(page.get_by_role("cell", name="and here is another"))
+    see(page.get_by_text("Retained since"))
+
+
+def test_messages_are_paged_back_and_found_by_offset_and_time(house: House, page: Page) -> None:
+    house.bus.publish_many([("pages/a", f"number {n}".encode()) for n in range(1, 121)])
+    page.goto("/topics?topic=pages/a")
+    see(page.get_by_role("cell", name="number 120", exact=True))
+    page.get_by_role("button", name="Older").click()
+    see(page.get_by_role("cell", name="number 70", exact=True))
+    page.get_by_label("Go to").fill("10")
+    page.get_by_role("button", name="Go", exact=True).click()
+    see(page.get_by_role("cell", name="number 10", exact=True))
+    see(page.get_by_text("These are the oldest."))
+    page.get_by_label("Go to").fill("2999-01-01")
+    page.get_by_label("Go to").press("Enter")
+    see(page.get_by_role("cell", name="number 120", exact=True))
+    page.get_by_label("Go to").fill("nowhere")
+    page.get_by_label("Go to").press("Enter")
+    see(page.get_by_text('"nowhere" is no place', exact=False))
+
+
+def test_a_broken_consumer_s_dead_letter_is_redriven(house: House, page: Page) -> None:
+    bus = house.bus
+    with bus.subscribe("broken/#", id="breaker", start="earliest", max_attempts=2) as consumer:
+        bus.publish("broken/order", json.dumps({"id": 7}).encode())
+        for attempt in (1, 2):
+            message = consumer.next(timeout_s=20)
+            assert message is not None
+            assert message.attempt == attempt
+            message.nack("no VAT rate for 7", delay_s=0.01)
+        page.goto("/dead-letters?id=breaker")
+        see(page.get_by_role("cell", name="no VAT rate for 7"))
+        page.get_by_role("button", name="Redrive", exact=True).click()
+        see(page.get_by_text("1 redriven."))
+        message = consumer.next(timeout_s=20)
+        assert message is not None
+        message.ack()
+    see(page.get_by_text("No dead letters", exact=False))
+    page.goto("/subscriptions?id=breaker")
+    see(page.get_by_text("everything it was handed is done", exact=False))
+
+
+def test_a_channel_is_made_tried_and_delivers(house: House, page: Page) -> None:
+    with headwater.receive(port=0) as receiver:
+        page.goto("/channels")
+        page.get_by_role("button", name="New channel").click()
+        page.get_by_label("Name").fill("alarms")
+        page.get_by_label("Filter").fill("alarms/#")
+        page.get_by_label("Destination port").fill(str(receiver.port))
+        page.get_by_role("button", name="Create").click()
+        row = page.get_by_role("row").filter(has_text="alarms/#")
+        see(row)
+        row.get_by_role("button", name="Test").click()
+        see(page.locator(".q-notification.bg-positive").last)
+        house.bus.publish("alarms/kitchen", b"smoke")
+        message = receiver.next(timeout_s=20)
+        assert message is not None
+        assert message.payload == b"smoke"
+        message.ack()
+        see(row.get_by_text("idle").or_(row.get_by_text("delivering")))
+        expect(row.get_by_role("cell", name="1", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        row.get_by_role("button", name="Pause").click()
+        see(row.get_by_text("paused"))
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove").last.click()
+    see(page.get_by_text("alarms is removed."))
+    assert house.admin.channels.list() == []
+
+
+def test_a_subscription_is_made_paused_sought_and_deleted(house: House, page: Page) -> None:
+    house.bus.publish_many([("made/a", b"x")] * 5)
+    page.goto("/subscriptions")
+    page.get_by_role("button", name="New subscription").click()
+    page.get_by_label("Id", exact=True).fill("by-hand")
+    page.get_by_label("Filter", exact=True).fill("made/#")
+    page.get_by_role("button", name="Create").click()
+    page.get_by_role("button", name="by-hand").click()
+    page.get_by_label("Seek to").fill("earliest")
+    page.get_by_role("button", name="Seek", exact=True).click()
+    see(page.get_by_text("5 messages"))
+    page.get_by_role("button", name="Pause").click()
+    see(page.get_by_role("button", name="Resume"))
+    page.get_by_role("button", name="Delete").click()
+    see(page.get_by_text("This cannot be taken back.", exact=False))
+    page.get_by_role("button", name="Delete").last.click()
+    see(page.get_by_text("by-hand is deleted."))
+    assert "by-hand" not in {one.id for one in house.bus.subscriptions()}
+
+
+def test_a_client_gets_a_rule_and_a_token_that_is_shown_once(house: House, page: Page) -> None:
+    page.goto("/clients")
+    page.get_by_role("button", name="New client").click()
+    page.get_by_label("Name").fill("sensor-7")
+    page.get_by_role("button", name="Add").click()
+    see(page.get_by_text("The secret of sensor-7"))
+    page.get_by_role("button", name="Done").click()
+    row = page.get_by_role("row").filter(has_text="sensor-7")
+    row.get_by_role("button", name="New token").click()
+    page.get_by_role("button", name="Make").click()
+    secret = page.get_by_text("hwt_", exact=False)
+    see(secret)
+    token = secret.inner_text()
+    page.get_by_role("button", name="Done").click()
+    expect(page.get_by_text(token)).to_have_count(0)
+    page.get_by_role("button", name="New rule").click()
+    page.get_by_label("Client", exact=True).fill("sensor-7")
+    page.get_by_label("Filter", exact=True).fill("home/#")
+    page.get_by_role("button", name="Add").click()
+    see(page.get_by_role("row").filter(has_text="home/#"))
+    assert any((rule.user, rule.filter) == ("sensor-7", "home/#") for rule in house.bus.acl.list())
+
+
+# What must hold on every page
+
+
+def test_names_from_messages_stay_inert(house: House, page: Page) -> None:
+    bus = house.bus
+    for _ in range(2):
+        bus.publish(f"evil/{EVIL}", SCRIPT.encode(), retain=True, headers={EVIL: SCRIPT}, key=EVIL.encode())
+    bus.publish(EVIL, EVIL.encode())
+    with bus.subscribe("evil/#", id=f"evil {EVIL}", start="earliest", order="none") as consumer:
+        dead, failed = consumer.next(timeout_s=20), consumer.next(timeout_s=20)
+        assert dead is not None
+        assert failed is not None
+        dead.reject(f"{EVIL}{SCRIPT}")
+        failed.nack(f"{EVIL}{SCRIPT}", delay_s=3600)
+    page.goto(f"/topics?topic=evil/{EVIL}")
+    see(page.get_by_role("treeitem", name=EVIL).first)
+    see(page.get_by_text(SCRIPT).first)
+    page.get_by_role("button", name="1", exact=True).click()
+    see(page.get_by_text(f"Header {EVIL}"))
+    page.goto(f"/dead-letters?id=evil {EVIL}")
+    see(page.get_by_role("cell", name=f"{EVIL}{SCRIPT}"))
+    page.goto(f"/subscriptions?id=evil {EVIL}")
+    see(page.get_by_role("heading", name=EVIL, level=2))
+    see(page.get_by_role("cell", name=f"{EVIL}{SCRIPT}"))
+    page.get_by_role("button", name="Delete").click()
+    see(page.get_by_text("This cannot be taken back.", exact=False))
+    page.goto("/")
+    see(page.get_by_role("cell", name=EVIL).first)
+    for name in NAMES:
+        go(page, name)
+        assert page.locator("img[src=x]").count() == 0
+        assert page.evaluate("window.caught") == []
+
+
+def test_a_phone_shows_every_page_without_scrolling_sideways(house: House, page: Page) -> None:
+    house.bus.publish("a-root-with-a-rather-long-name/" + "level/" * 20, b"x" * 500)
+    page.set_viewport_size(PHONE)
+    page.goto("/topics?topic=a-root-with-a-rather-long-name")
+    see(page.get_by_role("treeitem", name="a-root-with"))
+    page.get_by_role("button", name="Pages").click()
+    go(page, "Overview")
+    for path, name in zip(PAGES, NAMES, strict=True):
+        page.evaluate("path => emitEvent('sub_pages_navigate', path)", path)
+        see(page.get_by_role("heading", name=name, level=1))
+        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth", timeout=PATIENCE_MS)
+    page.set_viewport_size(WIDE)
+
+
+def test_dark_mode_follows_the_system_and_can_be_turned(page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.goto("/pipelines")
+    expect(page.locator("body.body--dark")).to_have_count(1, timeout=PATIENCE_MS)
+    turn = page.get_by_role("button", name="Dark mode")
+    turn.click()
+    turn.click()  # automatic, dark, light
+    expect(page.locator("body.body--light")).to_have_count(1, timeout=PATIENCE_MS)
+    page.reload()
+    expect(page.locator("body.body--light")).to_have_count(1, timeout=PATIENCE_MS)
+
+
+def test_the_keyboard_alone_publishes(house: House, page: Page) -> None:
+    page.goto("/")
+    see(page.get_by_role("heading", name="Overview"))
+    page.get_by_role("link", name="Topics").focus()
+    page.keyboard.press("Enter")
+    see(page.get_by_role("heading", name="Topics"))
+    _tab_to(page, "Topic")
+    page.keyboard.type("keys/a")
+    _tab_to(page, "Payload")
+    page.keyboard.type("typed")
+    _tab_to(page, "Publish")
+    page.keyboard.press("Enter")
+    see(page.get_by_text("Published as offset 1."))
+    see(page.get_by_role("treeitem", name="keys"))
+    page.locator('[role=treeitem][tabindex="0"]').focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    for _ in range(20):
+        if "keys" in str(page.evaluate("document.activeElement.innerText")):
+            break
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    see(page.get_by_role("treeitem", name="a", exact=False).and_(page.locator('[aria-level="2"]')))
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    see(page.get_by_role("cell", name="typed"))
+
+
+def _tab_to(page: Page, name: str) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached = page.evaluate("document.activeElement.ariaLabel || document.activeElement.innerText")
+        if reached and name in str(reached).split("\n"):
+            return
+    raise AssertionError(f"no Tab led to {name}")
+
+
+def test_a_page_that_nobody_sees_asks_for_nothing(house: House, page: Page) -> None:
+    house.bus.publish("seen/a", b"before")
+    page.goto("/topics?topic=seen/a")
+    page.get_by_role("switch", name="Follow").click()
+    see(page.get_by_text("Following."))
+    hide = "is => { Object.defineProperty(document, 'hidden', {value: is, configurable: true});"
+    page.evaluate(hide + "document.dispatchEvent(new Event('visibilitychange')); }", True)
+    page.wait_for_timeout(200)
+    house.bus.publish("seen/a", b"meanwhile")
+    page.wait_for_timeout(1500)
+    assert page.get_by_role("cell", name="meanwhile").count() == 0
+    page.evaluate(hide + "document.dispatchEvent(new Event('visibilitychange')); }", False)
+    see(page.get_by_role("cell", name="meanwhile"))
+
+
+def test_a_tree_of_ten_thousand_topics_is_loaded_as_far_as_it_is_looked_at(page: Page) -> None:
+    page.goto("/topics")
+    page.get_by_role("treeitem", name="many").click()
+    see(page.get_by_role("treeitem", name="device-00000"))
+    assert page.get_by_role("treeitem").count() < 200
+    page.get_by_label("Find a topic, or type a filter").fill("many/device-09999")
+    see(page.get_by_role("treeitem", name="device-09999"))
+    page.get_by_label("Find a topic, or type a filter").fill("many/#")
+    page.get_by_label("Find a topic, or type a filter").press("Enter")
+    see(page.get_by_role("cell", name="many/device-09999"))
+
+
+def test_the_dashboard_writes_nothing_beside_the_data(house: House) -> None:
+    assert [one.name for one in house.folder.iterdir()] == ["data"]

@@ -1,0 +1,105 @@
+"""The process that serves HTTP beside the server: killed, orphaned, ended, and without a port."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import ssl
+import time
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+import headwater
+from admin.served import TIMEOUT_S, Served, serving
+from server.authority import LOCAL, Authority
+
+MOMENT = timedelta(seconds=0.3)
+"""Less than it takes to start the process."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def pid_of(served: Served) -> int:
+    met = re.search(r" http .*pid=(\d+)", served.wait_for(" http url="))
+    assert met
+    return int(met[1])
+
+
+def wait_until_gone(url: str) -> None:
+    """Until nobody listens there."""
+    host, port = url.partition("://")[2].split(":")
+    until = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < until:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+        except OSError:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{url} is still served")
+
+
+def others(url: str) -> dict[str, datetime]:
+    """Sessions of others than the process itself, and since when they are connected."""
+    found = httpx.get(f"{url}/v1/sessions").json()["sessions"]
+    return {one["id"]: datetime.fromisoformat(one["connected"]) for one in found if one["user"] != "$admin"}
+
+
+def test_it_is_started_again_when_it_is_killed_and_ends_when_the_server_is(data: Path):
+    with serving(data) as served, headwater.connect(served.url) as bus:
+        first = served.read_http()
+        before = others(first)
+        os.kill(pid_of(served), signal.SIGKILL)
+        for n in range(100):
+            bus.publish("home/x", b"%d" % n)
+        second = served.read_http()
+        assert second != first
+        page = httpx.get(f"{second}/v1/messages", params={"filter": "home/#", "limit": 1000}).json()
+        assert len(page["messages"]) == 100
+        ((id, since),) = others(second).items()
+        assert abs(since - before[id]) < MOMENT  # who is connected natively never noticed
+        served.process.kill()
+        served.process.wait(TIMEOUT_S)
+        wait_until_gone(second)
+
+
+def test_it_speaks_tls_where_the_server_does_and_ends_with_it_whoever_follows(data: Path, tmp_path: Path):
+    authority = Authority(tmp_path, "us")
+    certificate, key = authority.issue("server", "localhost", others=LOCAL)
+    with serving(data, "--tls-certificate", certificate, "--tls-key", key) as served:
+        url = served.read_http()
+        assert url.startswith("https://")
+        there = url.replace("127.0.0.1", "localhost")
+        with httpx.Client(verify=ssl.create_default_context(cafile=authority.path), base_url=there) as http:
+            assert http.post("/v1/topics/x/messages", content=b"1", headers={"Origin": there}).status_code == 201
+            with http.stream("GET", "/v1/messages/follow") as stream:
+                lines = stream.iter_lines()
+                next(lines)
+                served.process.terminate()
+                assert served.process.wait(TIMEOUT_S) == 0
+                with suppress(httpx.HTTPError):
+                    for _ in lines:
+                        pass
+        wait_until_gone(url)
+
+
+def test_a_port_that_is_in_use_leaves_the_server_serving_and_says_what_to_do(data: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with serving(data, "--http-port", port) as served:
+            line = served.wait_for("http-failed")
+            assert f"port {port} of 127.0.0.1 is in use" in line
+            assert "--http-port" in line
+            with headwater.connect(served.url) as bus:
+                assert bus.publish("home/x", b"1").offset == 1
+            taken.close()
+            # It is tried again, and by then the port is free.
+            assert served.read_http().endswith(f":{port}")
