@@ -34,6 +34,13 @@ def serve(
     http: Annotated[
         bool | None, typer.Option("--http/--no-http", help="Serve the API and the dashboard.", show_default=False)
     ] = None,
+    mqtt_host: Annotated[
+        str | None, typer.Option("--mqtt-host", help="Where MQTT clients are served; default: as --host.")
+    ] = None,
+    mqtt_port: Annotated[int | None, typer.Option("--mqtt-port", help="Their port; 0 for one that is free.")] = None,
+    mqtt: Annotated[
+        bool | None, typer.Option("--mqtt/--no-mqtt", help="Serve MQTT clients.", show_default=False)
+    ] = None,
     auth: Annotated[str | None, typer.Option("--auth", help="none, scram, certificate or gatekeeper.")] = None,
     tls_certificate: Annotated[
         str | None, typer.Option("--tls-certificate", metavar="FILE", help="PEM; with --tls-key the port speaks TLS.")
@@ -78,6 +85,9 @@ def serve(
         "http_host": http_host,
         "http_port": http_port,
         "http": http,
+        "mqtt_host": mqtt_host,
+        "mqtt_port": mqtt_port,
+        "mqtt": mqtt,
         "auth": auth,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
@@ -117,9 +127,11 @@ def _announce(url: str, as_json: bool) -> None:
     """A line on stdout for each door."""
     if as_json:
         time = to_datetime(SystemClock().now_us()).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        event = "http" if url.startswith("http") else "ready"
+        event = next((event for event in ("http", "mqtt") if url.startswith(event)), "ready")
         emit({"time": time, "level": "info", "event": event, "url": url, "pid": os.getpid()})
     else:
-        what = "the dashboard and the API are" if url.startswith("http") else "headwater is ready"
+        what = {"http": "the dashboard and the API are", "mqtt": "MQTT clients are served"}.get(
+            url[:4], "headwater is ready"
+        )
         print(f"{what} at {url}")
     sys.stdout.flush()

@@ -83,6 +83,10 @@ class Party(Protocol):
     def sessions(self) -> Room:
         """Who keeps it."""
 
+    @property
+    def room(self) -> int:
+        """How many more messages of durable subscriptions it takes, whatever the credit of each."""
+
     def tell(self, message: object) -> None:
         """Frames have come."""
 

@@ -72,10 +72,13 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
         if isinstance(error.__cause__, OSError):
             raise _unable_to_listen(error.__cause__, serving, is_socket=server.port != 0) from None
         raise
+    mqtt = await _serve_mqtt(server, loaded)
     signals.listen()
     spare_the_collector()
     _warn_of_plain_text(serving)
     announce(server.url)
+    for url in mqtt:
+        announce(url)
     notify("READY=1")
     sidecar = Sidecar(server, loaded, announce)
     await sidecar.start()
@@ -90,6 +93,29 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
     await server.stop()
     log.info("stopped")
     return 0
+
+
+async def _serve_mqtt(server: Server, loaded: Loaded) -> list[str]:
+    """Listen for MQTT clients; where. A port that nobody chose and that another has is no reason not to serve."""
+    serving = loaded.serving
+    if not serving.mqtt:
+        return []
+    host = serving.mqtt_host or serving.host
+    try:
+        await server.listen_mqtt()
+    except OSError as error:
+        is_second = server.mqtt_port != 0
+        port, option = (serving.mqtt_tls_port, "mqtt_tls_port") if is_second else (serving.mqtt_port, "--mqtt-port")
+        refusal = _unable(error, host, port, option)
+        if {"mqtt", "mqtt_host", "mqtt_port", "mqtt_tls_port"} & {
+            name for name, source in loaded.sources.items() if source.kind != "default"
+        }:
+            await server.stop()
+            raise refusal from None
+        log.warning("no-mqtt", reason=str(refusal))
+    shown = f"[{host}]" if ":" in host else host
+    places = (("mqtt", server.mqtt_port), ("mqtts", server.mqtt_tls_port))
+    return [f"{scheme}://{shown}:{port}" for scheme, port in places if port]
 
 
 class Signals:
@@ -128,14 +154,20 @@ def _unable_to_listen(error: OSError, serving: Serving, is_socket: bool) -> Head
     if is_socket:
         why = error.strerror or str(error)
         return Failed(f'cannot listen on the socket "{serving.unix_path}": {why}; use a short path in a folder of ours')
-    where = f"port {serving.port} of {serving.host}"
+    return _unable(error, serving.host, serving.port, "--port")
+
+
+def _unable(error: OSError, host: str, port: int, option: str) -> HeadwaterError:
+    where = f"port {port} of {host}"
     match error.errno:
         case errno.EADDRINUSE:
-            return Conflict(f"{where} is in use, perhaps by another headwater; end that, or use --port (0: a free one)")
+            return Conflict(
+                f"{where} is in use, perhaps by another headwater; end that, or use {option} (0: a free one)"
+            )
         case errno.EACCES | errno.EPERM:
             return Failed(f"{where} is not open to this user; use a port from 1024 up")
         case errno.EADDRNOTAVAIL:
-            return Failed(f"{serving.host} is no address of this machine; use one that it has with --host")
+            return Failed(f"{host} is no address of this machine; use one that it has with --host")
         case _:
             return Failed(f"cannot listen on {where}: {error.strerror or error}")
 

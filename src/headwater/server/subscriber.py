@@ -27,6 +27,7 @@ from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message
 from headwater.server.party import Party
 from headwater.store.batch import Batch
+from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range
 
@@ -50,6 +51,14 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
     id: int
     ranges: list[Range]
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """The client is done with messages, and something else is noted together with that."""
+
+    ranges: list[Range]
+    beside: Rows
+    future: Future[object]
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
@@ -113,6 +122,8 @@ class Subscriber(Actor):
                 self._serve()
             case Ack():
                 self._ack(message.id, message.ranges)
+            case Settle():
+                self._settle(message.ranges, message.beside, message.future)
             case Taken():
                 self._taken(message.ranges)
             case Failed():
@@ -203,6 +214,9 @@ class Subscriber(Actor):
     # What only some kinds understand
 
     def _ack(self, id: int, ranges: list[Range]) -> None:
+        raise Malformed("only messages of a durable subscription are acked")
+
+    def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
         raise Malformed("only messages of a durable subscription are acked")
 
     def _taken(self, ranges: list[Range]) -> None:
@@ -367,10 +381,11 @@ class DurableSubscriber(Subscriber):
 
     def _pump(self) -> None:
         self._recall()
-        if not self._may_send and not self.durable.is_ended:
+        room = min(self._credit_messages, self._hand_max, self.session.room)
+        if not (room > 0 and self._may_send) and not self.durable.is_ended:
             return
         try:
-            found = self.durable.hand(self.ticket, min(self._credit_messages, self._hand_max), self._room_bytes)
+            found = self.durable.hand(self.ticket, room, self._room_bytes)
         except Gap as gap:
             self.notice("gap", gap)
             self.ring()
@@ -436,11 +451,17 @@ class DurableSubscriber(Subscriber):
             yield entry[0], meant
 
     def _ack(self, id: int, ranges: list[Range]) -> None:
-        done = list(self._held(ranges))
         future: Future[object] = Future()
+        done = list(self._held(ranges))
         self.session.answer_when(id, future)
+        self._note_done(done, None, future)
+
+    def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
+        self._note_done(list(self._held(ranges)), beside, future)
+
+    def _note_done(self, done: list[tuple[Lease, list[int]]], beside: Rows | None, future: Future[object]) -> None:
         try:
-            self.durable.ack_leases(done, future)
+            self.durable.ack_leases(done, future, beside)
         except BaseException as error:
             future.set_exception(error)
             return
