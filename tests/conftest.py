@@ -6,3 +6,4 @@ import os
 
 # Servers that tests start serve no HTTP, unless the test is about that: it would be a process, and a port, for each.
 os.environ.setdefault("HEADWATER_HTTP", "false")
+os.environ.setdefault("HEADWATER_MQTT", "false")
