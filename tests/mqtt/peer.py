@@ -138,7 +138,12 @@ class MqttPeer:
                 case _:
                     self.inbox.append(one)
 
-    def expect(self, kind: type[P], test: Callable[[P], bool] = lambda _: True, timeout_s: float = PATIENCE_S) -> P:
+    def expect(
+        self,
+        kind: type[P] | tuple[type[P], ...],
+        test: Callable[[P], bool] = lambda _: True,
+        timeout_s: float = PATIENCE_S,
+    ) -> P:
         """The first packet that is the one, taken out of the inbox."""
         end = time.monotonic() + timeout_s
         while True:
@@ -147,7 +152,7 @@ class MqttPeer:
                     del self.inbox[place]
                     return one
             left = end - time.monotonic()
-            assert left > 0, f"no {kind.__name__}; there were {self.inbox}"
+            assert left > 0, f"no {kind}; there were {self.inbox}"
             try:
                 self.more(left)
             except TimeoutError:

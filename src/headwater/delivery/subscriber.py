@@ -182,7 +182,9 @@ class Subscriber:
             with self._signal:
                 self._signal.notify_all()
         if self._wakers:
-            for wake in tuple(self._wakers.values()):
+            wakers = tuple(self._wakers.values())
+            first = self.version % len(wakers)  # each of several is first in its turn, or the first would take all
+            for wake in wakers[first:] + wakers[:first]:
                 wake()
 
     def wait(self, seen: int, timeout_us: int | None) -> bool:

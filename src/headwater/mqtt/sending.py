@@ -18,12 +18,13 @@ import msgspec
 from headwater.errors import Failed
 from headwater.message import Kept, Message
 from headwater.mqtt.aliases import ALIAS_BYTES
+from headwater.mqtt.delivery import expiry_of
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.packets import Ack
 from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.reasons import Reason
-from headwater.mqtt.window import Place, Sent, Window
+from headwater.mqtt.window import Copy, Place, Sent, Window
 from headwater.mqtt.wish import Wish
 from headwater.server import subscriber as served
 from headwater.server.subscriber import Subscriber
@@ -74,9 +75,16 @@ class Sending:
     # Connections come and go
 
     def on_registered(self, connection: MqttConnection) -> None:
-        """The client knows its session: what it has and has not said the last word about is told again."""
+        """The client knows its session: what it has and has not said the last word about is told again, and what
+        waits for it alone is sent again."""
         for number in self.window.released():
             connection.send(Ack(Kind.PUBREL, number))
+        of_messages = self._session.sessions.deliveries.of_messages
+        for number, sent in self.window.copies().items():
+            assert sent.copy is not None
+            wish = self._session.wishes.get(sent.place[0], Wish())
+            made = of_messages([sent.copy.message()], connection.version, sent.qos, wish)
+            connection.write(made.numbered([number], [True]))
 
     def suspend(self) -> None:
         """The connection is lost."""
@@ -130,6 +138,13 @@ class Sending:
             made = deliveries.make(batch.body, places, version, qos, wish, connection.aliases)
         first = header.first_offset
         offsets: Sequence[int] = range(first, first + header.count) if places is None else [first + p for p in places]
+        if qos == 2 and subscriber.kind == "named":
+            expiries = batch.body.expiries
+            copies = [
+                Copy(one.topic, one.payload, one.key, one.headers, expiries[one.offset - first] if expiries else 0)
+                for one in batch.body.messages(first, places)
+            ]
+            return self._send(subscriber, header.root, offsets, lease, made, copies)
         return self._send(subscriber, header.root, offsets, lease, made)
 
     def _of_others(
@@ -176,9 +191,21 @@ class Sending:
         if connection.aliases is not None and made.longest_bytes + ALIAS_BYTES <= connection.bytes_max:
             made = of_messages(run, version, qos, wish, connection.aliases)
         offsets = [place_of(0, root, one)[2] for one in run]
+        if qos == 2 and subscriber.kind == "named":
+            copies = [Copy(one.topic, one.payload, one.key, one.headers, expiry_of(one)) for one in run]
+            return self._send(subscriber, root, offsets, lease, made, copies)
         return self._send(subscriber, root, offsets, lease, made)
 
-    def _send(self, subscriber: Subscriber, root: str, offsets: Sequence[int], lease: int, made: Publishes) -> int:
+    def _send(
+        self,
+        subscriber: Subscriber,
+        root: str,
+        offsets: Sequence[int],
+        lease: int,
+        made: Publishes,
+        copies: Sequence[Copy] | None = None,
+    ) -> int:
+        """Have packets leave. With copies, the messages are the client's alone from now on."""
         if not made.qos:
             self._put(made.data, {})
             self._done(subscriber, lease, offsets)
@@ -187,19 +214,30 @@ class Sending:
         numbers: list[int] = []
         again: list[bool] = []
         changed: Rows = {}
-        for offset in offsets:
+        for place, offset in enumerate(offsets):
             number, sent, is_again = add((subscription, root, offset), qos, lease)
             numbers.append(number)
             again.append(is_again)
             if qos == 2 and not sent.is_stored:
                 sent.is_stored = True
+                sent.copy = copies[place] if copies is not None else None
                 changed[self._key(number)] = rows.pack(sent)
         data = made.numbered(numbers, again if any(again) else None)
-        self._put(data, changed)
+        if copies is None:
+            self._put(data, changed)
+        else:
+            self._put(data, changed, subscriber, [(lease, abs(offset), abs(offset)) for offset in offsets])
         return len(data)
 
-    def _put(self, data: bytes, changed: Rows) -> None:
-        """Have packets leave, after these rows are on disk and the packets before them have left."""
+    def _put(
+        self,
+        data: bytes,
+        changed: Rows,
+        subscriber: Subscriber | None = None,
+        done: list[Range] | None = None,
+    ) -> None:
+        """Have packets leave, after these rows are on disk and the packets before them have left; with the rows,
+        messages may be done with in their subscription."""
         connection = cast("MqttConnection", self._session.connection)
         if self._outbox is None:
             if not changed:
@@ -220,7 +258,12 @@ class Sending:
             else:
                 self._flush(connection)
 
-        self._session.sessions.write(changed, stored)
+        sessions = self._session.sessions
+        if subscriber is None or done is None:
+            sessions.write(changed, stored)
+        else:
+            # It is in the middle of handing these out, and hears of it right after that.
+            subscriber.tell(served.Settle(done, changed, sessions.future(stored)))
 
     def _flush(self, connection: MqttConnection) -> None:
         outbox = self._outbox
@@ -253,7 +296,9 @@ class Sending:
             steps.answers.append(Ack(Kind.PUBREL, number, reason))
             if sent is not None and is_fresh:
                 sent.is_received = sent.is_stored = True
-                steps.ranges.append((sent.lease, abs(offset), abs(offset)))
+                if sent.copy is None:
+                    steps.ranges.append((sent.lease, abs(offset), abs(offset)))
+                sent.copy = None
                 steps.changed[self._key(number)] = rows.pack(sent)
         for subscription, steps in waiting.items():
             self._take_steps(connection, subscription, steps)
@@ -283,6 +328,8 @@ class Sending:
         by_subscription: dict[int, list[Range]] = {}
         for sent in done:
             number, _, offset = sent.place
+            if sent.copy is not None:
+                continue
             by_subscription.setdefault(number, []).append((sent.lease, abs(offset), abs(offset)))
         for number, ranges in by_subscription.items():
             subscriber = self._session.subscribers.get(number)

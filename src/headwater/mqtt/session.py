@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions
 
+SHARE_MAX = 16
+"""Messages of a shared subscription that one client is given before the next has its turn."""
+
 log = Log("headwater.mqtt")
 
 
@@ -147,6 +150,10 @@ class MqttSession(SubscribingSession):
     def room(self) -> int:
         """How many more messages the client takes."""
         return self._sending.room
+
+    @property
+    def share_max(self) -> int:
+        return SHARE_MAX
 
     # Packets
 

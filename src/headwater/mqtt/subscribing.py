@@ -189,6 +189,8 @@ class SubscribingSession(Session):
             ack_timeout_s=0,
             max_attempts=0,
             on_gap="skip",
+            # Sessions delete what they share; this is for what a crash keeps them from.
+            expire_after_s=2 * self.sessions.serving.session_expire_after_s_max if one.kind == "named" else None,
         )
         # From now on, not from when the thread has made it: what others publish after this SUBSCRIBE is part of it,
         # and what they published before is not.

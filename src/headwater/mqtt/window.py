@@ -11,11 +11,30 @@ from collections.abc import Callable
 
 import msgspec
 
+from headwater.message import Headers, Kept
+
 NUMBER_MAX = 0xFFFF
 
 Place = tuple[int, str, int]
 """Which message of which subscription: the subscription's number, a root, and an offset in it; below 0, the offset of a
 retained message's copy."""
+
+
+class Copy(msgspec.Struct, frozen=True, array_like=True):
+    """A message that waits for one client alone."""
+
+    topic: str
+    payload: bytes
+    key: bytes | None
+    headers: Headers
+    expires_us: int = 0
+    retain: bool = False
+
+    def message(self) -> Kept:
+        """As it is sent."""
+        return Kept(
+            self.topic, 0, self.payload, 0, self.key, self.headers, expires_us=self.expires_us, retain=self.retain
+        )
 
 
 class Sent(msgspec.Struct, array_like=True):
@@ -28,6 +47,8 @@ class Sent(msgspec.Struct, array_like=True):
     lease: int = 0
     is_stored: bool = True
     """Whether a row tells of it."""
+    copy: Copy | None = None
+    """Of QoS 2 and a shared subscription: the message itself, as the others who share it are not to get it."""
 
 
 class Window:
@@ -81,6 +102,15 @@ class Window:
     def released(self) -> list[int]:
         """Numbers of messages that the client has, and has not said the last word about."""
         return [number for number, sent in self._sent.items() if sent.is_received]
+
+    def copies(self) -> dict[int, Sent]:
+        """Messages that were sent over an earlier connection and wait for this client alone; they are on their way
+        again."""
+        found = {number: sent for number, sent in self._known.values() if sent.copy is not None}
+        for number, sent in found.items():
+            del self._known[sent.place]
+            self._sent[number] = sent
+        return found
 
     def suspend(self, is_there: Callable[[int], bool]) -> list[int]:
         """The connection is lost: what was sent comes again over the next one, with the number that it has, if its

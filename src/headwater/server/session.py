@@ -81,6 +81,11 @@ class Session(Actor):
     def room(self) -> int:
         """How many more messages of durable subscriptions its client takes, whatever the credit of each."""
 
+    @property
+    @abstractmethod
+    def share_max(self) -> int:
+        """How many messages it takes at once of a subscription that others take from, too."""
+
     @abstractmethod
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         """Send messages of a batch, or those at these places of it; how many bytes that took of the credit."""
@@ -142,7 +147,8 @@ class Session(Actor):
     ) -> None:
         numbers.discard(one.number)
         if subscriber is None and error is not None:
-            self.notice(one.number, "ended", error)
+            if numbers is self._numbers:  # else it was for a connection that is gone
+                self.notice(one.number, "ended", error)
             if isinstance(error, NotAllowed):
                 self._drop(one)
             elif isinstance(error, NotFound):

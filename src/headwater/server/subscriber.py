@@ -380,6 +380,8 @@ class DurableSubscriber(Subscriber):
     def _pump(self) -> None:
         self._recall()
         room = min(self._credit_messages, self._hand_max, self.session.room)
+        if self.durable.consumers > 1:
+            room = min(room, self.session.share_max)
         if not (room > 0 and self._may_send) and not self.durable.is_ended:
             return
         try:
