@@ -120,6 +120,7 @@ class MqttSession(SubscribingSession):
 
     def _detach_all(self) -> None:
         super()._detach_all()
+        self.replays.clear()
         self._sending.suspend()
 
     def on_lost(self, connection: Line) -> None:
