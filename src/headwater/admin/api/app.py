@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 
 from headwater import __version__
+from headwater.admin import tunnel
 from headwater.admin.api import (
     channels,
     clients,
@@ -94,6 +95,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     app.add_middleware(Guard, gate=app.state.gate, outside=outside)
     for noun in NOUNS:
         app.include_router(noun.router)
+    app.include_router(tunnel.router)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it
     mount(app, admin, app.state.gate, app.state.growth)
     return app
