@@ -246,11 +246,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mqtt: bool = True
     """Whether MQTT clients are served, 3.1.1 and 5."""
     mqtt_host: str = ""
-    """Empty: that of `host`."""
+    """Empty: that of `host`; with `tls_certificate`, loopback for the port without TLS."""
     mqtt_port: int = 1883
-    """0: one that is free. Where there is a `tls_certificate`, only on loopback."""
+    """0: one that is free."""
     mqtt_tls_port: int = 8883
-    """Speaks TLS, if there is a `tls_certificate`. 0: one that is free."""
+    """With `tls_certificate`: the port that speaks TLS; 0: one that is free."""
     mqtt_aliases_max: int = 16
     """Topics that an MQTT 5 client may name by a number; a larger number ends its connection (0x94)."""
     mqtt_client_id_chars_max: int = 256
@@ -391,9 +391,6 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise Malformed(f"setting scram_iterations is {self.scram_iterations}; use 4096 to 1000000")
         if not 0 <= self.port < 65_536:
             raise Malformed(f"setting port is {self.port}; use 1 to 65535, or 0 for one that is free")
-        for name, port in (("mqtt_port", self.mqtt_port), ("mqtt_tls_port", self.mqtt_tls_port)):
-            if not 0 <= port < 65_536:
-                raise Malformed(f"setting {name} is {port}; use 1 to 65535, or 0 for one that is free")
         if not 0 <= self.mqtt_aliases_max < 65_536:
             raise Malformed(f"setting mqtt_aliases_max is {self.mqtt_aliases_max}; use 0 to 65535")
         if not 1 <= self.mqtt_receive_max <= 1024:
@@ -401,8 +398,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for name in ("mqtt_in_flight_max", "mqtt_keep_alive_s_max"):
             if not 1 <= getattr(self, name) < 65_536:
                 raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535")
-        if not 0 <= self.http_port < 65_536:
-            raise Malformed(f"setting http_port is {self.http_port}; use 1 to 65535, or 0 for one that is free")
+        for name in ("mqtt_port", "mqtt_tls_port", "http_port"):
+            if not 0 <= getattr(self, name) < 65_536:
+                raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535, or 0 for one that is free")
 
 
 class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

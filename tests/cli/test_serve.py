@@ -216,7 +216,7 @@ def test_mqtt_clients_are_served_with_and_without_tls(data: Path, tmp_path: Path
     with serving(data, *words) as served:
         assert served.process.stdout is not None
         lines = [served.process.stdout.readline() for _ in range(2)]
-        found = [re.fullmatch(r"MQTT clients are served at (mqtts?)://127\.0\.0\.1:(\d+)\n", line) for line in lines]
+        found = [re.fullmatch(r"MQTT clients connect at (mqtts?)://127\.0\.0\.1:(\d+)\n", line) for line in lines]
         ports = {one[1]: int(one[2]) for one in found if one}
         assert mqtt_answers(socket.create_connection(("127.0.0.1", ports["mqtt"]), TIMEOUT_S))
         plain = socket.create_connection(("127.0.0.1", ports["mqtts"]), TIMEOUT_S)
@@ -224,6 +224,15 @@ def test_mqtt_clients_are_served_with_and_without_tls(data: Path, tmp_path: Path
         assert mqtt_answers(context.wrap_socket(plain, server_hostname="localhost"))
         served.signal(signal.SIGTERM)
         assert served.end()[0] == 0
+
+
+def test_an_mqtt_port_that_is_taken_is_said_and_the_rest_is_served(data: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with serving(data, "--mqtt", "--mqtt-port", port) as served:
+            assert "--mqtt-port" in served.wait_for("mqtt-failed")
+            with headwater.connect(f"headwater://127.0.0.1:{served.port}") as bus:
+                bus.publish("home/x", b"1")
 
 
 def test_the_unix_socket_is_there_while_it_serves(data: Path, tmp_path: Path):
@@ -259,23 +268,6 @@ def test_a_port_in_use_is_said(data: Path):
         said = refusal(data, "--port", taken.getsockname()[1])
     assert "is in use" in said
     assert "--port" in said
-    headwater.open(data).close()
-
-
-def test_it_says_where_mqtt_clients_are_served(data: Path):
-    with serving(data, "--mqtt", "--mqtt-port", 0) as served:
-        assert served.process.stdout is not None
-        line = served.process.stdout.readline()
-        met = re.fullmatch(r"MQTT clients are served at mqtt://127\.0\.0\.1:(\d+)\n", line)
-        assert met, line
-        socket.create_connection(("127.0.0.1", int(met[1])), TIMEOUT_S).close()
-
-
-def test_a_port_for_mqtt_that_is_in_use_is_said(data: Path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        said = refusal(data, "--port", 0, "--mqtt", "--mqtt-port", taken.getsockname()[1])
-    assert "is in use" in said
-    assert "--mqtt-port" in said
     headwater.open(data).close()
 
 

@@ -241,3 +241,15 @@ def test_what_another_publishes_after_a_subscribe_has_come_is_part_of_it(topic: 
         is_over.set()
         assert peer.payloads(1) == [b"after"]
         peer.quiet()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_subscription_does_not_run_dry(qos: int) -> None:
+    with Served(credit_messages_max=100, credit_bytes_max=10_000) as served:
+        peer = served.mqtt()
+        peer.subscribe("home/#", qos=qos)
+        for _ in range(5):
+            served.bus.publish_many([("home/x", bytes(100))] * 80)
+            messages = [peer.got() for _ in range(80)]
+            if qos:
+                peer.puback(*messages)

@@ -27,19 +27,19 @@ def serve(
     unix: Annotated[
         str | None, typer.Option("--unix", metavar="PATH", help="A Unix socket to listen on as well.")
     ] = None,
+    mqtt_host: Annotated[
+        str | None, typer.Option("--mqtt-host", help="Where MQTT clients connect; default: as --host.")
+    ] = None,
+    mqtt_port: Annotated[int | None, typer.Option("--mqtt-port", help="Their port; 0 for one that is free.")] = None,
+    mqtt: Annotated[
+        bool | None, typer.Option("--mqtt/--no-mqtt", help="Serve MQTT clients, 3.1.1 and 5.", show_default=False)
+    ] = None,
     http_host: Annotated[
         str | None, typer.Option("--http-host", help="Where the API and the dashboard listen; default: as --host.")
     ] = None,
     http_port: Annotated[int | None, typer.Option("--http-port", help="Their port; 0 for one that is free.")] = None,
     http: Annotated[
         bool | None, typer.Option("--http/--no-http", help="Serve the API and the dashboard.", show_default=False)
-    ] = None,
-    mqtt_host: Annotated[
-        str | None, typer.Option("--mqtt-host", help="Where MQTT clients are served; default: as --host.")
-    ] = None,
-    mqtt_port: Annotated[int | None, typer.Option("--mqtt-port", help="Their port; 0 for one that is free.")] = None,
-    mqtt: Annotated[
-        bool | None, typer.Option("--mqtt/--no-mqtt", help="Serve MQTT clients.", show_default=False)
     ] = None,
     auth: Annotated[str | None, typer.Option("--auth", help="none, scram, certificate or gatekeeper.")] = None,
     tls_certificate: Annotated[
@@ -82,12 +82,12 @@ def serve(
         "host": host,
         "port": port,
         "unix_path": unix,
-        "http_host": http_host,
-        "http_port": http_port,
-        "http": http,
         "mqtt_host": mqtt_host,
         "mqtt_port": mqtt_port,
         "mqtt": mqtt,
+        "http_host": http_host,
+        "http_port": http_port,
+        "http": http,
         "auth": auth,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
@@ -130,8 +130,6 @@ def _announce(url: str, as_json: bool) -> None:
         event = next((event for event in ("http", "mqtt") if url.startswith(event)), "ready")
         emit({"time": time, "level": "info", "event": event, "url": url, "pid": os.getpid()})
     else:
-        what = {"http": "the dashboard and the API are", "mqtt": "MQTT clients are served"}.get(
-            url[:4], "headwater is ready"
-        )
-        print(f"{what} at {url}")
+        what = {"http": "the dashboard and the API are", "mqtt": "MQTT clients connect"}
+        print(f"{what.get(url[:4], 'headwater is ready')} at {url}")
     sys.stdout.flush()

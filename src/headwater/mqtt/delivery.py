@@ -92,7 +92,17 @@ class Deliveries:
         blocks: list[bytes] | None = None
         if version == V5:
             now_us = self._clock.now_us()
-            blocks = [block_of(one.headers, one.key, expiry_of(one), now_us, wish.identifiers) for one in messages]
+            blocks = [
+                block_of(
+                    one.headers,
+                    one.key,
+                    expiry_of(one),
+                    now_us,
+                    wish.identifiers,
+                    (one.offset, one.time_us) if wish.is_replay else None,
+                )
+                for one in messages
+            ]
             if aliases is not None:
                 topics, blocks = aliases.apply(topics, blocks)
         as_published = wish.retain_as_published

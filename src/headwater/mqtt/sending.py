@@ -125,6 +125,9 @@ class Sending:
         wish = session.wishes[subscriber.number]
         connection = cast("MqttConnection", session.connection)
         header, version = batch.header, connection.version
+        if wish.is_replay:
+            messages = batch.body.messages(header.first_offset, places)
+            return self.deliver_messages(subscriber, header.root, messages, lease)
         qos = min(wish.qos, qos_of(header.flags)) if lease else 0
         if wish.no_local and session.tag:
             places = self._of_others(subscriber, batch, places, lease)

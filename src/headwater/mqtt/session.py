@@ -120,6 +120,7 @@ class MqttSession(SubscribingSession):
 
     def _detach_all(self) -> None:
         super()._detach_all()
+        self.replays.clear()
         self._sending.suspend()
 
     def on_lost(self, connection: Line) -> None:
@@ -151,8 +152,9 @@ class MqttSession(SubscribingSession):
         """How many more messages the client takes."""
         return self._sending.room
 
-    def _hand_max(self, kind: str) -> int:
-        return SHARE_MAX if kind == "named" else super()._hand_max(kind)
+    @property
+    def share_max(self) -> int:
+        return SHARE_MAX
 
     # Packets
 

@@ -1,7 +1,8 @@
 """Subscribing: what an MQTT session takes from, and how its client wants it.
 
 QoS 0 subscriptions are live ones; those of QoS 1 and 2 are durable subscriptions of the session, whose messages wait
-for the client to come back; `$share/group/filter` is one durable subscription for all who share it. Promises: a
+for the client to come back; `$share/group/filter` is one durable subscription for all who share it, and
+`$replay/place/filter` reads history first. Promises: a
 subscription is stored with its session before the client hears of it; one that is made again misses nothing.
 """
 
@@ -15,17 +16,19 @@ import msgspec
 
 from headwater.delivery.live import Live
 from headwater.delivery.options import Options
+from headwater.delivery.replay import Reading
 from headwater.errors import HeadwaterError, Malformed, NotFound, QuotaExceeded
 from headwater.message import Headers, Message
 from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason, violation
 from headwater.mqtt.refusal import reason_of
+from headwater.mqtt.replaying import Place, split_replay
 from headwater.mqtt.translation import FROM
 from headwater.mqtt.window import NUMBER_MAX
 from headwater.mqtt.wish import Wish
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
-from headwater.server.subscriber import LiveSubscriber, Subscriber
+from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.topics.name import check_filter
 
 if TYPE_CHECKING:
@@ -33,19 +36,21 @@ if TYPE_CHECKING:
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions
 
-CREDIT = (1 << 40, 1 << 40)
+CREDIT = UNBOUNDED
 """The window and the connection's buffer are what bounds deliveries here."""
 
 
 class SubscribingSession(Session):
     """The subscriptions of one MQTT client's session."""
 
-    __slots__ = ("_last_number", "subscribes", "tag", "wishes")
+    __slots__ = ("_last_number", "replays", "subscribes", "tag", "wishes")
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(sessions, row)
         self.wishes: dict[int, Wish] = {}
         """By the subscription's number."""
+        self.replays: dict[str, SubscriptionOf] = {}
+        """By their filters; they are the connection's, not the session's."""
         self.subscribes = 0
         """SUBSCRIBE packets of the connection that are not answered yet."""
         self.tag: Headers = ()
@@ -91,6 +96,10 @@ class SubscribingSession(Session):
 
     def _subscribe(self, one: Subscription, identifier: int, then: Callable[[int], None]) -> None:
         sessions = self.sessions
+        place, wanted = split_replay(one.filter)
+        if place is not None:
+            self._replay(one, wanted, place, identifier, then)
+            return
         group, wanted = split_shared(one.filter)
         check_filter(wanted, sessions.broker.bus.config)
         sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
@@ -116,7 +125,46 @@ class SubscribingSession(Session):
         else:
             self._open_durable(made, with_retained, made_known)
 
+    def _replay(
+        self, one: Subscription, wanted: str, place: Place, identifier: int, then: Callable[[int], None]
+    ) -> None:
+        """History, and then what comes. It lasts as long as the connection, and asks for no acknowledgements: each
+        message says where a client that comes back can go on."""
+        bus, serving = self.sessions.broker.bus, self.sessions.serving
+        check_filter(wanted, bus.config)
+        self.sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
+        known = self.replays.get(one.filter)
+        if known is not None:
+            self._remove(known)
+        if len(self.row.subscriptions) + len(self.replays) >= serving.subscriptions_per_session_max:
+            raise QuotaExceeded("this session has as many subscriptions as subscriptions_per_session_max allows")
+        self._last_number += 1
+        wish = Wish(0, one.no_local, one.retain_as_published, identifier, is_replay=True)
+        made = SubscriptionOf(self._last_number, "follow", one.filter, wanted, *CREDIT, wish)
+        self._note_wish(made.number, wish)
+        self.replays[one.filter] = made
+
+        def make() -> Reading:
+            if isinstance(place, int):
+                return bus.follow(wanted, after=max(0, place - 1))
+            return bus.follow(wanted, since=place)
+
+        def opened(error: BaseException | None) -> None:
+            if error is not None:
+                self._remove(made)
+                is_bad = isinstance(error, Malformed)
+                then(reason_of(error, Reason.TOPIC_FILTER_INVALID if is_bad else Reason.UNSPECIFIED_ERROR))
+            else:
+                then(0)
+
+        def serve(reading: Reading) -> Subscriber:
+            return ReadingSubscriber(self, made.number, "follow", reading, CREDIT)
+
+        self._open(made.number, wanted, make, serve, opened)
+
     def _known(self, filter: str) -> SubscriptionOf | None:
+        if filter in self.replays:
+            return self.replays[filter]
         names = (filter, f"{self.row.id}:{filter}")
         return next((one for one in self.row.subscriptions if one.id in names), None)
 
@@ -228,6 +276,9 @@ class SubscribingSession(Session):
 
     def _remove(self, one: SubscriptionOf) -> None:
         self._leave(one)
+        if one.kind == "follow":
+            self.replays.pop(one.id, None)
+            return
         self._drop_row(one.id)
         if one.kind == "session":
             self.later(partial(self._delete, one.id), lambda _, error: self._note(error))

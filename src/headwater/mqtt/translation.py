@@ -18,7 +18,7 @@ import base64
 import binascii
 from typing import Any
 
-from headwater.clock import SECOND_US
+from headwater.clock import SECOND_US, to_datetime
 from headwater.message import REPLY_TO, Headers
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.properties import EMPTY, Properties, properties_bytes
@@ -89,7 +89,7 @@ def block_of(
     if key is not None:
         user.append((KEY, base64.b64encode(key).decode()))
     if place is not None:
-        user += ((OFFSET, str(place[0])), (TIME, str(place[1])))
+        user += ((OFFSET, str(place[0])), (TIME, to_datetime(place[1]).isoformat()))
     if expires_us:
         left_s = max(1, -(-(expires_us - now_us) // SECOND_US))
         found["message_expiry_interval"] = min(left_s, EXPIRY_S_MAX)

@@ -13,6 +13,8 @@ class Wish(msgspec.Struct, frozen=True, array_like=True):
     retain_as_published: bool = False
     identifier: int = 0
     """0: none."""
+    is_replay: bool = False
+    """Whether each message is to say where and when it was published."""
 
     @property
     def identifiers(self) -> tuple[int, ...]:

@@ -72,13 +72,12 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
         if isinstance(error.__cause__, OSError):
             raise _unable_to_listen(error.__cause__, serving, is_socket=server.port != 0) from None
         raise
-    mqtt = await _serve_mqtt(server, loaded)
     signals.listen()
     spare_the_collector()
     _warn_of_plain_text(serving)
     announce(server.url)
-    for url in mqtt:
-        announce(url)
+    if serving.mqtt:
+        await _listen_mqtt(server, announce)
     notify("READY=1")
     sidecar = Sidecar(server, loaded, announce)
     await sidecar.start()
@@ -95,27 +94,15 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
     return 0
 
 
-async def _serve_mqtt(server: Server, loaded: Loaded) -> list[str]:
-    """Listen for MQTT clients; where. A port that nobody chose and that another has is no reason not to serve."""
-    serving = loaded.serving
-    if not serving.mqtt:
-        return []
-    host = serving.mqtt_host or serving.host
+async def _listen_mqtt(server: Server, announce: Callable[[str], None]) -> None:
+    """Serve MQTT; whoever came for the rest is served though the port is taken."""
     try:
         await server.listen_mqtt()
     except OSError as error:
-        is_second = server.mqtt_port != 0
-        port, option = (serving.mqtt_tls_port, "mqtt_tls_port") if is_second else (serving.mqtt_port, "--mqtt-port")
-        refusal = _unable(error, host, port, option)
-        if {"mqtt", "mqtt_host", "mqtt_port", "mqtt_tls_port"} & {
-            name for name, source in loaded.sources.items() if source.kind != "default"
-        }:
-            await server.stop()
-            raise refusal from None
-        log.warning("no-mqtt", reason=str(refusal))
-    shown = f"[{host}]" if ":" in host else host
-    places = (("mqtt", server.mqtt_port), ("mqtts", server.mqtt_tls_port))
-    return [f"{scheme}://{shown}:{port}" for scheme, port in places if port]
+        advice = "end who has the port, use --mqtt-port (0: a free one), or --no-mqtt"
+        log.warning("mqtt-failed", reason=error.strerror or str(error), advice=advice)
+    for url in server.mqtt_urls:
+        announce(url)
 
 
 class Signals:

@@ -29,7 +29,7 @@ from headwater.server import subscriber as served
 from headwater.server.line import Line
 from headwater.server.log import Log
 from headwater.server.session_row import SessionRow, SubscriptionOf
-from headwater.server.subscriber import HAND_MAX, DurableSubscriber, Subscriber
+from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store.batch import Batch
 from headwater.wire.batches import Range
 
@@ -80,6 +80,11 @@ class Session(Actor):
     @abstractmethod
     def room(self) -> int:
         """How many more messages of durable subscriptions its client takes, whatever the credit of each."""
+
+    @property
+    @abstractmethod
+    def share_max(self) -> int:
+        """How many messages it takes at once of a subscription that others take from, too."""
 
     @abstractmethod
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
@@ -287,7 +292,7 @@ class Session(Actor):
             if error is not None:
                 made(None, error)
                 return
-            subscriber = DurableSubscriber(self, number, kind, durable, ticket, credit, self._hand_max(kind))
+            subscriber = DurableSubscriber(self, number, kind, durable, ticket, credit)
             self.subscribers[number] = subscriber
             made(subscriber, None)
             subscriber.ring()
@@ -296,10 +301,6 @@ class Session(Actor):
             self.later(attach, attached)
         else:
             self._for_client(attach, attached)
-
-    def _hand_max(self, kind: str) -> int:
-        """How many messages it takes at once of a subscription."""
-        return HAND_MAX
 
     def _objection(self, connection: Line | None, filter: str) -> HeadwaterError | None:
         """Why something that was made for a connection is not wanted any more: its client left, or lost the right."""

@@ -37,6 +37,11 @@ class Speech:
         """Credit is all that bounds what is sent."""
         return ROOM_MAX
 
+    @property
+    def share_max(self) -> int:
+        """How many messages it takes at once of a subscription that others take from, too."""
+        return ROOM_MAX
+
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         header = batch.header
         root = header.root.encode()

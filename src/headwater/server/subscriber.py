@@ -31,6 +31,7 @@ from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range
 
+CREDIT_MAX = 1 << 62
 HAND_MAX = 1000
 """Messages that are taken from a durable subscription at once."""
 
@@ -75,6 +76,8 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 WAKE = Wake()
+UNBOUNDED = (-1, -1)
+"""Credit of those who are bounded by something else: what their connection takes, and their own window."""
 
 
 class Subscriber(Actor):
@@ -143,6 +146,9 @@ class Subscriber(Actor):
         return max(0, self._credit_messages), max(0, self._credit_bytes)
 
     def _grant(self, messages: int, size: int) -> None:
+        if (messages, size) == UNBOUNDED:
+            self._credit_messages = self._credit_bytes = CREDIT_MAX
+            return
         serving = self.session.sessions.serving
         self._credit_messages = min(self._credit_messages + messages, serving.credit_messages_max)
         self._credit_bytes = min(self._credit_bytes + size, serving.credit_bytes_max)
@@ -382,6 +388,8 @@ class DurableSubscriber(Subscriber):
     def _pump(self) -> None:
         self._recall()
         room = min(self._credit_messages, self._hand_max, self.session.room)
+        if self.durable.consumers > 1:
+            room = min(room, self.session.share_max)
         if not (room > 0 and self._may_send) and not self.durable.is_ended:
             return
         try:
