@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 PYTEST_WORKERS ?= -n auto --maxprocesses=2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak screenshots fmt clean java chromium
+.PHONY: help demo test bench soak screenshots fmt clean java chromium clients
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ help: ## show this list
 demo: $(INSTALLED) java ## publish, subscribe, fail, retry, resume, archive and query before your eyes
 	$(BIN)/headwater demo
 
-test: $(INSTALLED) java chromium ## lint, formatting, types and tests
+test: $(INSTALLED) java chromium clients ## lint, formatting, types and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -50,6 +50,16 @@ java:
 			echo "Spark needs Java 17 or newer, and there is none; on Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless" >&2; \
 			exit 1; \
 		fi; }
+
+# MQTT clients from elsewhere; tests say which of them they go without.
+MQTT_JS := mqtt@5.16.0
+clients: $(INSTALLED)
+	@command -v mosquitto_sub >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+		echo "apt-get install mosquitto-clients"; \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends mosquitto-clients >/dev/null || true; }
+	@[ -d .venv/js/node_modules/mqtt ] || ! command -v npm >/dev/null || { \
+		echo "npm install --prefix .venv/js $(MQTT_JS)"; \
+		npm install --prefix .venv/js --silent --no-audit --no-fund $(MQTT_JS) >/dev/null || true; }
 
 # The tests of the dashboard walk through it with a browser, and are left out where there is none.
 chromium:

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 import os
 
-# Servers that tests start serve no HTTP, unless the test is about that: it would be a process, and a port, for each.
+# Servers that tests start serve no HTTP and no MQTT, unless the test is about that: it would be a process, and ports,
+# for each.
 os.environ.setdefault("HEADWATER_HTTP", "false")
+os.environ.setdefault("HEADWATER_MQTT", "false")

@@ -26,7 +26,14 @@ TIME_DOOR = ("clock.py",)
 STOPWATCHES = ("cli/*", "bench/*")
 TALKS_TO_PEOPLE = ("cli/*",)
 READS_INPUT = ("cli/*",)
-BYTES_AND_VALUES = ("wire/*", "topics/*", "mqtt/packets.py", "mqtt/properties.py")
+BYTES_AND_VALUES = (
+    "wire/*",
+    "topics/*",
+    *(
+        f"mqtt/{noun}.py"
+        for noun in "kinds reasons fields properties packets decoding encoding publishes runs reader".split()
+    ),
+)
 
 NAMES_WITHOUT_A_NOUN = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "base"}
 

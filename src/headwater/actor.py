@@ -36,7 +36,8 @@ class Actor(ABC):
     def __init__(self, supervisor: Supervisor, mail_max: int) -> None:
         self._supervisor = supervisor
         self._mail_max = mail_max
-        self._mail: deque[object] = deque()
+        self._mail: deque[object] | None = None
+        """Made for the first message that has to wait: of most actors, and there are many, none ever does."""
         self._is_running = False
 
     @abstractmethod
@@ -46,6 +47,8 @@ class Actor(ABC):
     def tell(self, message: object) -> None:
         """Give it a message; QuotaExceeded (429) if its mailbox is full."""
         if self._is_running:
+            if self._mail is None:
+                self._mail = deque()
             if len(self._mail) >= self._mail_max:
                 raise QuotaExceeded(f"{type(self).__name__} has {len(self._mail)} messages waiting (mailbox_max)")
             self._mail.append(message)
@@ -103,13 +106,15 @@ class Desk:
     def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
         self._loop = loop
         self._executor = executor
-        self._waiting: deque[tuple[Callable[[], Any], Then]] = deque()
+        self._waiting: deque[tuple[Callable[[], Any], Then]] | None = None
         """Whoever gives work bounds it: clients are not read from while too much of theirs waits."""
         self._is_busy = False
 
     def do(self, work: Callable[[], Any], then: Then) -> None:
         """Have something done in a thread, then hear of it on the loop."""
         if self._is_busy:
+            if self._waiting is None:
+                self._waiting = deque()
             self._waiting.append((work, then))
             return
         self._is_busy = True
@@ -119,8 +124,7 @@ class Desk:
         try:
             started = self._loop.run_in_executor(self._executor, work)
         except RuntimeError:  # the threads are gone: the server has ended meanwhile
-            self._is_busy = False
-            self._waiting.clear()
+            self._is_busy, self._waiting = False, None
             return
         started.add_done_callback(lambda done: self._done(done, then))
 
@@ -132,4 +136,4 @@ class Desk:
             if self._waiting:
                 self._start(*self._waiting.popleft())
             else:
-                self._is_busy = False
+                self._is_busy, self._waiting = False, None

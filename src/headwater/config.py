@@ -242,6 +242,26 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tls_client_ca: str = ""
     """A PEM file; clients may, and with auth="certificate" must, show a certificate of it."""
 
+    # MQTT
+    mqtt: bool = True
+    """Whether MQTT clients are served, 3.1.1 and 5."""
+    mqtt_host: str = ""
+    """Empty: that of `host`; with `tls_certificate`, loopback for the port without TLS."""
+    mqtt_port: int = 1883
+    """0: one that is free."""
+    mqtt_tls_port: int = 8883
+    """With `tls_certificate`: the port that speaks TLS; 0: one that is free."""
+    mqtt_aliases_max: int = 16
+    """Topics that an MQTT 5 client may name by a number; a larger number ends its connection (0x94)."""
+    mqtt_client_id_chars_max: int = 256
+    """A longer client id is refused (0x85)."""
+    mqtt_receive_max: int = 1024
+    """Messages of QoS 1 and 2 that an MQTT client may have under way; one more ends its connection (0x93)."""
+    mqtt_in_flight_max: int = 65_535
+    """Messages of QoS 1 and 2 that are on their way to an MQTT client, which may ask for fewer; others wait."""
+    mqtt_keep_alive_s_max: int = 60
+    """The longest that a client of MQTT 5 may be silent, which is told so if it asks for more."""
+
     # HTTP: the API, metrics and the dashboard
     http: bool = True
     """Whether a process beside the server serves HTTP; it needs the extra `headwater[server]`."""
@@ -371,8 +391,16 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise Malformed(f"setting scram_iterations is {self.scram_iterations}; use 4096 to 1000000")
         if not 0 <= self.port < 65_536:
             raise Malformed(f"setting port is {self.port}; use 1 to 65535, or 0 for one that is free")
-        if not 0 <= self.http_port < 65_536:
-            raise Malformed(f"setting http_port is {self.http_port}; use 1 to 65535, or 0 for one that is free")
+        if not 0 <= self.mqtt_aliases_max < 65_536:
+            raise Malformed(f"setting mqtt_aliases_max is {self.mqtt_aliases_max}; use 0 to 65535")
+        if not 1 <= self.mqtt_receive_max <= 1024:
+            raise Malformed(f"setting mqtt_receive_max is {self.mqtt_receive_max}; use 1 to 1024")
+        for name in ("mqtt_in_flight_max", "mqtt_keep_alive_s_max"):
+            if not 1 <= getattr(self, name) < 65_536:
+                raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535")
+        for name in ("mqtt_port", "mqtt_tls_port", "http_port"):
+            if not 0 <= getattr(self, name) < 65_536:
+                raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535, or 0 for one that is free")
 
 
 class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -98,6 +98,20 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         return self._origin("reply").reply(self, payload)
 
 
+class Kept(Message, frozen=True, gc=False, eq=False):
+    """A message that was kept, with what only its batch would say of it."""
+
+    flags: int = 0
+    """How it was published."""
+    retain: bool = False
+    """Whether it was published with the retain flag."""
+    expires_us: int = 0
+    """When its ttl ends; 0 for never."""
+
+    def __repr__(self) -> str:
+        return Message.__repr__(self).replace("Kept", "Message", 1)
+
+
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message to publish, for `publish_many` where a (topic, payload) pair says too little."""
 

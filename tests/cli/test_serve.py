@@ -70,7 +70,7 @@ def serving(data: Path, *arguments: object, **environment: str) -> Iterator[Serv
         stderr=subprocess.PIPE,
         text=True,
         cwd=data.parent,
-        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), **environment},
+        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), "HEADWATER_MQTT": "no", **environment},
     )
     with process:
         try:
@@ -202,6 +202,39 @@ def test_sighup_takes_new_certificates_and_keeps_the_old_ones_if_they_are_bad(da
         assert served.end()[0] == 0
 
 
+def mqtt_answers(connection: socket.socket) -> bool:
+    """Whether an MQTT client is greeted."""
+    with connection:
+        connection.sendall(b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x00\x00\x03ann")
+        return connection.recv(4) == b"\x20\x02\x00\x00"
+
+
+def test_mqtt_clients_are_served_with_and_without_tls(data: Path, tmp_path: Path):
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("server", "server", others=LOCAL)
+    words = ("--mqtt", "--mqtt-port", 0, "--set", "mqtt_tls_port=0", "--tls-certificate", certificate, "--tls-key", key)
+    with serving(data, *words) as served:
+        assert served.process.stdout is not None
+        lines = [served.process.stdout.readline() for _ in range(2)]
+        found = [re.fullmatch(r"MQTT clients connect at (mqtts?)://127\.0\.0\.1:(\d+)\n", line) for line in lines]
+        ports = {one[1]: int(one[2]) for one in found if one}
+        assert mqtt_answers(socket.create_connection(("127.0.0.1", ports["mqtt"]), TIMEOUT_S))
+        plain = socket.create_connection(("127.0.0.1", ports["mqtts"]), TIMEOUT_S)
+        context = ssl.create_default_context(cafile=authority.path)
+        assert mqtt_answers(context.wrap_socket(plain, server_hostname="localhost"))
+        served.signal(signal.SIGTERM)
+        assert served.end()[0] == 0
+
+
+def test_an_mqtt_port_that_is_taken_is_said_and_the_rest_is_served(data: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with serving(data, "--mqtt", "--mqtt-port", port) as served:
+            assert "--mqtt-port" in served.wait_for("mqtt-failed")
+            with headwater.connect(f"headwater://127.0.0.1:{served.port}") as bus:
+                bus.publish("home/x", b"1")
+
+
 def test_the_unix_socket_is_there_while_it_serves(data: Path, tmp_path: Path):
     with serving(data, "--unix", tmp_path / "socket") as served:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -220,7 +253,7 @@ def refusal(data: Path, *arguments: object, **environment: str) -> str:
         capture_output=True,
         text=True,
         cwd=data.parent,
-        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), **environment},
+        env={**ENVIRONMENT, "HEADWATER_DATA": str(data), "HEADWATER_MQTT": "no", **environment},
         timeout=TIMEOUT_S,
         check=False,
     )

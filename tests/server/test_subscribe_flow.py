@@ -369,10 +369,10 @@ def test_a_connection_that_goes_while_its_subscription_is_made_leaves_nobody_att
         dispatcher = running.bus.inside.dispatcher
         real, inside, go_on = dispatcher.attach, threading.Event(), threading.Event()
 
-        def attach(*arguments):
+        def attach(*arguments, **options):
             inside.set()
             go_on.wait(10)
-            return real(*arguments)
+            return real(*arguments, **options)
 
         monkeypatch.setattr(dispatcher, "attach", attach)
         peer = running.peer("ann")

@@ -37,6 +37,8 @@ PREFETCH_MESSAGES = 1000
 PREFETCH_BYTES = 1024 * 1024
 HEAD_BYTES_MAX = 64 * 1024
 """Of a request: its line and its headers."""
+WEBSOCKET_MESSAGES_MAX = 4
+"""Messages of a WebSocket that wait to be taken; beyond it nothing more is read from it."""
 END_S = 2
 BACKLOG = 128
 
@@ -88,6 +90,8 @@ async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> in
             ssl_keyfile=outside.tls_key or None,
             timeout_graceful_shutdown=END_S,
             ws_max_size=outside.body_bytes_max,
+            ws_max_queue=WEBSOCKET_MESSAGES_MAX,
+            ws_per_message_deflate=False,
         )
     )
     loop = asyncio.get_running_loop()

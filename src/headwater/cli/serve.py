@@ -27,6 +27,13 @@ def serve(
     unix: Annotated[
         str | None, typer.Option("--unix", metavar="PATH", help="A Unix socket to listen on as well.")
     ] = None,
+    mqtt_host: Annotated[
+        str | None, typer.Option("--mqtt-host", help="Where MQTT clients connect; default: as --host.")
+    ] = None,
+    mqtt_port: Annotated[int | None, typer.Option("--mqtt-port", help="Their port; 0 for one that is free.")] = None,
+    mqtt: Annotated[
+        bool | None, typer.Option("--mqtt/--no-mqtt", help="Serve MQTT clients, 3.1.1 and 5.", show_default=False)
+    ] = None,
     http_host: Annotated[
         str | None, typer.Option("--http-host", help="Where the API and the dashboard listen; default: as --host.")
     ] = None,
@@ -75,6 +82,9 @@ def serve(
         "host": host,
         "port": port,
         "unix_path": unix,
+        "mqtt_host": mqtt_host,
+        "mqtt_port": mqtt_port,
+        "mqtt": mqtt,
         "http_host": http_host,
         "http_port": http_port,
         "http": http,
@@ -117,9 +127,9 @@ def _announce(url: str, as_json: bool) -> None:
     """A line on stdout for each door."""
     if as_json:
         time = to_datetime(SystemClock().now_us()).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        event = "http" if url.startswith("http") else "ready"
+        event = next((event for event in ("http", "mqtt") if url.startswith(event)), "ready")
         emit({"time": time, "level": "info", "event": event, "url": url, "pid": os.getpid()})
     else:
-        what = "the dashboard and the API are" if url.startswith("http") else "headwater is ready"
-        print(f"{what} at {url}")
+        what = {"http": "the dashboard and the API are", "mqtt": "MQTT clients connect"}
+        print(f"{what.get(url[:4], 'headwater is ready')} at {url}")
     sys.stdout.flush()

@@ -22,7 +22,7 @@ from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.live import Live
 from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
-from headwater.delivery.start import Start, floor_for
+from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
@@ -30,6 +30,7 @@ from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
 from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
+from headwater.store.commit import Call
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, filter_covers_root
 from headwater.topics.root import Root, retained_message
@@ -179,16 +180,25 @@ class Dispatcher:
         value = self._state.get(self._key(id))
         return None if value is None else self._decode(value)
 
-    def attach(self, options: Options, given: dict[str, object], start: Start, consumer: object) -> Subscriber:
+    def attach(
+        self,
+        options: Options,
+        given: dict[str, object],
+        start: Start | Ends,
+        consumer: object,
+        *,
+        with_retained: bool = True,
+    ) -> Subscriber:
         """Have a consumer served, the subscription made if there is none of this id; in the committing role.
 
-        `given` are the options that the caller stated; the others are as stored, or the defaults.
+        `given` are the options that the caller stated; the others are as stored, or the defaults. A new subscription
+        that starts with the latest gets the retained messages first, unless it is not to.
         """
         with self._lock:
             row = self.row(options.id)
             if row is None:
                 options.check(self._config)
-                row = self._create(options, start)
+                row = self._create(options, start, with_retained)
             else:
                 row = self._reopen(row, options.filter, given)
             subscriber = self._served.get(options.id)
@@ -209,7 +219,7 @@ class Dispatcher:
             options.check(self._config)
             row = self.row(options.id)
             if row is None:
-                self._create(options, start)
+                self._create(options, start, with_retained=True)
                 return True
             there = row.options
             if there.filter != options.filter or msgspec.structs.replace(there, **given) != there:
@@ -217,7 +227,21 @@ class Dispatcher:
                 raise Conflict(f"there is another subscription of this id: {stated}; choose another id, or delete it")
             return False
 
-    def _create(self, options: Options, start: Start) -> SubscriptionRow:
+    def ends(self, filter: str) -> Ends:
+        """Where the roots that a filter covers end, once what has its place before this is on disk; never waits."""
+        found = Ends()
+
+        def look() -> None:
+            found.by_root = {root.name: root.stream.durable for root in self._covered(filter)}
+
+        commit = self._roots.commit
+        if commit.is_full:
+            look()
+        else:
+            commit.submit(Call(look))
+        return found
+
+    def _create(self, options: Options, start: Start | Ends, with_retained: bool) -> SubscriptionRow:
         if self._count >= self._config.subscriptions_max:
             raise QuotaExceeded(
                 f"there are {self._count} durable subscriptions, and subscriptions_max is "
@@ -229,8 +253,9 @@ class Dispatcher:
         changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
-        if start == "latest":
-            changed.update(self._retained_copies(number, options.filter))
+        if (start == "latest" or isinstance(start, Ends)) and with_retained:
+            below = {root.stream.number: floor for root, floor in floors.items()}
+            changed.update(_copy_rows(number, self._retained_copies(options.filter, below)))
         self._commit.write(changed)
         self._last_number = number
         self._count += 1
@@ -240,14 +265,27 @@ class Dispatcher:
     def _covered(self, filter: str) -> list[Root]:
         return [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
 
-    def _retained_copies(self, number: int, filter: str) -> Rows:
-        changed: Rows = {}
+    def send_retained(self, id: str) -> None:
+        """Hand a subscription the retained messages once more, before what comes next; in the committing role."""
+
+        def work(subscriber: Subscriber) -> None:
+            copies = self._retained_copies(subscriber.options.filter)
+            if copies:
+                subscriber.add_copies(_copy_rows(subscriber.number, copies), copies)
+
+        self.use(id, work)
+
+    def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, CopyRow]]:
+        """By stream and offset; those above the offset of their stream come by themselves."""
+        found: dict[int, dict[int, CopyRow]] = {}
         wanted, now_us = compile_filter(filter), self._clock.now_us()
         for root in self._covered(filter):
             for topic, row in root.retained.matching(wanted, now_us):
-                copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us)
-                changed[rows.key_message(rows.COPY, number, root.stream.number, row.offset)] = rows.pack(copy)
-        return changed
+                if upto is not None and row.offset > upto[root.stream.number]:
+                    continue
+                copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us, row.flags)
+                found.setdefault(root.stream.number, {})[row.offset] = copy
+        return found
 
     def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
         name = row.options.id
@@ -475,3 +513,12 @@ class Dispatcher:
                 if subscriber.consumers and self._commit.failed is None:
                     self._note_use(subscriber)
                 self._forget(name)
+
+
+def _copy_rows(number: int, copies: dict[int, dict[int, CopyRow]]) -> Rows:
+    """Rows of copies that wait for one subscription."""
+    return {
+        rows.key_message(rows.COPY, number, stream, offset): rows.pack(copy)
+        for stream, found in copies.items()
+        for offset, copy in found.items()
+    }

@@ -13,7 +13,7 @@ import msgspec
 
 from headwater.delivery.subscription import Changes, Failure, LaneId, Options
 from headwater.errors import Failed, ReadOnly
-from headwater.message import DeadLetter, Headers, Message
+from headwater.message import DeadLetter, Headers, Kept, Message
 from headwater.store import state as rows
 from headwater.store.commit import GroupCommit, Item
 from headwater.store.state import Rows, State
@@ -44,9 +44,21 @@ class CopyRow(msgspec.Struct, frozen=True, array_like=True):
     retained: bool
     expires_us: int = 0
     """When its ttl ends; 0 for never."""
+    flags: int = 0
+    """How it was published, as its batch said."""
 
     def message(self, offset: int) -> Message:
-        return Message(self.topic, offset, self.payload, self.time_us, self.key, self.headers, self.retained)
+        return Kept(
+            self.topic,
+            offset,
+            self.payload,
+            self.time_us,
+            self.key,
+            self.headers,
+            self.retained,
+            flags=self.flags,
+            expires_us=self.expires_us,
+        )
 
 
 class DeadRow(msgspec.Struct, frozen=True, array_like=True):

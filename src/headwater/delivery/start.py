@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
+
 from headwater.clock import from_datetime
 from headwater.errors import Malformed
 from headwater.topics.name import root_of_filter
 from headwater.topics.root import Root
 
 Start = str | int | datetime
+
+
+class Ends(msgspec.Struct):
+    """Where each root ended when somebody asked to start with the latest: what came later is read, however long the
+    making of a subscription takes."""
+
+    by_root: dict[str, int] = {}
+    """Roots that are not there have begun since."""
 
 
 def check_start(filter: str, start: Start) -> None:
@@ -28,8 +38,10 @@ def check_start(filter: str, start: Start) -> None:
             )
 
 
-def floor_for(root: Root, filter: str, start: Start) -> int:
+def floor_for(root: Root, filter: str, start: Start | Ends) -> int:
     """The offset before the first one to be read."""
+    if isinstance(start, Ends):
+        return min(start.by_root.get(root.name, 0), root.stream.durable)
     check_start(filter, start)
     stream = root.stream
     if start == "earliest":

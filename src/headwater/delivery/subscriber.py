@@ -182,7 +182,9 @@ class Subscriber:
             with self._signal:
                 self._signal.notify_all()
         if self._wakers:
-            for wake in tuple(self._wakers.values()):
+            wakers = tuple(self._wakers.values())
+            first = self.version % len(wakers)  # each of several is first in its turn, or the first would take all
+            for wake in wakers[first:] + wakers[:first]:
                 wake()
 
     def wait(self, seen: int, timeout_us: int | None) -> bool:
@@ -374,17 +376,25 @@ class Subscriber:
         self._commit.kick()
         return future
 
-    def ack_leases(self, done: Sequence[tuple[Lease, list[int]]], future: Future[object]) -> None:
-        """Done with these messages of hand-outs: the future completes when that is on disk."""
-        if self._note_leases(done, future) is None:
+    def ack_leases(
+        self, done: Sequence[tuple[Lease, list[int]]], future: Future[object], beside: Rows | None = None
+    ) -> None:
+        """Done with these messages of hand-outs: the future completes when that is on disk, and the rows beside it
+        with it, all or none."""
+        if self._note_leases(done, future, beside) is None:
             self._commit.enqueue({}, future)
         self._commit.kick()
 
     def _note_acks(self, messages: Sequence[Message], future: Future[object] | None) -> RowsItem | None:
         return self._note_leases(self._by_lease(messages), future)
 
-    def _note_leases(self, groups: Sequence[tuple[Lease, list[int]]], future: Future[object] | None) -> RowsItem | None:
-        changed: Rows = {}
+    def _note_leases(
+        self,
+        groups: Sequence[tuple[Lease, list[int]]],
+        future: Future[object] | None,
+        beside: Rows | None = None,
+    ) -> RowsItem | None:
+        changed: Rows = dict(beside) if beside else {}
         with self._lock:
             self._check_open()
             if len(groups) > 1:

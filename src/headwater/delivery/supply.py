@@ -16,7 +16,7 @@ from headwater.config import Config
 from headwater.delivery.cursor import Cursor, estimate, places_in
 from headwater.delivery.rows import CopyRow, SubscriptionRow
 from headwater.delivery.subscription import LaneId, Moment, Subscription
-from headwater.message import Message
+from headwater.message import Kept, Message
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
@@ -159,7 +159,7 @@ class Supply:
                     continue
                 there = set(places_in(batch, self.wanted, offset, root.purges, now.wall_us))
                 places = [o - batch.first_offset for o in offsets if o - batch.first_offset in there]
-                found.update((m.offset, m) for m in batch.body.messages(batch.first_offset, places))
+                found.update((m.offset, m) for m in _kept(batch, places))
         return found, holes
 
     def _fetch_copies(self, stream: int, offsets: list[int], now: Moment) -> dict[int, Message]:
@@ -213,3 +213,22 @@ class Supply:
                 del self._lag[stream]
             else:
                 self._lag[stream] = (upto, count - handed)
+
+
+def _kept(batch: Batch, places: list[int]) -> list[Message]:
+    """Messages one by one, each with what its batch says of it."""
+    expiries, retain, flags = batch.body.expiries, batch.body.retain, batch.header.flags
+    return [
+        Kept(
+            one.topic,
+            one.offset,
+            one.payload,
+            one.time_us,
+            one.key,
+            one.headers,
+            flags=flags,
+            retain=retain is not None and bool(retain[place]),
+            expires_us=expiries[place] if expiries is not None else 0,
+        )
+        for place, one in zip(places, batch.body.messages(batch.first_offset, places), strict=True)
+    ]

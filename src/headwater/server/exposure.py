@@ -24,6 +24,8 @@ def check_exposure(serving: Serving) -> None:
     _check_host(serving.host)
     if serving.http and serving.http_host:
         _check_host(serving.http_host)
+    if serving.mqtt and serving.mqtt_host:
+        _check_host(serving.mqtt_host)
 
 
 def _check_host(host: str) -> None:

@@ -125,6 +125,8 @@ class Line(asyncio.BufferedProtocol):
         return self.listener.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self.is_closed:
+            return
         self.heard_s = self.listener.loop.time()
         try:
             self.take(self.listener.buffer[:nbytes])
@@ -252,6 +254,22 @@ class Line(asyncio.BufferedProtocol):
             self.is_closed = True
             self.closed_s = self.listener.loop.time()
             self._transport.close()
+
+    def finish(self) -> None:
+        """Say no more, and end once the client does, or has had its time: what it still sends is passed over, as a
+        reset for it would overtake what was said last."""
+        if self.is_closed or self._transport is None:
+            return
+        if not self._transport.can_write_eof():
+            self.close()
+            return
+        self.is_closed = True
+        self.closed_s = self.listener.loop.time()
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        party, self.session = self.session, None
+        if party is not None:
+            party.on_lost(self)
 
     def abort(self) -> None:
         """End at once."""

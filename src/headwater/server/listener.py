@@ -100,14 +100,25 @@ class Listener:
         elif self._by_address[connection.address] > serving.connections_per_address_max:
             connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
 
+    def on_address(self, connection: Line, address: str) -> None:
+        """A connection that another process passes on comes from this address."""
+        self._uncount(connection)
+        connection.address = address
+        self._by_address[address] += 1
+        if self._by_address[address] > self.serving.connections_per_address_max:
+            connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
+
+    def _uncount(self, connection: Line) -> None:
+        self._by_address[connection.address] -= 1
+        if self._by_address[connection.address] <= 0:
+            del self._by_address[connection.address]
+
     def on_lost(self, connection: Line) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
         self._counts.handshakes_failed += connection in self._greeting
         self._greeting.discard(connection)
-        self._by_address[connection.address] -= 1
-        if self._by_address[connection.address] <= 0:
-            del self._by_address[connection.address]
+        self._uncount(connection)
         if connection.session is not None:
             connection.session.on_lost(connection)
         if not self._connections:

@@ -20,11 +20,12 @@ from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.line import Line
 from headwater.server.log import Log
-from headwater.server.session import Session
+from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices
 from headwater.server.speech import Speech
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
+from headwater.store.batch import QUIET
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, Kind, pack
@@ -83,7 +84,7 @@ class NativeSession(Speech, Session):
         publish = batches.read_publish(frame)
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         try:
-            item, names = entry.check(connection, frame.id, publish, bool(frame.flags & batches.QUIET))
+            item, names = entry.check(connection, frame.id, publish, QUIET if frame.flags & batches.QUIET else 0)
             broker.check_publish(self.row.user, self.row.id, publish.root, names)
         except HeadwaterError:
             if producer is not None:
@@ -267,7 +268,9 @@ class NativeSession(Speech, Session):
             one = SubscriptionOf(request.number, request.kind, name, request.filter, *credit)
             self._keep(one, lambda _, error: self.reply(connection, id, answer, error))
 
-        self._attach_durable(request.number, request.kind, name, request.filter, credit, made, (options, given, start))
+        self._attach_durable(
+            request.number, request.kind, name, request.filter, credit, made, Fresh(options, given, start)
+        )
 
     def _subscribe_live(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
         bus = self.sessions.broker.bus

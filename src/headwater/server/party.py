@@ -83,6 +83,14 @@ class Party(Protocol):
     def sessions(self) -> Room:
         """Who keeps it."""
 
+    @property
+    def room(self) -> int:
+        """How many more messages of durable subscriptions it takes, whatever the credit of each."""
+
+    @property
+    def share_max(self) -> int:
+        """How many messages it takes at once of a subscription that others take from, too."""
+
     def tell(self, message: object) -> None:
         """Frames have come."""
 

@@ -76,6 +76,8 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
     spare_the_collector()
     _warn_of_plain_text(serving)
     announce(server.url)
+    if serving.mqtt:
+        await _listen_mqtt(server, announce)
     notify("READY=1")
     sidecar = Sidecar(server, loaded, announce)
     await sidecar.start()
@@ -90,6 +92,17 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
     await server.stop()
     log.info("stopped")
     return 0
+
+
+async def _listen_mqtt(server: Server, announce: Callable[[str], None]) -> None:
+    """Serve MQTT; whoever came for the rest is served though the port is taken."""
+    try:
+        await server.listen_mqtt()
+    except OSError as error:
+        advice = "end who has the port, use --mqtt-port (0: a free one), or --no-mqtt"
+        log.warning("mqtt-failed", reason=error.strerror or str(error), advice=advice)
+    for url in server.mqtt_urls:
+        announce(url)
 
 
 class Signals:
@@ -128,14 +141,20 @@ def _unable_to_listen(error: OSError, serving: Serving, is_socket: bool) -> Head
     if is_socket:
         why = error.strerror or str(error)
         return Failed(f'cannot listen on the socket "{serving.unix_path}": {why}; use a short path in a folder of ours')
-    where = f"port {serving.port} of {serving.host}"
+    return _unable(error, serving.host, serving.port, "--port")
+
+
+def _unable(error: OSError, host: str, port: int, option: str) -> HeadwaterError:
+    where = f"port {port} of {host}"
     match error.errno:
         case errno.EADDRINUSE:
-            return Conflict(f"{where} is in use, perhaps by another headwater; end that, or use --port (0: a free one)")
+            return Conflict(
+                f"{where} is in use, perhaps by another headwater; end that, or use {option} (0: a free one)"
+            )
         case errno.EACCES | errno.EPERM:
             return Failed(f"{where} is not open to this user; use a port from 1024 up")
         case errno.EADDRNOTAVAIL:
-            return Failed(f"{serving.host} is no address of this machine; use one that it has with --host")
+            return Failed(f"{host} is no address of this machine; use one that it has with --host")
         case _:
             return Failed(f"cannot listen on {where}: {error.strerror or error}")
 

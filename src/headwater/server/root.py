@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.clock import Clock
 from headwater.outgoing import Desk
 from headwater.server.bell import Bell, Wakes
 from headwater.server.line import SHARES
-from headwater.store.batch import Batch
+from headwater.store.batch import QUIET, Batch
 from headwater.store.commit import Call
 from headwater.topics.root import Root
 from headwater.topics.roots import Publish, Roots
@@ -57,12 +57,17 @@ AGAIN_S = 0.002
 class Served(Publish):
     """A publish of a client, and how to answer it."""
 
-    __slots__ = ("connection", "entry", "id", "is_quiet")
+    __slots__ = ("connection", "entry", "id")
 
     entry: Entry
     connection: Line
-    id: int
-    is_quiet: bool
+    id: Any
+    """What its connection answers it by."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody waits for it."""
+        return bool(self.flags & QUIET)
 
     @property
     def share(self) -> int:
@@ -101,7 +106,7 @@ class Entry:
         self._on_empty: list[Callable[[], None]] = []
         self._in_flight = 0
 
-    def check(self, connection: Line, id: int, publish: PublishFrame, is_quiet: bool) -> tuple[Served, tuple[str, ...]]:
+    def check(self, connection: Line, id: Any, publish: PublishFrame, flags: int) -> tuple[Served, tuple[str, ...]]:
         """A publish ready to be committed, and its topics; raises what is wrong with it."""
         item, body = self._desk.body(
             publish.root,
@@ -113,7 +118,8 @@ class Entry:
             Served,
             may_join=True,
         )
-        item.entry, item.connection, item.id, item.is_quiet = self, connection, id, is_quiet
+        item.entry, item.connection, item.id = self, connection, id
+        item.flags = flags
         return item, body.names
 
     def commit(self, item: Served) -> None:

@@ -7,18 +7,22 @@ what blocks run in threads beside it.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 
 from headwater.bus import Bus
 from headwater.config import Serving
 from headwater.errors import Closed, Malformed
+from headwater.mqtt.connection import MqttConnection
+from headwater.mqtt.greeting import Greeter
+from headwater.mqtt.tunnel import TunnelledConnection
 from headwater.server.answers import Answers
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.channels import Channels
 from headwater.server.connection import Connection
-from headwater.server.exposure import check_exposure
+from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.figures import Collector
 from headwater.server.health import Health
 from headwater.server.listener import Listener
@@ -53,6 +57,11 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._tls: Tls | None = open_tls(self.serving)
         self._port = 0
+        self.mqtt_port = 0
+        """Where it listens for MQTT; 0 if it does not."""
+        self.mqtt_tls_port = 0
+        self.mqtt_urls: list[str] = []
+        self._greeter: Greeter | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
@@ -106,6 +115,41 @@ class Server:
             self._remove_socket()
             server = await loop.create_unix_server(self._greet, serving.unix_path, backlog=BACKLOG)
             self._servers.append(server)
+
+    async def listen_mqtt(self) -> None:
+        """Serve MQTT clients, too; where there is a certificate, on a port that speaks TLS as well."""
+        serving, tls = self.serving, self._tls
+        plain_host = serving.mqtt_host or serving.host
+        if tls is not None and not serving.mqtt_host and not is_loopback(serving.host):
+            plain_host = "127.0.0.1"  # passwords do not travel in the open, unless somebody says that they may
+        self.mqtt_port = await self._listen_mqtt(plain_host, serving.mqtt_port, None)
+        if tls is not None:
+            host = serving.mqtt_host or serving.host
+            self.mqtt_tls_port = await self._listen_mqtt(host, serving.mqtt_tls_port, tls.context)
+
+    async def _listen_mqtt(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+        greeter = self._greeter = self._greeter or Greeter(self, self._executor)
+        server = await self._loop.create_server(
+            lambda: MqttConnection(self.listener, greeter),
+            host,
+            port,
+            ssl=context,
+            ssl_handshake_timeout=self.serving.handshake_s if context is not None else None,
+            backlog=BACKLOG,
+            reuse_address=True,
+        )
+        self._servers.append(server)
+        found: int = server.sockets[0].getsockname()[1]
+        scheme = "mqtt" if context is None else "mqtts"
+        self.mqtt_urls.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{found}")
+        return found
+
+    async def listen_tunnels(self, path: str) -> asyncio.Server:
+        """A door for MQTT clients that come over WebSockets, of which another process knows the way."""
+        greeter = self._greeter = self._greeter or Greeter(self, self._executor)
+        return await self._loop.create_unix_server(
+            lambda: TunnelledConnection(self.listener, greeter), path, backlog=BACKLOG
+        )
 
     def _greet(self) -> Connection:
         return Connection(self.listener)

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from headwater.delivery.live import Live
 from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
 from headwater.delivery.rows import RowsItem
+from headwater.delivery.start import Ends, Start
 from headwater.errors import Closed, Conflict, HeadwaterError, NotAllowed, NotFound
 from headwater.errors import Failed as StorageFailed
 from headwater.message import Message
@@ -44,6 +45,16 @@ RESTARTS_MAX = 3
 S = TypeVar("S", Live, Reading)
 
 
+class Fresh(NamedTuple):
+    """A durable subscription as it is asked for."""
+
+    options: Options
+    given: dict[str, Any]
+    """What was stated; the rest is as it was, or the default."""
+    start: Start | Ends
+    with_retained: bool = True
+
+
 class Session(Actor):
     """One client's session."""
 
@@ -64,6 +75,16 @@ class Session(Actor):
         self._desk: Desk | None = None
 
     # What its client's language says
+
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """How many more messages of durable subscriptions its client takes, whatever the credit of each."""
+
+    @property
+    @abstractmethod
+    def share_max(self) -> int:
+        """How many messages it takes at once of a subscription that others take from, too."""
 
     @abstractmethod
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
@@ -100,9 +121,11 @@ class Session(Actor):
 
     def on_registered(self, connection: Line) -> None:
         """The client knows that the session is its own: every durable subscription of it goes on."""
-        if connection is not self.connection:
-            return
-        for one in self.row.subscriptions:
+        if connection is self.connection:
+            self._attach_all(self.row.subscriptions)
+
+    def _attach_all(self, subscriptions: Sequence[SubscriptionOf]) -> None:
+        for one in subscriptions:
             if one.number not in self.subscribers:
                 numbers = self._numbers
                 numbers.add(one.number)
@@ -124,7 +147,8 @@ class Session(Actor):
     ) -> None:
         numbers.discard(one.number)
         if subscriber is None and error is not None:
-            self.notice(one.number, "ended", error)
+            if numbers is self._numbers:  # else it was for a connection that is gone
+                self.notice(one.number, "ended", error)
             if isinstance(error, NotAllowed):
                 self._drop(one)
             elif isinstance(error, NotFound):
@@ -154,7 +178,7 @@ class Session(Actor):
             if after is not None:
                 after()
 
-        self._later(work, lambda _, error: self._note(error))
+        self.later(work, lambda _, error: self._note(error))
 
     def on_writable(self) -> None:
         """The connection takes more."""
@@ -175,7 +199,7 @@ class Session(Actor):
             connection.session = None
             connection.say_goodbye(Closed("the session has ended; register anew"))
         self._detach_all()
-        self._later(self.erase, lambda _, error: self._note(error))
+        self.later(self.erase, lambda _, error: self._note(error))
 
     def erase(self) -> None:
         """Delete what of it is stored, also what a crash kept from being noted in the session, and then the session
@@ -192,7 +216,7 @@ class Session(Actor):
         self._drop_row(one.id)
         if one.kind == "session":
             durables = self.sessions.broker.bus.durables
-            self._later(lambda: durables.expire(one.id), lambda _, error: self._note(error))
+            self.later(lambda: durables.expire(one.id), lambda _, error: self._note(error))
 
     def _note(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, NotFound | Closed):
@@ -205,7 +229,7 @@ class Session(Actor):
         else:
             self.sessions.broker.bus.inside.rows.kick()
 
-    def _later(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
+    def later(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
         """Blocking work: in a thread, after what this session gave before."""
         if self._desk is None:
             self._desk = Desk(self.sessions.loop, self.sessions.executor)
@@ -221,7 +245,7 @@ class Session(Actor):
             connection.on_answered()
             then(value, error)
 
-        self._later(work, done)
+        self.later(work, done)
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
         """Store that the session takes from a durable subscription."""
@@ -237,12 +261,12 @@ class Session(Actor):
         filter: str,
         credit: tuple[int, int],
         made: Callable[[DurableSubscriber | None, BaseException | None], None],
-        fresh: tuple[Options, dict[str, Any], Any] | None = None,
+        fresh: Fresh | None = None,
     ) -> None:
         """Have a durable subscription served to this session's connection."""
         inside = self.sessions.broker.bus.inside
         ticket = Remote()
-        options, given, start = fresh or (Options(id=name, filter=filter), {}, "latest")
+        one = fresh or Fresh(Options(id=name, filter=filter), {}, "latest")
         connection = self.connection
         names = self._names
         names.add(name)
@@ -250,7 +274,7 @@ class Session(Actor):
         def join() -> Any:
             if fresh is None and inside.dispatcher.row(name) is None:
                 raise NotFound(f'subscription "{name}" was deleted; subscribe again to begin anew')
-            return inside.dispatcher.attach(options, given, start, ticket)
+            return inside.dispatcher.attach(one.options, one.given, one.start, ticket, with_retained=one.with_retained)
 
         def attach() -> Any:
             return inside.roots.commit.run(join)
@@ -261,7 +285,7 @@ class Session(Actor):
                 error = self._objection(connection, filter)
                 if error is not None:
                     detach = inside.dispatcher.detach
-                    self._later(
+                    self.later(
                         lambda: inside.roots.commit.run(lambda: detach(durable, ticket)),
                         lambda _, error: self._note(error),
                     )
@@ -274,7 +298,7 @@ class Session(Actor):
             subscriber.ring()
 
         if fresh is None:
-            self._later(attach, attached)
+            self.later(attach, attached)
         else:
             self._for_client(attach, attached)
 
@@ -305,7 +329,7 @@ class Session(Actor):
             if error is None:
                 error = self._objection(connection, filter)
                 if error is not None:
-                    self._later(source.close, lambda _, error: self._note(error))
+                    self.later(source.close, lambda _, error: self._note(error))
             then(error)
             if error is None:
                 subscriber = self.subscribers[number] = serve(source)

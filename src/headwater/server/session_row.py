@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.mqtt.packets import Will
+from headwater.mqtt.wish import Wish
 from headwater.store import state as rows
 from headwater.store.state import State
 
@@ -17,6 +19,8 @@ class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
     filter: str
     credit_messages: int
     credit_bytes: int
+    wish: Wish | None = None
+    """Of an MQTT client."""
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +30,13 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     expire_after_s: float
     subscriptions: tuple[SubscriptionOf, ...] = ()
+    """Those that go on when the session is resumed."""
+    client: str | None = None
+    """The id that an MQTT client chose; None for a native session."""
+    will: Will | None = None
+    """What an MQTT client that is gone has left to be published,"""
+    will_at_us: int = 0
+    """and when."""
 
 
 def stored_sessions(state: State) -> list[SessionRow]:

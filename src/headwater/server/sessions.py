@@ -19,6 +19,8 @@ import msgspec
 from headwater.config import Serving
 from headwater.delivery.rows import RowCommit
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.mqtt.delivery import Deliveries
+from headwater.mqtt.session import MqttSession
 from headwater.server.answers import Answers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
@@ -56,19 +58,27 @@ class Sessions:
         self.wakes = wakes
         self.answers = answers
         self.slices = Slices()
+        self.deliveries = Deliveries(broker.clock)
         self.serving = serving
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
         self.counts = inside.roots.counts
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
+        self._by_client: dict[tuple[str, str], Session] = {}
+        """Those of MQTT clients, by user and client id."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_closing = False
         for row in stored_sessions(self._state):
             self._start_timer(self._add(row))
 
     def _add(self, row: SessionRow) -> Session:
-        session = self._sessions[row.id] = NativeSession(self, row)
+        session: Session
+        if row.client is None:
+            session = NativeSession(self, row)
+        else:
+            session = self._by_client[row.user, row.client] = MqttSession(self, row)
+        self._sessions[row.id] = session
         self._by_user[row.user] += 1
         return session
 
@@ -109,16 +119,29 @@ class Sessions:
             then(None, error)
 
     def _create(self, connection: Line, request: Register, then: Then) -> None:
-        if len(self._sessions) >= self.serving.sessions_max:
-            raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
-        if self._by_user[connection.user] >= self.serving.sessions_per_client_max:
-            raise QuotaExceeded(
-                f'client "{connection.user}" has {self._by_user[connection.user]} sessions, as many as '
-                "sessions_per_client_max allows; resume one, or end some with a GOODBYE"
-            )
         row = SessionRow(
             id=secrets.token_urlsafe(16), user=connection.user, expire_after_s=self._expire_after_s(request)
         )
+
+        def opened(session: Session | None, error: BaseException | None) -> None:
+            if session is None:
+                then(None, error)
+                return
+            bus = self.broker.bus.id
+            then(Registered(session=row.id, resumed=False, expire_after_s=row.expire_after_s, bus=bus), None)
+
+        self.open(row, connection, opened)
+
+    def open(self, row: SessionRow, connection: Line, then: Then) -> None:
+        """A new session for a connection; `then` gets it once it is on disk."""
+        user = connection.user
+        if len(self._sessions) >= self.serving.sessions_max:
+            raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
+        if self._by_user[user] >= self.serving.sessions_per_client_max:
+            raise QuotaExceeded(
+                f'client "{user}" has {self._by_user[user]} sessions, as many as sessions_per_client_max allows; '
+                "resume one, or end some with a GOODBYE"
+            )
         session = self._add(row)
         session.attach(connection)
 
@@ -128,14 +151,18 @@ class Sessions:
                 connection.session = None
                 then(None, error)
             else:
-                then(
-                    Registered(
-                        session=row.id, resumed=False, expire_after_s=row.expire_after_s, bus=self.broker.bus.id
-                    ),
-                    None,
-                )
+                then(session, None)
 
         self.keep(row, stored)
+
+    def of_client(self, user: str, client: str) -> Session | None:
+        """The session of an MQTT client."""
+        return self._by_client.get((user, client))
+
+    def take_up(self, session: Session, connection: Line) -> None:
+        """Have a session that is there served over this connection."""
+        self._stop_timer(session)
+        session.attach(connection)
 
     def _resume(self, connection: Line, request: Register, then: Then) -> None:
         session = self._sessions.get(request.session or "")
@@ -146,8 +173,7 @@ class Sessions:
         if request.expire_after_s is not None:
             session.row = msgspec.structs.replace(session.row, expire_after_s=self._expire_after_s(request))
             self.keep(session.row)
-        self._stop_timer(session)
-        session.attach(connection)
+        self.take_up(session, connection)
         there = tuple(
             Subscribed(number=one.number, id=one.id, filter=one.filter, kind=one.kind, existed=True)
             for one in session.row.subscriptions
@@ -173,16 +199,27 @@ class Sessions:
 
     def keep(self, row: SessionRow, then: Then | None = None) -> None:
         """Store a session as it is now."""
-        self._write({rows.SESSION + row.id.encode(): rows.pack(row)}, then)
+        self.write({rows.SESSION + row.id.encode(): rows.pack(row)}, then)
 
-    def _write(self, changed: rows.Rows, then: Then | None) -> None:
-        future: Future[object] | None = None
-        if then is not None:
-            called = then
-            future = Future()
-            future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(called, None, done.exception()))
-        self._rows.enqueue(changed, future)
+    def write(self, changed: rows.Rows, then: Then | None = None) -> None:
+        """Store rows; `then` hears of it once they, and all that were given before, are on disk."""
+        self._rows.enqueue(changed, None if then is None else self.future(then))
         self._rows.kick()
+
+    def future(self, then: Then) -> Future[object]:
+        """A future that threads complete, and the loop hears of."""
+        future: Future[object] = Future()
+
+        def done(found: Future[object]) -> None:
+            if not self.loop.is_closed():
+                self.loop.call_soon_threadsafe(then, None, found.exception())
+
+        future.add_done_callback(done)
+        return future
+
+    def rows_of(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """Stored rows, by their keys."""
+        return list(self._state.scan(prefix))
 
     # The end of a session
 
@@ -207,7 +244,7 @@ class Sessions:
 
     def forget(self, row: SessionRow) -> None:
         """Nothing is left of a session: now it is gone for good. A crash before this lets it end once more."""
-        self._write({rows.SESSION + row.id.encode(): None}, None)
+        self.write({rows.SESSION + row.id.encode(): None})
 
     def subscriptions_of(self, id: str) -> list[str]:
         """A session's own subscriptions, as they are stored."""
@@ -220,6 +257,9 @@ class Sessions:
             self._by_user[session.row.user] -= 1
             if not self._by_user[session.row.user]:
                 del self._by_user[session.row.user]
+            client = session.row.user, session.row.client or ""
+            if self._by_client.get(client) is session:
+                del self._by_client[client]
 
     # Rights change
 

@@ -45,7 +45,7 @@ class Sidecar:
         self._announce = announce
         self._files = DiskFiles()
         self._folder = ""
-        self._door: asyncio.Server | None = None
+        self._doors: list[asyncio.Server] = []
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
 
@@ -59,7 +59,9 @@ class Sidecar:
             return
         loop = asyncio.get_running_loop()
         self._folder = self._files.make_private_folder("headwater-")
-        self._door = await loop.create_unix_server(self._greet, self._path)
+        self._doors.append(await loop.create_unix_server(self._greet, self._path))
+        if self._serving.mqtt:
+            self._doors.append(await self._server.listen_tunnels(self._mqtt_path))
         self._task = loop.create_task(self._keep())
 
     def _greet(self) -> Connection:
@@ -68,6 +70,10 @@ class Sidecar:
     @property
     def _path(self) -> str:
         return f"{self._folder}/door"
+
+    @property
+    def _mqtt_path(self) -> str:
+        return f"{self._folder}/mqtt"
 
     async def _keep(self) -> None:
         """Start it, again and again."""
@@ -107,6 +113,7 @@ class Sidecar:
         serving = self._serving
         return Outside(
             url=f"headwater+unix://{self._path}",
+            mqtt_path=self._mqtt_path if serving.mqtt else "",
             host=serving.http_host or serving.host,
             port=serving.http_port,
             is_open=serving.auth == "none",
@@ -126,8 +133,8 @@ class Sidecar:
             self._task.cancel()
         if self._process is not None and self._process.returncode is None:
             await self._end(self._process)
-        if self._door is not None:
-            self._door.close()
+        for door in self._doors:
+            door.close()
         if self._folder:
             self._files.remove_tree(self._folder)
 

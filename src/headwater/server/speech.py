@@ -17,6 +17,8 @@ from headwater.wire.batches import Range
 from headwater.wire.frame import Kind, pack
 from headwater.wire.requests import Notice, encode
 
+ROOM_MAX = 1 << 40
+
 
 class Speech:
     """Whoever speaks the native protocol to the other side of a connection: a session, or a channel."""
@@ -29,6 +31,16 @@ class Speech:
     @abstractmethod
     def slices(self) -> Slices:
         """Where parts of batches are remembered."""
+
+    @property
+    def room(self) -> int:
+        """Credit is all that bounds what is sent."""
+        return ROOM_MAX
+
+    @property
+    def share_max(self) -> int:
+        """How many messages it takes at once of a subscription that others take from, too."""
+        return ROOM_MAX
 
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         header = batch.header

@@ -27,9 +27,11 @@ from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message
 from headwater.server.party import Party
 from headwater.store.batch import Batch
+from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range
 
+CREDIT_MAX = 1 << 62
 HAND_MAX = 1000
 """Messages that are taken from a durable subscription at once."""
 
@@ -52,6 +54,14 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     ranges: list[Range]
 
 
+class Settle(msgspec.Struct, frozen=True):
+    """The client is done with messages, and something else is noted together with that."""
+
+    ranges: list[Range]
+    beside: Rows
+    future: Future[object]
+
+
 class Taken(msgspec.Struct, frozen=True, gc=False):
     """The client's application has taken messages."""
 
@@ -66,6 +76,8 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 WAKE = Wake()
+UNBOUNDED = (-1, -1)
+"""Credit of those who are bounded by something else: what their connection takes, and their own window."""
 
 
 class Subscriber(Actor):
@@ -113,6 +125,8 @@ class Subscriber(Actor):
                 self._serve()
             case Ack():
                 self._ack(message.id, message.ranges)
+            case Settle():
+                self._settle(message.ranges, message.beside, message.future)
             case Taken():
                 self._taken(message.ranges)
             case Failed():
@@ -132,6 +146,9 @@ class Subscriber(Actor):
         return max(0, self._credit_messages), max(0, self._credit_bytes)
 
     def _grant(self, messages: int, size: int) -> None:
+        if (messages, size) == UNBOUNDED:
+            self._credit_messages = self._credit_bytes = CREDIT_MAX
+            return
         serving = self.session.sessions.serving
         self._credit_messages = min(self._credit_messages + messages, serving.credit_messages_max)
         self._credit_bytes = min(self._credit_bytes + size, serving.credit_bytes_max)
@@ -203,6 +220,9 @@ class Subscriber(Actor):
     # What only some kinds understand
 
     def _ack(self, id: int, ranges: list[Range]) -> None:
+        raise Malformed("only messages of a durable subscription are acked")
+
+    def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
         raise Malformed("only messages of a durable subscription are acked")
 
     def _taken(self, ranges: list[Range]) -> None:
@@ -367,10 +387,13 @@ class DurableSubscriber(Subscriber):
 
     def _pump(self) -> None:
         self._recall()
-        if not self._may_send and not self.durable.is_ended:
+        room = min(self._credit_messages, self._hand_max, self.session.room)
+        if self.durable.consumers > 1:
+            room = min(room, self.session.share_max)
+        if not (room > 0 and self._may_send) and not self.durable.is_ended:
             return
         try:
-            found = self.durable.hand(self.ticket, min(self._credit_messages, self._hand_max), self._room_bytes)
+            found = self.durable.hand(self.ticket, room, self._room_bytes)
         except Gap as gap:
             self.notice("gap", gap)
             self.ring()
@@ -436,11 +459,17 @@ class DurableSubscriber(Subscriber):
             yield entry[0], meant
 
     def _ack(self, id: int, ranges: list[Range]) -> None:
-        done = list(self._held(ranges))
         future: Future[object] = Future()
+        done = list(self._held(ranges))
         self.session.answer_when(id, future)
+        self._note_done(done, None, future)
+
+    def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
+        self._note_done(list(self._held(ranges)), beside, future)
+
+    def _note_done(self, done: list[tuple[Lease, list[int]]], beside: Rows | None, future: Future[object]) -> None:
         try:
-            self.durable.ack_leases(done, future)
+            self.durable.ack_leases(done, future, beside)
         except BaseException as error:
             future.set_exception(error)
             return

@@ -42,6 +42,10 @@ HEADER = struct.Struct("<4sIIIQqQQIIHHHH")
 COVERED_FROM = 8
 ZSTD = 1
 PRODUCER = 2
+QUIET = 4
+"""Nobody waited for it: MQTT's QoS 0."""
+ONCE = 8
+"""Its publisher sees to it that it is delivered once: MQTT's QoS 2."""
 NAMES_BYTES_MAX = 2 * 65_535
 HEADER_BYTES_MAX = HEADER.size + NAMES_BYTES_MAX + ALIGN
 

@@ -50,6 +50,8 @@ class Write(msgspec.Struct, eq=False, gc=False):
     count: int
     producer: bytes | None = None
     sequence: int = 0
+    flags: int = 0
+    """How it was published: `QUIET`, `ONCE`."""
     columns: Body | None = None
     """The body decoded, if somebody had to look into it before."""
     batch: Batch | None = None

@@ -35,6 +35,10 @@ REDRIVEN = b"D"
 PURGE = b"X"
 GAP = b"G"
 SESSION = b"E"
+SENT = b"o"
+"""Messages that went to an MQTT client with a number, by session and number."""
+RECEIVED = b"j"
+"""Numbers of an MQTT client's messages of QoS 2 that it has not released, by session."""
 STAGED = b"H"
 COMMITTED = b"K"
 COUNTERS = b"N"
@@ -116,6 +120,11 @@ def key_due(due_us: int, offset: int) -> bytes:
     return DELAYED + _U64.pack(due_us) + _U64.pack(offset)
 
 
+def key_number(kind: bytes, id: str, number: int) -> bytes:
+    """`kind` id NUL number, as of a session and a packet."""
+    return kind + id.encode() + b"\0" + _U32.pack(number)
+
+
 def key_words(kind: bytes, *words: str) -> bytes:
     """`kind` word NUL word …; no word contains a NUL."""
     return kind + "\0".join(words).encode()
@@ -130,6 +139,12 @@ def pair_in(key: bytes) -> tuple[int, int]:
     """The numbers in a key that `key_pair` or `key_message` made."""
     first, second = _U32_U32.unpack_from(key, 1)
     return first, second
+
+
+def number_in(key: bytes) -> int:
+    """The number at the end of a key that `key_number` made."""
+    (number,) = _U32.unpack_from(key, len(key) - 4)
+    return int(number)
 
 
 def offset_in(key: bytes) -> int:

@@ -108,6 +108,7 @@ class DiskStream:
         self._mark = (self.end, segment.base, segment.end) if segment is not None else (self.end, 0, 0)
         for write in writes:
             body, flags = stored_body(write.body, config.compression, config.compression_bytes_min)
+            flags |= write.flags
             count, crc, sequence = write.count, write.crc, write.sequence
             producer, body_bytes = write.producer, len(body)
             header = seal_header(

@@ -28,6 +28,8 @@ class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
     headers: Headers
     expires_us: int
     """When its ttl ends; 0 for never."""
+    flags: int = 0
+    """How it was published, as its batch said."""
 
 
 class Retained:
@@ -103,7 +105,13 @@ class Retained:
             if expires_us:
                 self.expires_from_us = min(self.expires_from_us or expires_us, expires_us)
             self._changed[message.topic] = RetainedRow(
-                message.offset, message.payload, message.time_us, message.key, message.headers, expires_us
+                message.offset,
+                message.payload,
+                message.time_us,
+                message.key,
+                message.headers,
+                expires_us,
+                batch.header.flags,
             )
 
     def expire(self, now_us: int) -> int:

@@ -14,9 +14,9 @@ import msgspec
 
 from headwater.config import Config
 from headwater.errors import Conflict, QuotaExceeded
-from headwater.message import Message, TopicInfo
+from headwater.message import Kept, Message, TopicInfo
 from headwater.store import state as rows
-from headwater.store.batch import Batch
+from headwater.store.batch import ONCE, Batch
 from headwater.store.log import Checkpoint, Stream
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, is_everything_of
@@ -24,6 +24,8 @@ from headwater.topics.retained import Retained, RetainedRow
 
 DELAYED = "$delayed"
 """Root in which delayed messages wait; also how the batch says so that releases one."""
+ONCE_WINDOW = 1024
+"""Sequences that are remembered of an MQTT session's publishes of QoS 2: as many as it may have open."""
 SYS = "$sys"
 """Root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
 KNOWN_TOPICS_MAX = 100_000
@@ -199,6 +201,14 @@ class Root:
             )
         return stored
 
+    def sequences(self, producer: str) -> tuple[int, ...]:
+        """The last sequences of a producer that were stored, oldest first."""
+        known = self._producers.get(producer)
+        if known is None:
+            row = self._state.get(rows.key_name(rows.PRODUCER, self.stream.number, producer))
+            known = Producer() if row is None else msgspec.msgpack.decode(row, type=Producer)
+        return tuple(known.window)
+
     def is_stored(self, producer: str, sequence: int) -> bool:
         """Whether a sequence, of a producer that stores them in order, is among those that were stored."""
         return sequence <= self._producer(producer).last
@@ -235,7 +245,9 @@ class Root:
         if batch.has_retained:
             self.retained.apply(batch)
         if header.producer is not None and not header.producer.startswith(DELAYED):
-            self._note(header.producer, header.sequence, Stored(header.first_offset, header.count, header.time_us))
+            window = ONCE_WINDOW if header.flags & ONCE else self._config.producer_window
+            stored = Stored(header.first_offset, header.count, header.time_us)
+            self._note(header.producer, header.sequence, stored, window)
         self.is_dirty = True
 
     def _count(self, topics: Sequence[str], first_offset: int) -> None:
@@ -262,14 +274,14 @@ class Root:
                     messages[topic] = messages.get(topic, 0) + times
                     last[topic] = max(last.get(topic, 0), offset)
 
-    def _note(self, name: str, sequence: int, stored: Stored) -> None:
+    def _note(self, name: str, sequence: int, stored: Stored, window: int) -> None:
         producer = self._producer(name)
         if producer.last < 0:
             self._producer_count += 1
         producer.last = max(producer.last, sequence)
         producer.used_us = stored.time_us
         producer.window[sequence] = stored
-        while len(producer.window) > self._config.producer_window:
+        while len(producer.window) > window:
             del producer.window[next(iter(producer.window))]
         self._producers_dirty.add(name)
 
@@ -390,7 +402,17 @@ class Root:
 
 def retained_message(row: RetainedRow, topic: str) -> Message:
     """A retained message as a new subscriber sees it."""
-    return Message(topic, row.offset, row.payload, row.time_us, row.key, row.headers, True)
+    return Kept(
+        topic,
+        row.offset,
+        row.payload,
+        row.time_us,
+        row.key,
+        row.headers,
+        True,
+        flags=row.flags,
+        expires_us=row.expires_us,
+    )
 
 
 def check_topics(root: str, known: int, more: int, config: Config) -> None:

@@ -20,7 +20,7 @@ from headwater.delivery.delays import due_key
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
 from headwater.message import Headers, Receipt, Receipts
 from headwater.store import state as rows
-from headwater.store.batch import Batch, Header, checksum
+from headwater.store.batch import ONCE, Batch, Header, checksum
 from headwater.store.body import Body, encode_body
 from headwater.store.commit import GroupCommit, Item
 from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
@@ -86,6 +86,7 @@ class Publish(Item):
     """One publish call: a part for each root that it touches."""
 
     __slots__ = (
+        "flags",
         "is_delayed",
         "is_one",
         "is_plain",
@@ -107,6 +108,8 @@ class Publish(Item):
         self.producer = producer
         self.sequence = sequence
         self.is_one = is_one
+        self.flags = 0
+        """How it was published, which its batch says: `QUIET`, `ONCE`."""
         self.is_delayed = False
         self.is_plain = is_one and producer is None and parts[0].retain is None
         """Whether it is one message that can go over no limit once its topic is known."""
@@ -127,10 +130,11 @@ class Publish(Item):
 class _Loose:
     """Messages of one root that came one by one and go as one batch."""
 
-    __slots__ = ("is_shown", "items", "parts")
+    __slots__ = ("flags", "is_shown", "items", "parts")
 
-    def __init__(self, is_shown: bool) -> None:
+    def __init__(self, is_shown: bool, flags: int) -> None:
         self.is_shown = is_shown
+        self.flags = flags
         self.items: list[Publish] = []
         self.parts: list[Part] = []
 
@@ -373,7 +377,7 @@ class Roots:
         root = self._roots[name]
         offset = self._next[name] if self._shown.any_of(name) else root.stream.durable + 1
         time_us, data = columns.time_span()[1], columns.data
-        header = Header(name, offset, columns.count, time_us, 0, None, 0, 0, 0, len(data), part.crc)
+        header = Header(name, offset, columns.count, time_us, 0, None, 0, item.flags, 0, len(data), part.crc)
         tell(root, Batch(header, data, columns))
         self._next[name] = offset + columns.count
         item.is_shown = True
@@ -487,7 +491,7 @@ class Roots:
             assert part.body is not None
             if root in group.loose:
                 self._gather(root, group.loose.pop(root), group)
-            write = Write(part.body, part.crc, len(part.topics), producer, item.sequence, part.columns)
+            write = Write(part.body, part.crc, len(part.topics), producer, item.sequence, item.flags, part.columns)
             place = _Place(write, part.topics, item, part, (), item.is_shown)
             places = group.places.get(root)
             if places is None:
@@ -614,11 +618,11 @@ class Roots:
 
     def _loosely(self, root: Root, group: _Group, item: Publish, part: Part) -> None:
         loose = group.loose.get(root)
-        if loose is not None and loose.is_shown != item.is_shown:
+        if loose is not None and (loose.is_shown != item.is_shown or loose.flags != item.flags):
             self._gather(root, group.loose.pop(root), group)
             loose = None
         if loose is None:
-            loose = group.loose[root] = _Loose(item.is_shown)
+            loose = group.loose[root] = _Loose(item.is_shown, item.flags)
         loose.items.append(item)
         loose.parts.append(part)
 
@@ -631,7 +635,7 @@ class Roots:
         """Loose messages as one batch; one that is alone and was encoded elsewhere stays as it is."""
         part = loose.parts[0]
         if part.body is not None and len(loose.parts) == 1:
-            return Write(part.body, part.crc, 1, columns=part.columns)
+            return Write(part.body, part.crc, 1, flags=loose.flags, columns=part.columns)
         times, now_us = [part.time_us for part in loose.parts], self._clock.now_us()
         body = encode_body(
             topics,
@@ -642,7 +646,7 @@ class Roots:
             headers=loose.column("headers", ()),
             expiries=loose.column("expiries", 0),
         )
-        return Write(body, checksum(body), len(topics))
+        return Write(body, checksum(body), len(topics), flags=loose.flags)
 
     def _append(self, group: _Group) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
@@ -705,7 +709,7 @@ class Roots:
             item.runs.append((ONLY, offset, time_us, False))
 
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
-        if item.producer is not None and error.code != 409:
+        if item.producer is not None and error.code != 409 and not item.flags & ONCE:
             for part in item.parts:
                 self.note_refusal(part.root, item.producer, item.sequence)
         item.finish(error)

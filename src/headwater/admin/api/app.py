@@ -10,6 +10,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.routing import Match, Route
 
 from headwater import __version__
+from headwater.admin import tunnel
 from headwater.admin.api import (
     channels,
     clients,
@@ -98,6 +99,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     app.add_middleware(Guard, gate=app.state.gate, outside=outside)
     for noun in NOUNS:
         app.include_router(noun.router)
+    app.include_router(tunnel.router)
     for path in OURS:
         app.add_api_route(path, _elsewhere, methods=list(METHODS), include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it

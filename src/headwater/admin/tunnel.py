@@ -1,0 +1,71 @@
+"""MQTT over WebSocket, at /mqtt: the bytes of a WebSocket, passed on to the server as they are, and its bytes back.
+
+Nothing is read here that the other side does not take: each direction waits for what it has passed on, so a tunnel
+holds a few pieces at most. Who may come in, and what for, the server decides by what the client says in MQTT; that a
+page of another site may not even ask is the guard's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from fastapi import APIRouter
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from headwater.admin.gate import address_of
+from headwater.mqtt.tunnel import preamble
+
+PATH = "/mqtt"
+SUBPROTOCOL = "mqtt"
+PIECE_BYTES = 64 * 1024
+NO_MQTT = 1002
+NO_TEXT = 1003
+GOING = 1001
+
+router = APIRouter()
+
+
+@router.websocket(PATH)
+async def tunnel(websocket: WebSocket) -> None:
+    """Pass on what an MQTT client sends, and what it is sent, until either side ends."""
+    path: str = websocket.app.state.outside.mqtt_path
+    if SUBPROTOCOL not in websocket.scope.get("subprotocols", ()) or not path:
+        await websocket.close(NO_MQTT)
+        return
+    try:
+        reader, writer = await asyncio.open_unix_connection(path, limit=PIECE_BYTES)
+    except OSError:  # the server ends
+        await websocket.close(GOING)
+        return
+    writer.write(preamble(address_of(websocket)))
+    await websocket.accept(SUBPROTOCOL)
+    ways = [asyncio.create_task(_inward(websocket, writer)), asyncio.create_task(_outward(reader, websocket))]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        writer.close()
+
+
+async def _inward(websocket: WebSocket, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(WebSocketDisconnect, ConnectionError):
+        while True:
+            message = await websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            data = message.get("bytes")
+            if data is None:
+                await websocket.close(NO_TEXT)
+                return
+            writer.write(data)
+            await writer.drain()
+
+
+async def _outward(reader: asyncio.StreamReader, websocket: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect, ConnectionError, RuntimeError):  # it may end between two pieces
+        while data := await reader.read(PIECE_BYTES):
+            await websocket.send_bytes(data)
+        await websocket.close()

@@ -1,0 +1,121 @@
+"""Deliveries: messages as PUBLISH packets, made once for all sessions that want those of a batch alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwater.clock import Clock
+from headwater.message import Kept, Message
+from headwater.mqtt.aliases import Aliases
+from headwater.mqtt.kinds import V5
+from headwater.mqtt.properties import EMPTY
+from headwater.mqtt.publishes import Publishes
+from headwater.mqtt.translation import block_of
+from headwater.mqtt.wish import Wish
+from headwater.store.batch import Batch
+from headwater.store.body import Body
+
+Key = tuple[int, tuple[int, ...] | None, int, int, bool, int]
+
+
+class Deliveries:
+    """Packets of batches, remembered while many sessions want the same ones."""
+
+    KEPT_MAX = 64
+    BYTES_MAX = 16 * 1024 * 1024
+    """Of the batches that they are of; beyond it, remembering starts anew."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: dict[Key, tuple[Batch, Publishes]] = {}
+        self._bytes = 0
+
+    def get(self, batch: Batch, places: Sequence[int] | None, version: int, qos: int, wish: Wish) -> Publishes:
+        """The packets of the messages at these places, or of all."""
+        as_published = wish.retain_as_published
+        key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifier)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] is batch:
+            return kept[1]
+        made = self.make(batch.body, places, version, qos, wish)
+        if batch.body.expiries is None:  # what is left of a message's time is another with each second
+            self._bytes += len(batch.data)
+            if len(self._kept) >= self.KEPT_MAX or self._bytes > self.BYTES_MAX:
+                self._kept.clear()
+                self._bytes = len(batch.data)
+            self._kept[key] = (batch, made)
+        return made
+
+    def make(
+        self,
+        body: Body,
+        places: Sequence[int] | None,
+        version: int,
+        qos: int,
+        wish: Wish,
+        aliases: Aliases | None = None,
+    ) -> Publishes:
+        """The same, made anew."""
+        topics: Sequence[str] = body.topics
+        there: Sequence[int] = range(body.count) if places is None else places
+        if places is not None:
+            topics = [topics[place] for place in places]
+        payloads = [body.payload(place) for place in there]
+        as_published = wish.retain_as_published and body.retain is not None
+        retain = [bool(body.retain[place]) for place in there] if as_published and body.retain is not None else None
+        blocks = self._blocks(body, there, wish.identifiers) if version == V5 else None
+        if aliases is not None:
+            topics, blocks = aliases.apply(topics, blocks or [EMPTY] * len(topics))
+        return Publishes(topics, payloads, version=version, qos=qos, retain=retain, properties=blocks)
+
+    def _blocks(self, body: Body, there: Sequence[int], identifiers: tuple[int, ...]) -> list[bytes] | None:
+        headers, keys, expiries = body.headers(), body.keys, body.expiries
+        if not headers and keys is None and expiries is None:
+            return [block_of((), identifiers=identifiers)] * len(there) if identifiers else None
+        now_us = self._clock.now_us()
+        return [
+            block_of(
+                headers[place] if headers else (),
+                keys[place] if keys is not None else None,
+                expiries[place] if expiries is not None else 0,
+                now_us,
+                identifiers,
+            )
+            for place in there
+        ]
+
+    def of_messages(
+        self, messages: Sequence[Message], version: int, qos: int, wish: Wish, aliases: Aliases | None = None
+    ) -> Publishes:
+        """The packets of messages that come from here and there."""
+        topics = [one.topic for one in messages]
+        blocks: list[bytes] | None = None
+        if version == V5:
+            now_us = self._clock.now_us()
+            blocks = [
+                block_of(
+                    one.headers,
+                    one.key,
+                    expiry_of(one),
+                    now_us,
+                    wish.identifiers,
+                    (one.offset, one.time_us) if wish.is_replay else None,
+                )
+                for one in messages
+            ]
+            if aliases is not None:
+                topics, blocks = aliases.apply(topics, blocks)
+        as_published = wish.retain_as_published
+        return Publishes(
+            topics,
+            [one.payload for one in messages],
+            version=version,
+            qos=qos,
+            retain=[one.retained or (as_published and isinstance(one, Kept) and one.retain) for one in messages],
+            properties=blocks,
+        )
+
+
+def expiry_of(message: Message) -> int:
+    """When a message's time is over; 0 for never."""
+    return message.expires_us if isinstance(message, Kept) else 0

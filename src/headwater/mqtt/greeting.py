@@ -1,0 +1,250 @@
+"""The greeting of an MQTT client: who it is, and which session is its own.
+
+Promises: unknown users and wrong passwords take the same time and get the same answer; a client's session is its own,
+though another user's client may have the same id; a CONNACK leaves after the session is on disk.
+"""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from headwater.access.name import check_name
+from headwater.errors import Conflict, HeadwaterError, Malformed, Unauthenticated
+from headwater.mqtt.aliases import Aliases
+from headwater.mqtt.authentication import Authentication, answer
+from headwater.mqtt.connection import PACKET_BYTES_MAX, MqttConnection
+from headwater.mqtt.kinds import V5
+from headwater.mqtt.packets import Connack, Connect
+from headwater.mqtt.properties import NONE, Properties
+from headwater.mqtt.reasons import MqttError, Reason, violation
+from headwater.mqtt.window import NUMBER_MAX
+from headwater.requests import REPLY_ROOT
+from headwater.server.listener import is_local
+from headwater.server.session_row import SessionRow
+from headwater.server.tls import peer_name
+from headwater.topics.name import root_of
+
+if TYPE_CHECKING:
+    from headwater.mqtt.session import MqttSession
+    from headwater.server.server import Server
+    from headwater.server.session import Session
+
+NEVER = 0xFFFF_FFFF
+
+
+class Greeter:
+    """Greets all MQTT clients of a server."""
+
+    def __init__(self, server: Server, executor: Executor) -> None:
+        self._broker = server.broker
+        self._sessions = server.sessions
+        self._serving = server.serving
+        self._listener = server.listener
+        self._loop = server.sessions.loop
+        self._executor = executor
+
+    def greet(self, connection: MqttConnection, connect: Connect) -> None:
+        """Find out who it is; the connection is held meanwhile."""
+        auth = self._serving.auth
+        if len(connect.client_id) > self._serving.mqtt_client_id_chars_max or (
+            not connect.client_id and connect.version != V5 and not connect.clean_start
+        ):
+            raise MqttError("this client id cannot be one", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        if connect.properties.authentication_method is not None:
+            self._authenticate(connection, connect)
+            return
+        if auth == "scram" and connect.user_name is not None and connect.password is not None:
+            self._check_secret(connection, connect, connect.user_name, connect.password)
+            return
+        self._admit(connection, connect, self._trusted(connection, connect))
+
+    def _authenticate(self, connection: MqttConnection, connect: Connect) -> None:
+        """Have the client prove who it is, in as many packets as its method takes."""
+        if self._serving.auth != "scram":
+            raise MqttError("this server knows no authentication method", Reason.BAD_AUTHENTICATION_METHOD)
+
+        def proven(user: str, final: bytes) -> None:
+            connection.hold()
+            connection.has_secret = True
+            connection.proof = answer(final)
+            self._admit(connection, connect, user)
+
+        connection.authentication = Authentication(self._broker, connection)
+        connection.authentication.begin(connect.properties)
+        connection.on_proven = proven
+        connection.release()
+
+    def _trusted(self, connection: MqttConnection, connect: Connect) -> str:
+        """Who it is by its word or its certificate, where that is enough."""
+        auth, certified = self._serving.auth, peer_name(connection.peer_certificate)
+        if auth == "none":
+            return _name(connect.user_name) if connect.user_name else "anonymous"
+        if auth in ("scram", "certificate") and certified is not None:
+            return _name(certified)
+        is_near = is_local(connection.address) and not connection.is_tunnelled
+        if auth == "gatekeeper" and (certified in self._serving.gatekeepers or is_near):
+            if not connect.user_name:
+                raise Unauthenticated("a gatekeeper states the user; there is none")
+            return _name(connect.user_name)
+        raise Unauthenticated(f'this server asks who you are; its auth is "{auth}"')
+
+    def _check_secret(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
+        """Look at a secret in a thread, as that takes a while; one who has guessed wrong waits before that."""
+        guesses = self._broker.guesses
+        keys = (f"{name}@{connection.address}", connection.address)
+
+        def check() -> str:
+            try:
+                return self._broker.clients.check_secret(name, password.decode())
+            except (Malformed, UnicodeDecodeError):
+                raise Unauthenticated("the name or the secret is wrong") from None
+
+        def checked(user: str | None, error: BaseException | None) -> None:
+            if connection.is_closed:
+                return
+            if user is None:
+                for key in keys:
+                    guesses.failed(key)
+                refusal = error if isinstance(error, HeadwaterError) else Unauthenticated("it could not be checked")
+                self._loop.call_later(max(map(guesses.delay_s, keys)), connection.refuse, refusal)
+                return
+            guesses.succeeded(keys[0])
+            connection.has_secret = True
+            try:
+                self._admit(connection, connect, user)
+            except HeadwaterError as refusal:
+                connection.refuse(refusal)
+
+        def begin() -> None:
+            future = self._loop.run_in_executor(self._executor, check)
+            future.add_done_callback(
+                lambda done: checked(None, done.exception()) if done.exception() else checked(done.result(), None)
+            )
+
+        self._loop.call_later(guesses.delay_s(keys[0]), begin)
+
+    def _admit(self, connection: MqttConnection, connect: Connect, user: str) -> None:
+        """Give a client that is known its session."""
+        connection.user = user
+        assigned = "" if connect.client_id else f"auto-{secrets.token_urlsafe(12)}"
+        client = connect.client_id or assigned
+        connection.client_id = client
+        self._note(connection, connect)
+        if connect.will is not None:
+            self._broker.check_publish(user, "", root_of(connect.will.topic), (connect.will.topic,))
+        expire_s = self._expire_after_s(connect)
+        known = self._sessions.of_client(user, client)
+        if known is not None and connect.clean_start:
+            if known.connection is not None:
+                known.connection.say_goodbye(Conflict("another connection has begun anew"))
+            self._sessions.end(known)
+            known = None
+        if known is not None:
+            self._take_up(cast("MqttSession", known), connection, connect, expire_s)
+            return
+        row = SessionRow(id=secrets.token_urlsafe(16), user=user, expire_after_s=expire_s, client=client)
+        self._sessions.open(
+            row, connection, lambda _, error: self._greeted(connection, connect, False, assigned, error)
+        )
+        cast("MqttSession", connection.session).is_whole = True
+
+    def _take_up(self, known: MqttSession, connection: MqttConnection, connect: Connect, expire_s: float) -> None:
+        """Serve a session that is there over this connection, as soon as it is whole."""
+        known.row = msgspec.structs.replace(known.row, expire_after_s=expire_s)
+        self._sessions.take_up(known, connection)
+
+        def greeted(error: BaseException | None) -> None:
+            if connection is known.connection:
+                self._greeted(connection, connect, True, "", error)
+
+        def whole(error: BaseException | None) -> None:
+            if error is not None:
+                greeted(error)
+            else:
+                self._sessions.keep(known.row, lambda _, error: greeted(error))
+
+        known.recover(whole)
+
+    def _note(self, connection: MqttConnection, connect: Connect) -> None:
+        """What the client said about itself."""
+        properties = connect.properties
+        connection.will = connect.will
+        connection.keep_alive_s = float(self._keep_alive_s(connect))
+        connection.receive_max = min(properties.receive_maximum or NUMBER_MAX, self._serving.mqtt_in_flight_max)
+        connection.bytes_max = properties.maximum_packet_size or PACKET_BYTES_MAX
+        connection.has_reasons = properties.request_problem_information != 0
+        if properties.topic_alias_maximum:
+            connection.aliases = Aliases(min(properties.topic_alias_maximum, self._serving.mqtt_aliases_max))
+
+    def _keep_alive_s(self, connect: Connect) -> int:
+        """How long a client may be silent; one of 3.1.1 cannot be told another time than its own."""
+        longest_s = self._serving.mqtt_keep_alive_s_max
+        if connect.version != V5:
+            return connect.keep_alive_s
+        return min(connect.keep_alive_s or longest_s, longest_s)
+
+    def _expire_after_s(self, connect: Connect) -> float:
+        longest_s = self._serving.session_expire_after_s_max
+        if connect.version != V5:
+            return 0.0 if connect.clean_start else longest_s
+        return min(float(connect.properties.session_expiry_interval or 0), longest_s)
+
+    def on_greeted(self, connection: MqttConnection) -> None:
+        """A connection has its session."""
+        self._listener.on_registered(connection)
+
+    def change_expiry(self, connection: MqttConnection, expiry_s: int) -> None:
+        """A client that leaves says how long its session is to be kept."""
+        session = cast("Session", connection.session)
+        if session.row.expire_after_s == 0 and expiry_s:
+            raise violation("a session that was not to be kept cannot be kept after all")
+        expire_s = min(float(expiry_s), self._serving.session_expire_after_s_max)
+        session.row = msgspec.structs.replace(session.row, expire_after_s=expire_s)
+        self._sessions.keep(session.row)
+
+    def _greeted(
+        self,
+        connection: MqttConnection,
+        connect: Connect,
+        is_resumed: bool,
+        assigned: str,
+        error: BaseException | None,
+    ) -> None:
+        if connection.is_closed:
+            return
+        if error is not None:
+            refusal = error if isinstance(error, HeadwaterError) else Malformed("the session could not be stored")
+            connection.refuse(refusal)
+            return
+        properties = self._properties(connection, connect, assigned) if connect.version == V5 else NONE
+        connection.on_greeted(Connack(is_resumed, Reason.SUCCESS, properties))
+
+    def _properties(self, connection: MqttConnection, connect: Connect, assigned: str) -> Properties:
+        """What the server says about itself."""
+        row = cast("Session", connection.session).row
+        expire_s = int(row.expire_after_s)
+        asked = connect.properties.session_expiry_interval or 0
+        keep_alive_s = int(connection.keep_alive_s)
+        reply = f"{REPLY_ROOT}/{row.id}"
+        return msgspec.structs.replace(
+            connection.proof,
+            session_expiry_interval=expire_s if expire_s != asked else None,
+            receive_maximum=self._serving.mqtt_receive_max,
+            server_keep_alive=keep_alive_s if keep_alive_s != connect.keep_alive_s else None,
+            response_information=reply if connect.properties.request_response_information else None,
+            assigned_client_identifier=assigned or None,
+            topic_alias_maximum=connection.alias_max,
+            maximum_packet_size=connection.packet_bytes_max,
+        )
+
+
+def _name(said: str) -> str:
+    """A name that can be one; any other is nobody's."""
+    try:
+        return check_name(said)
+    except Malformed as error:
+        raise Unauthenticated(str(error)) from None

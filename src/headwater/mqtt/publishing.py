@@ -1,0 +1,193 @@
+"""Publishing: PUBLISH packets of one session on their way to the roots.
+
+Packets that arrived together become one batch for each root. Promises: an acknowledgement leaves after the message is
+on disk; one message that may not be published does not keep those beside it from being; a message of QoS 2 that comes
+again before it is released is acknowledged again, and not published again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headwater.errors import HeadwaterError
+from headwater.message import Headers
+from headwater.mqtt.kinds import V5, Kind
+from headwater.mqtt.packets import Ack, Publish, Run
+from headwater.mqtt.reasons import MqttError, Reason, violation
+from headwater.mqtt.receiving import Receiving
+from headwater.mqtt.translation import expiry_us, headers_of
+from headwater.store.batch import ONCE, QUIET, checksum
+from headwater.store.body import encode_body
+from headwater.topics.name import root_of
+from headwater.wire.batches import Publish as Batched
+
+if TYPE_CHECKING:
+    from headwater.mqtt.connection import MqttConnection
+    from headwater.mqtt.session import MqttSession
+
+FLAGS = (QUIET, 0, ONCE)
+"""By QoS: what a batch says about how it was published."""
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """Which packets a batch came in, and what answers them: PUBACK or PUBREC."""
+
+    kind: Kind
+    packet_ids: Sequence[int]
+    receiving: Receiving | None = None
+    """Of QoS 2: where the number is open."""
+
+    def settle(self, error: BaseException | None) -> None:
+        """They were stored, or were not."""
+        if self.receiving is not None:
+            for number in self.packet_ids:
+                if error is None:
+                    self.receiving.on_stored(number)
+                else:
+                    self.receiving.on_refused(number)
+
+
+NOBODY = Numbers(Kind.PUBACK, ())
+
+
+class Publishing:
+    """What one session publishes."""
+
+    __slots__ = ("_aliases", "_session", "receiving")
+
+    def __init__(self, session: MqttSession) -> None:
+        self._session = session
+        self._aliases: dict[int, str] = {}
+        """Topics that the client named by a number; they last as long as the connection."""
+        self.receiving = Receiving(session)
+
+    def on_connected(self) -> None:
+        """A new connection knows no aliases."""
+        self._aliases.clear()
+
+    def take_run(self, connection: MqttConnection, run: Run) -> None:
+        """Packets without properties, one after another."""
+        if run.qos == 2:
+            for packet in run.publishes():
+                self.take(connection, packet)
+            return
+        if run.qos:
+            self._count(connection, len(run.packet_ids))
+        for root, part in run.by_root().items():
+            self._publish(connection, root, part.topics, part.payloads, part.qos, part.retain, part.packet_ids)
+
+    def take(self, connection: MqttConnection, packet: Publish) -> None:
+        """One packet, with whatever properties."""
+        topic = self._topic(connection, packet)
+        sequence = None
+        if packet.qos == 2:
+            sequence = self.receiving.take(packet.packet_id, root_of(topic))
+            if sequence is None:
+                connection.send(Ack(Kind.PUBREC, packet.packet_id))
+                return
+        elif packet.qos:
+            self._count(connection, 1)
+        headers, key = headers_of(packet.properties)
+        expires_us = expiry_us(packet.properties, self._session.sessions.broker.clock.now_us())
+        numbers = (packet.packet_id,) if packet.qos else ()
+        self._publish(
+            connection,
+            root_of(topic),
+            (topic,),
+            (packet.payload,),
+            packet.qos,
+            packet.retain,
+            numbers,
+            headers,
+            key,
+            expires_us,
+            sequence,
+        )
+
+    def _count(self, connection: MqttConnection, count: int) -> None:
+        """So many more of QoS 1 are under way; MQTT 5 has a limit for that."""
+        connection.unacked += count
+        most = self._session.sessions.serving.mqtt_receive_max
+        if connection.version == V5 and connection.unacked + len(self.receiving) > most:
+            raise MqttError("more messages are under way than the server takes", Reason.RECEIVE_MAXIMUM_EXCEEDED)
+
+    def _topic(self, connection: MqttConnection, packet: Publish) -> str:
+        alias = packet.properties.topic_alias
+        if alias is None:
+            return packet.topic
+        if alias > connection.alias_max:
+            raise MqttError(f"topic alias {alias} is over the maximum", Reason.TOPIC_ALIAS_INVALID)
+        if packet.topic:
+            self._aliases[alias] = packet.topic
+            return packet.topic
+        known = self._aliases.get(alias)
+        if known is None:
+            raise violation(f"topic alias {alias} stands for no topic yet; send the topic with it first")
+        return known
+
+    def _publish(
+        self,
+        connection: MqttConnection,
+        root: str,
+        topics: Sequence[str],
+        payloads: Sequence[bytes],
+        qos: int,
+        retain: bool,
+        packet_ids: Sequence[int],
+        headers: Headers = (),
+        key: bytes | None = None,
+        expires_us: int = 0,
+        sequence: int | None = None,
+    ) -> None:
+        """Messages of one root, alike but for topic and payload."""
+        sessions, row = self._session.sessions, self._session.row
+        count = len(topics)
+        tag = self._session.tag
+        headers = (*headers, *tag) if tag else headers
+        body = encode_body(
+            topics,
+            payloads,
+            sessions.broker.clock.now_us(),
+            expiries=[expires_us] * count if expires_us else None,
+            retain=[True] * count if retain else None,
+            keys=[key] * count if key is not None else None,
+            headers=[headers] * count if headers else None,
+        )
+        numbers, producer = NOBODY, None
+        if sequence is not None:
+            numbers, producer = Numbers(Kind.PUBREC, packet_ids, self.receiving), self.receiving.producer
+        elif qos:
+            numbers = Numbers(Kind.PUBACK, packet_ids)
+        batched = Batched(
+            root=root, count=count, crc=checksum(body), body=body, producer=producer, sequence=sequence or 0
+        )
+        try:
+            item, names = sessions.entry.check(connection, numbers, batched, FLAGS[qos])
+            sessions.broker.check_publish(row.user, row.id, root, names)
+        except HeadwaterError as error:
+            if count == 1:
+                numbers.settle(error)
+                connection.write(connection.refusals(numbers, error))
+                return
+            for place in range(count):
+                one = packet_ids[place : place + 1]
+                alone = (topics[place],), (payloads[place],), qos, retain, one, headers, key, expires_us
+                self._publish(connection, root, *alone)
+            return
+        connection.on_publish(item.weight, item.share)
+        sessions.entry.commit(item)
+
+    def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:
+        """The client is done with messages of QoS 2: their numbers may stand for others."""
+
+        def released(known: list[bool]) -> None:
+            if connection is not self._session.connection:
+                return
+            for number, is_known in zip(packet_ids, known, strict=True):
+                reason = Reason.SUCCESS if is_known else Reason.PACKET_IDENTIFIER_NOT_FOUND
+                connection.send(Ack(Kind.PUBCOMP, number, reason))
+
+        self.receiving.release(packet_ids, released)

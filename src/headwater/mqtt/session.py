@@ -1,0 +1,245 @@
+"""A session of an MQTT client: the same sessions and subscribers as the native protocol's, in MQTT's words.
+
+Promises: a PUBLISH that is acknowledged is on disk; what the client has not acknowledged comes again over its next
+connection, in order, with the number that it had; never more messages are on their way than the client takes at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from headwater.errors import Closed, HeadwaterError, NotAllowed
+from headwater.message import Message
+from headwater.mqtt.encoding import PINGRESP
+from headwater.mqtt.kinds import Kind
+from headwater.mqtt.packets import (
+    Ack,
+    Acks,
+    Auth,
+    Disconnect,
+    Pingreq,
+    Publish,
+    Received,
+    Run,
+    Subscribe,
+    Unsubscribe,
+)
+from headwater.mqtt.publishing import Publishing
+from headwater.mqtt.reasons import violation
+from headwater.mqtt.receiving import ReceivedRow
+from headwater.mqtt.sending import Sending
+from headwater.mqtt.subscribing import SubscribingSession
+from headwater.mqtt.will import LastWill
+from headwater.mqtt.window import Sent
+from headwater.server.log import Log
+from headwater.server.session_row import SubscriptionOf
+from headwater.server.subscriber import Subscriber
+from headwater.store import state as rows
+from headwater.store.batch import Batch
+from headwater.wire.batches import Range
+
+if TYPE_CHECKING:
+    from headwater.mqtt.connection import MqttConnection
+    from headwater.server.line import Line
+    from headwater.server.session_row import SessionRow
+    from headwater.server.sessions import Sessions
+
+SHARE_MAX = 16
+"""Messages of a shared subscription that one client is given before the next has its turn."""
+
+log = Log("headwater.mqtt")
+
+
+class MqttSession(SubscribingSession):
+    """One MQTT client's session."""
+
+    __slots__ = ("_publishing", "_sending", "_waiting", "_will", "is_whole")
+
+    def __init__(self, sessions: Sessions, row: SessionRow) -> None:
+        super().__init__(sessions, row)
+        self.is_whole = False
+        """Whether what is stored of its numbers was read; there is nothing to read of a new one."""
+        self._waiting: list[Received] = []
+        """Messages, and what came behind them, that wait for a SUBSCRIBE before them to be through."""
+        self._publishing = Publishing(self)
+        self._sending = Sending(self)
+        self._will = LastWill(self)
+
+    # Connections come and go
+
+    def recover(self, then: Callable[[BaseException | None], None]) -> None:
+        """Read what is stored of its numbers, once."""
+        if self.is_whole:
+            then(None)
+            return
+        inside, receiving = self.sessions.broker.bus.inside, self._publishing.receiving
+        sent_prefix = rows.SENT + self.row.id.encode() + b"\0"
+        sent: dict[int, Sent] = {}
+        received: list[ReceivedRow] = []
+
+        def work() -> None:
+            for key, value in self.sessions.rows_of(sent_prefix):
+                sent[rows.number_in(key)] = msgspec.msgpack.decode(value, type=Sent)
+            for _, value in self.sessions.rows_of(rows.RECEIVED + self.row.id.encode()):
+                received.append(msgspec.msgpack.decode(value, type=ReceivedRow))
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is None and not self.is_whole:
+                self.is_whole = True
+                self._sending.restore(sent)
+            then(error)
+
+        def both() -> None:
+            work()
+            if not self.is_whole:
+                row = received[0] if received else None
+                inside.roots.commit.run(lambda: receiving.recover(row, inside.roots.all()))
+
+        self.later(both, done)
+
+    def attach(self, connection: Line) -> None:
+        mine, old = cast("MqttConnection", connection), cast("MqttConnection | None", self.connection)
+        self._will.forget()
+        super().attach(connection)
+        if old is not None and old.will is not None and not old.will.properties.will_delay_interval:
+            self._will.publish(old.will)
+        self.subscribes, self._waiting = 0, []
+        self._sending.window.size = mine.receive_max
+        self._publishing.on_connected()
+
+    def on_registered(self, connection: Line) -> None:
+        """The client knows that the session is its own: every subscription of it goes on."""
+        if connection is self.connection:
+            self._sending.on_registered(cast("MqttConnection", connection))
+            self._resume_all()
+
+    def _detach_all(self) -> None:
+        super()._detach_all()
+        self.replays.clear()
+        self._sending.suspend()
+
+    def on_lost(self, connection: Line) -> None:
+        will, is_mine = cast("MqttConnection", connection).will, connection is self.connection
+        super().on_lost(connection)
+        if will is not None and is_mine:
+            self._will.wait(will)
+
+    def end(self) -> None:
+        connection = cast("MqttConnection | None", self.connection)
+        self._will.publish(connection.will if connection is not None else None)
+        super().end()
+        for one in self.row.subscriptions:
+            if one.kind == "named":
+                self._delete_shared(one.id)
+
+    def erase(self) -> None:
+        inside = self.sessions.broker.bus.inside
+        keys = [key for key, _ in self.sessions.rows_of(rows.SENT + self.row.id.encode() + b"\0")]
+        inside.rows.write(dict.fromkeys([*keys, rows.RECEIVED + self.row.id.encode()]))
+        super().erase()
+
+    def leaves(self) -> list[Callable[[], object]]:
+        unstored, write = self._sending.unstored(), self.sessions.broker.bus.inside.rows.write
+        return [*super().leaves(), lambda: write(unstored)]
+
+    @property
+    def room(self) -> int:
+        """How many more messages the client takes."""
+        return self._sending.room
+
+    @property
+    def share_max(self) -> int:
+        return SHARE_MAX
+
+    # Packets
+
+    def receive(self, packets: list[Received]) -> None:
+        connection = cast("MqttConnection | None", self.connection)
+        if self._waiting:
+            self._waiting += packets
+            return
+        for place, packet in enumerate(packets):
+            if connection is None or connection is not self.connection or connection.is_closed:
+                return
+            if self.subscribes and isinstance(packet, Run | Publish):
+                self._waiting = packets[place:]
+                connection.hold()
+                return
+            try:
+                self._on_packet(connection, packet)
+            except HeadwaterError as error:
+                connection.refuse(error)
+                return
+
+    def _on_subscribed(self) -> None:
+        """What the client sent behind a SUBSCRIBE comes after it."""
+        super()._on_subscribed()
+        if self._waiting and not self.subscribes and self.connection is not None:
+            waiting, self._waiting = self._waiting, []
+            self.connection.release()
+            self.tell(waiting)
+
+    def _on_packet(self, connection: MqttConnection, packet: Received) -> None:
+        match packet:
+            case Run():
+                self._publishing.take_run(connection, packet)
+            case Publish():
+                self._publishing.take(connection, packet)
+            case Acks():
+                self._on_acks(connection, packet.kind, packet.packet_ids)
+            case Ack():
+                is_refused = packet.reason >= 0x80 and packet.kind in (Kind.PUBACK, Kind.PUBREC)
+                # What the client will never take is done with, as if it had: there is nothing to try again.
+                self._on_acks(connection, Kind.PUBACK if is_refused else packet.kind, (packet.packet_id,))
+            case Pingreq():
+                connection.write(PINGRESP)
+            case Subscribe():
+                self._on_subscribe(connection, packet)
+            case Unsubscribe():
+                self._on_unsubscribe(connection, packet)
+            case Disconnect():
+                connection.on_disconnect(packet)
+            case Auth():
+                connection.on_auth(packet)
+            case _:
+                raise violation("this packet is not one for a server")
+
+    def _on_acks(self, connection: MqttConnection, kind: Kind, packet_ids: Sequence[int]) -> None:
+        match kind:
+            case Kind.PUBACK:
+                self._sending.acknowledge(packet_ids)
+            case Kind.PUBREL:
+                self._publishing.release(connection, packet_ids)
+            case Kind.PUBREC:
+                self._sending.receive(connection, packet_ids)
+            case Kind.PUBCOMP:
+                self._sending.complete(packet_ids)
+
+    def answer_when(self, id: int, future: Future[object]) -> None:
+        future.add_done_callback(lambda done: self._note(done.exception()))
+
+    # Deliveries
+
+    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+        return self._sending.deliver_batch(subscriber, batch, places, lease)
+
+    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+        return self._sending.deliver_messages(subscriber, root, messages, lease)
+
+    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
+        """MQTT cannot take messages back: the client acknowledges what it has, or loses the connection."""
+
+    def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None:
+        if what == "ended" and not isinstance(error, NotAllowed) and self.connection is not None:
+            self.connection.say_goodbye(Closed("a subscription has ended; connect and subscribe again"))
+        elif what == "gap":
+            log.at_will(logging.WARNING, "mqtt-gap", session=self.row.id, gap=str(error))
+
+    def _remove(self, one: SubscriptionOf) -> None:
+        super()._remove(one)
+        self._sending.forget(one.number)

@@ -1,0 +1,307 @@
+"""Subscribing: what an MQTT session takes from, and how its client wants it.
+
+QoS 0 subscriptions are live ones; those of QoS 1 and 2 are durable subscriptions of the session, whose messages wait
+for the client to come back; `$share/group/filter` is one durable subscription for all who share it, and
+`$replay/place/filter` reads history first. Promises: a
+subscription is stored with its session before the client hears of it; one that is made again misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headwater.delivery.live import Live
+from headwater.delivery.options import Options
+from headwater.delivery.replay import Reading
+from headwater.errors import HeadwaterError, Malformed, NotFound, QuotaExceeded
+from headwater.message import Headers, Message
+from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from headwater.mqtt.reasons import Reason, violation
+from headwater.mqtt.refusal import reason_of
+from headwater.mqtt.replaying import Place, split_replay
+from headwater.mqtt.translation import FROM
+from headwater.mqtt.window import NUMBER_MAX
+from headwater.mqtt.wish import Wish
+from headwater.server.session import Fresh, Session
+from headwater.server.session_row import SubscriptionOf
+from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, ReadingSubscriber, Subscriber
+from headwater.topics.name import check_filter
+
+if TYPE_CHECKING:
+    from headwater.mqtt.connection import MqttConnection
+    from headwater.server.session_row import SessionRow
+    from headwater.server.sessions import Sessions
+
+CREDIT = UNBOUNDED
+"""The window and the connection's buffer are what bounds deliveries here."""
+
+
+class SubscribingSession(Session):
+    """The subscriptions of one MQTT client's session."""
+
+    __slots__ = ("_last_number", "replays", "subscribes", "tag", "wishes")
+
+    def __init__(self, sessions: Sessions, row: SessionRow) -> None:
+        super().__init__(sessions, row)
+        self.wishes: dict[int, Wish] = {}
+        """By the subscription's number."""
+        self.replays: dict[str, SubscriptionOf] = {}
+        """By their filters; they are the connection's, not the session's."""
+        self.subscribes = 0
+        """SUBSCRIBE packets of the connection that are not answered yet."""
+        self.tag: Headers = ()
+        """What its publishes carry, so that subscriptions that want none of its own messages know them."""
+        self._last_number = max((one.number for one in row.subscriptions), default=0)
+
+    def _resume_all(self) -> None:
+        """The client is back: every subscription of its session goes on."""
+        for one in self.row.subscriptions:
+            self._note_wish(one.number, one.wish or Wish())
+            if one.kind == "live" and one.number not in self.subscribers:
+                self._open_live(one, False, self._note)
+        self._attach_all([one for one in self.row.subscriptions if one.kind != "live"])
+
+    def _note_wish(self, number: int, wish: Wish) -> None:
+        self.wishes[number] = wish
+        if wish.no_local and not self.tag:
+            self.tag = ((FROM, f"{self.row.user}/{self.row.client}"),)
+
+    # Subscribing
+
+    def _on_subscribe(self, connection: MqttConnection, packet: Subscribe) -> None:
+        identifier = packet.properties.subscription_identifiers[0] if packet.properties.subscription_identifiers else 0
+        reasons: list[int] = [-1] * len(packet.subscriptions)
+
+        def made(place: int, reason: int) -> None:
+            reasons[place] = reason
+            if min(reasons) >= 0 and connection is self.connection:
+                connection.send(Suback(packet.packet_id, tuple(reasons)))
+                self._on_subscribed()
+
+        self.subscribes += 1
+        for place, one in enumerate(packet.subscriptions):
+            then = partial(made, place)
+            try:
+                self._subscribe(one, identifier, then)
+            except HeadwaterError as error:
+                then(reason_of(error, Reason.TOPIC_FILTER_INVALID))
+
+    def _on_subscribed(self) -> None:
+        """A SUBSCRIBE is answered."""
+        self.subscribes -= 1
+
+    def _subscribe(self, one: Subscription, identifier: int, then: Callable[[int], None]) -> None:
+        sessions = self.sessions
+        place, wanted = split_replay(one.filter)
+        if place is not None:
+            self._replay(one, wanted, place, identifier, then)
+            return
+        group, wanted = split_shared(one.filter)
+        check_filter(wanted, sessions.broker.bus.config)
+        sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
+        if group is not None and one.no_local:
+            raise violation("a shared subscription cannot leave out the client's own messages")
+        wish = Wish(one.qos, one.no_local, one.retain_as_published, identifier)
+        kind = "named" if group is not None else "session" if one.qos else "live"
+        known = self._known(one.filter)
+        if known is not None and known.kind in (kind, "session"):
+            self._change(known, wish, one.retain_handling == 0 and group is None, then)
+            return
+        if known is None and len(self.row.subscriptions) >= sessions.serving.subscriptions_per_session_max:
+            raise QuotaExceeded("this session has as many subscriptions as subscriptions_per_session_max allows")
+        self._last_number += 1
+        name = one.filter if group is not None else f"{self.row.id}:{one.filter}"
+        made = SubscriptionOf(self._last_number, kind, name, wanted, *CREDIT, wish)
+        self._note_wish(made.number, wish)
+        # A live subscription that becomes a durable one is not new: its retained messages come if they always do.
+        with_retained = group is None and one.retain_handling < (2 if known is None else 1)
+        made_known = partial(self._made, made, known, then)
+        if kind == "live":
+            self._open_live(made, with_retained, made_known)
+        else:
+            self._open_durable(made, with_retained, made_known)
+
+    def _replay(
+        self, one: Subscription, wanted: str, place: Place, identifier: int, then: Callable[[int], None]
+    ) -> None:
+        """History, and then what comes. It lasts as long as the connection, and asks for no acknowledgements: each
+        message says where a client that comes back can go on."""
+        bus, serving = self.sessions.broker.bus, self.sessions.serving
+        check_filter(wanted, bus.config)
+        self.sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
+        known = self.replays.get(one.filter)
+        if known is not None:
+            self._remove(known)
+        if len(self.row.subscriptions) + len(self.replays) >= serving.subscriptions_per_session_max:
+            raise QuotaExceeded("this session has as many subscriptions as subscriptions_per_session_max allows")
+        self._last_number += 1
+        wish = Wish(0, one.no_local, one.retain_as_published, identifier, is_replay=True)
+        made = SubscriptionOf(self._last_number, "follow", one.filter, wanted, *CREDIT, wish)
+        self._note_wish(made.number, wish)
+        self.replays[one.filter] = made
+
+        def make() -> Reading:
+            if isinstance(place, int):
+                return bus.follow(wanted, after=max(0, place - 1))
+            return bus.follow(wanted, since=place)
+
+        def opened(error: BaseException | None) -> None:
+            if error is not None:
+                self._remove(made)
+                is_bad = isinstance(error, Malformed)
+                then(reason_of(error, Reason.TOPIC_FILTER_INVALID if is_bad else Reason.UNSPECIFIED_ERROR))
+            else:
+                then(0)
+
+        def serve(reading: Reading) -> Subscriber:
+            return ReadingSubscriber(self, made.number, "follow", reading, CREDIT)
+
+        self._open(made.number, wanted, make, serve, opened)
+
+    def _known(self, filter: str) -> SubscriptionOf | None:
+        if filter in self.replays:
+            return self.replays[filter]
+        names = (filter, f"{self.row.id}:{filter}")
+        return next((one for one in self.row.subscriptions if one.id in names), None)
+
+    def _made(
+        self,
+        one: SubscriptionOf,
+        replaced: SubscriptionOf | None,
+        then: Callable[[int], None],
+        error: BaseException | None,
+    ) -> None:
+        """A subscription was made, or was not: if it was, it takes the place of the one before it."""
+        if error is not None:
+            self.wishes.pop(one.number, None)
+            then(reason_of(error, Reason.UNSPECIFIED_ERROR))
+            return
+        if replaced is not None:
+            self._leave(replaced)
+        self._store(one, then)
+
+    def _store(self, one: SubscriptionOf, then: Callable[[int], None]) -> None:
+        """It is stored with the session before the client hears of it."""
+        granted = one.wish.qos if one.wish is not None else 0
+        self._keep(one, lambda _, error: then(granted if error is None else reason_of(error, Reason.UNSPECIFIED_ERROR)))
+
+    def _change(self, known: SubscriptionOf, wish: Wish, with_retained: bool, then: Callable[[int], None]) -> None:
+        """The same filter again: what is wanted of it is now this, and nothing that comes is missed."""
+        one = msgspec.structs.replace(known, wish=wish)
+        self._note_wish(one.number, wish)
+        self._store(one, then)
+        if not with_retained:
+            return
+        inside = self.sessions.broker.bus.inside
+        if one.kind == "session":
+            again = partial(inside.dispatcher.send_retained, one.id)
+            self._for_client(lambda: inside.roots.commit.run(again), lambda _, error: self._note(error))
+        else:
+            connection, bus = self.connection, self.sessions.broker.bus
+            self._for_client(lambda: bus.retained(one.filter), partial(self._show_retained, connection, one))
+
+    def _show_retained(
+        self, connection: object, one: SubscriptionOf, messages: list[Message], error: BaseException | None
+    ) -> None:
+        subscriber = self.subscribers.get(one.number)
+        if error is None and subscriber is not None and connection is self.connection:
+            for message in messages:
+                self.deliver_messages(subscriber, message.root, [message], 0)
+
+    def _open_live(
+        self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
+    ) -> None:
+        bus = self.sessions.broker.bus
+
+        def make() -> Live:
+            live: Live = bus.subscribe(one.filter)
+            while not with_retained and live.take_retained() is not None:
+                pass
+            return live
+
+        self._open(one.number, one.filter, make, lambda live: LiveSubscriber(self, one.number, live, CREDIT), then)
+
+    def _open_durable(
+        self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
+    ) -> None:
+        bus = self.sessions.broker.bus
+        options = Options(
+            id=one.id,
+            filter=one.filter,
+            order="none" if one.kind == "named" else "strict",
+            max_in_flight=min(NUMBER_MAX, bus.config.max_in_flight_max),
+            ack_timeout_s=0,
+            max_attempts=0,
+            on_gap="skip",
+            # Sessions delete what they share; this is for what a crash keeps them from.
+            expire_after_s=2 * self.sessions.serving.session_expire_after_s_max if one.kind == "named" else None,
+        )
+        # From now on, not from when the thread has made it: what others publish after this SUBSCRIBE is part of it,
+        # and what they published before is not.
+        self.sessions.entry.give_places()
+        fresh = Fresh(options, {}, bus.inside.dispatcher.ends(one.filter), with_retained)
+        self._attach_durable(one.number, one.kind, one.id, one.filter, CREDIT, lambda _, error: then(error), fresh)
+
+    # Unsubscribing
+
+    def _on_unsubscribe(self, connection: MqttConnection, packet: Unsubscribe) -> None:
+        reasons = []
+        for wanted in packet.filters:
+            known = self._known(wanted)
+            if known is not None:
+                self._remove(known)
+            reasons.append(Reason.SUCCESS if known is not None else Reason.NO_SUBSCRIPTION_EXISTED)
+        answer = Unsuback(packet.packet_id, tuple(reasons))
+
+        # It leaves after what was asked before it is done, and noted.
+        send = partial(self._answer, connection, answer)
+        self._for_client(lambda: None, lambda _, __: self.sessions.write({}, send))
+
+    def _answer(self, connection: MqttConnection, answer: Unsuback, _: object, error: BaseException | None) -> None:
+        if connection is self.connection:
+            self._note(error)
+            connection.send(answer)
+
+    def _leave(self, one: SubscriptionOf) -> Subscriber | None:
+        """Take no more from a subscription."""
+        subscriber = self.subscribers.pop(one.number, None)
+        self.wishes.pop(one.number, None)
+        if subscriber is not None:
+            self._let_go(subscriber)
+        return subscriber
+
+    def _remove(self, one: SubscriptionOf) -> None:
+        self._leave(one)
+        if one.kind == "follow":
+            self.replays.pop(one.id, None)
+            return
+        self._drop_row(one.id)
+        if one.kind == "session":
+            self.later(partial(self._delete, one.id), lambda _, error: self._note(error))
+        elif one.kind == "named":
+            self._delete_shared(one.id)
+
+    def _delete(self, id: str) -> None:
+        try:
+            self.sessions.broker.bus.durables.expire(id)
+        except NotFound:
+            pass
+
+    def _delete_shared(self, id: str) -> None:
+        """A subscription that others may share is deleted with the last of them."""
+        if not any(other.id == id for session in self.sessions.all() for other in session.row.subscriptions):
+            self.later(partial(self._delete, id), lambda _, error: self._note(error))
+
+
+def split_shared(filter: str) -> tuple[str | None, str]:
+    """The group of a shared subscription, and the filter itself."""
+    if not filter.startswith("$share/"):
+        return None, filter
+    _, group, rest = (*filter.split("/", 2), "")[:3]
+    if not group or not rest or "+" in group or "#" in group:
+        raise Malformed(f"{filter[:80]!r} is no shared subscription; write $share/group/filter")
+    return group, rest

@@ -1,0 +1,169 @@
+"""The window: messages that were sent with a number and are not done with yet, by their numbers.
+
+A number is in use until its message is done with, and belongs to it for as long as the session lasts: what is sent
+again after a lost connection goes with the number that it had. Promises: never more messages than the client takes at
+once have a number; a number means one message at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from headwater.message import Headers, Kept
+
+NUMBER_MAX = 0xFFFF
+
+Place = tuple[int, str, int]
+"""Which message of which subscription: the subscription's number, a root, and an offset in it; below 0, the offset of a
+retained message's copy."""
+
+
+class Copy(msgspec.Struct, frozen=True, array_like=True):
+    """A message that waits for one client alone."""
+
+    topic: str
+    payload: bytes
+    key: bytes | None
+    headers: Headers
+    expires_us: int = 0
+    retain: bool = False
+
+    def message(self) -> Kept:
+        """As it is sent."""
+        return Kept(
+            self.topic, 0, self.payload, 0, self.key, self.headers, expires_us=self.expires_us, retain=self.retain
+        )
+
+
+class Sent(msgspec.Struct, array_like=True):
+    """A message on its way to the client; also as it is stored."""
+
+    place: Place
+    qos: int = 1
+    is_received: bool = False
+    """Of QoS 2: whether the client has it, and only its number is still in use."""
+    lease: int = 0
+    is_stored: bool = True
+    """Whether a row tells of it."""
+    copy: Copy | None = None
+    """Of QoS 2 and a shared subscription: the message itself, as the others who share it are not to get it."""
+
+
+class Window:
+    """What is on its way to one client."""
+
+    __slots__ = ("_known", "_known_numbers", "_last", "_sent", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        """How many messages the client takes at once."""
+        self._sent: dict[int, Sent] = {}
+        self._known: dict[Place, tuple[int, Sent]] = {}
+        """What was sent over an earlier connection, and not acknowledged there,"""
+        self._known_numbers: set[int] = set()
+        """and its numbers."""
+        self._last = 0
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be sent."""
+        return max(0, self.size - len(self._sent))
+
+    def add(self, place: Place, qos: int, lease: int) -> tuple[int, Sent, bool]:
+        """The number that a message goes with, and whether it went with it before."""
+        known = self._forget(place) if place in self._known else None
+        if known is not None:
+            number, sent = known
+            sent.lease = lease
+            self._sent[number] = sent
+            return number, sent, True
+        number = self._last
+        while True:
+            number = number % NUMBER_MAX + 1
+            if number not in self._sent and number not in self._known_numbers:
+                break
+        self._last = number
+        sent = self._sent[number] = Sent(place, qos, lease=lease, is_stored=False)
+        return number, sent, False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something of an earlier connection has yet to come again."""
+        return bool(self._known)
+
+    def qos_of(self, place: Place) -> int | None:
+        """The QoS of what was sent over an earlier connection."""
+        known = self._known.get(place)
+        return None if known is None else known[1].qos
+
+    def take(self, number: int) -> Sent | None:
+        """What a number stood for, which is free again."""
+        return self._sent.pop(number, None)
+
+    def get(self, number: int) -> Sent | None:
+        """What a number stands for."""
+        return self._sent.get(number)
+
+    def released(self) -> list[int]:
+        """Numbers of messages that the client has, and has not said the last word about."""
+        return [number for number, sent in self._sent.items() if sent.is_received]
+
+    def copies(self) -> dict[int, Sent]:
+        """Messages that were sent over an earlier connection and wait for this client alone; they are on their way
+        again."""
+        found = {number: sent for number, sent in self._known.values() if sent.copy is not None}
+        for number, sent in found.items():
+            self._forget(sent.place)
+            self._sent[number] = sent
+        return found
+
+    def suspend(self, comes_again: Callable[[Sent], bool]) -> list[int]:
+        """The connection is lost: what was sent comes again over the next one, with the number that it has. Numbers
+        of what does not, which are free."""
+        waiting = {number: sent for number, sent in self._sent.items() if not sent.is_received}
+        gone = []
+        for number, sent in waiting.items():
+            del self._sent[number]
+            if comes_again(sent):
+                self._know(number, sent)
+            else:
+                gone.append(number)
+        return gone
+
+    def restore(self, number: int, sent: Sent) -> None:
+        """A number was found in the store."""
+        if sent.is_received:
+            self._sent[number] = sent
+        else:
+            self._know(number, sent)
+
+    def _know(self, number: int, sent: Sent) -> None:
+        self._known[sent.place] = (number, sent)
+        self._known_numbers.add(number)
+
+    def _forget(self, place: Place) -> tuple[int, Sent]:
+        number, sent = self._known.pop(place)
+        self._known_numbers.discard(number)
+        return number, sent
+
+    def pass_over(self, subscription: int, root: str, offset: int) -> None:
+        """A subscription has come to an offset: what was sent before it with QoS 1, and has not come again, is gone.
+
+        Numbers of QoS 2 stay in use: the client may know them, and would take another message for the old one."""
+        for place in [
+            place
+            for place, (_, sent) in self._known.items()
+            if place[:2] == (subscription, root) and 0 < place[2] < offset and not sent.is_stored
+        ]:
+            self._forget(place)
+
+    def forget(self, subscription: int) -> list[int]:
+        """A subscription has ended: what was to come again does not. Its numbers."""
+        return [self._forget(place)[0] for place in tuple(self._known) if place[0] == subscription]
+
+    def unstored(self) -> dict[int, Sent]:
+        """What no row tells of yet."""
+        there = [*self._known.values(), *self._sent.items()]
+        return {number: sent for number, sent in there if not sent.is_stored}

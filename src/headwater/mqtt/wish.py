@@ -1,0 +1,22 @@
+"""How an MQTT client wants the messages of a subscription; it is stored with its session."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Wish(msgspec.Struct, frozen=True, array_like=True):
+    """What a SUBSCRIBE said about one filter."""
+
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+    """0: none."""
+    is_replay: bool = False
+    """Whether each message is to say where and when it was published."""
+
+    @property
+    def identifiers(self) -> tuple[int, ...]:
+        """As the properties of a PUBLISH have it."""
+        return (self.identifier,) if self.identifier else ()

@@ -1,0 +1,255 @@
+"""Subscriptions of MQTT clients: filters, options, identifiers, changes, and who is refused what."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headwater.mqtt.kinds import V4, V5, Kind
+from headwater.mqtt.packets import Publish, Subscribe, Subscription
+from headwater.mqtt.reasons import Reason
+from mqtt.peer import Served
+
+both = pytest.mark.parametrize("version", [V4, V5])
+
+
+@pytest.mark.parametrize(
+    ("filter", "topics"),
+    [
+        ("home/+/temp", {"home/hall/temp"}),
+        ("home/#", {"home", "home/hall/temp", "home/x"}),
+        ("+/x", {"home/x", "garden/x"}),
+        ("#", {"home", "home/hall/temp", "home/x", "garden/x"}),
+        ("home", {"home"}),
+        ("$own/#", {"$own/x"}),
+        ("+", {"home"}),
+    ],
+)
+@pytest.mark.parametrize("qos", [0, 1])
+def test_wildcards_match_as_mqtt_says(filter: str, topics: set[str], qos: int) -> None:
+    with Served() as served:
+        peer, publisher = served.mqtt(), served.mqtt()
+        peer.subscribe(filter, qos=qos)
+        for topic in ("home", "home/hall/temp", "home/x", "garden/x", "$own/x"):
+            assert publisher.publish(topic, b"x", 1).reason < 0x80
+        found = {peer.got().topic for _ in topics}
+        assert found == topics
+        peer.quiet()
+
+
+@both
+def test_filters_that_are_none_are_refused_and_the_others_made(version: int) -> None:
+    with Served() as served:
+        peer = served.mqtt("s", version)
+        wanted = peer.subscribe("home/#", "home/#/x", "a+", "garden/+", qos=1)
+        bad = Reason.TOPIC_FILTER_INVALID if version == V5 else Reason.UNSPECIFIED_ERROR
+        assert wanted == (1, bad, bad, 1)
+
+
+@both
+def test_overlapping_subscriptions_each_bring_the_message(version: int) -> None:
+    with Served() as served:
+        peer = served.mqtt("s", version)
+        peer.subscribe("home/#", qos=1)
+        peer.subscribe("home/x", qos=0)
+        served.bus.publish("home/x", b"1")
+        assert sorted(one.qos for one in (peer.got(), peer.got())) == [0, 1]
+        peer.quiet()
+
+
+def test_each_message_says_whose_subscription_it_is_for() -> None:
+    with Served() as served:
+        peer = served.mqtt()
+        peer.subscribe("home/#", qos=1, subscription_identifiers=(7,))
+        peer.subscribe("home/x", qos=0, subscription_identifiers=(268_435_455,))
+        peer.subscribe("+/x", qos=1)
+        served.bus.publish("home/x", b"1")
+        found = sorted(peer.got().properties.subscription_identifiers for _ in range(3))
+        assert found == [(), (7,), (268_435_455,)]
+        peer.subscribe("home/#", qos=1, subscription_identifiers=(8,))
+        served.bus.publish("home/y", b"2")
+        assert peer.got().properties.subscription_identifiers == (8,)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_client_that_does_not_want_its_own_messages_gets_those_of_others(qos: int) -> None:
+    with Served() as served:
+        peer, other = served.mqtt("s"), served.mqtt("o")
+        peer.subscribe(Subscription("home/#", qos, no_local=True))
+        other.subscribe("home/#", qos=1)
+        peer.publish("home/x", b"mine", 1)
+        other.publish("home/x", b"of another", 1)
+        message = peer.got()
+        assert message.payload == b"of another"
+        assert not message.properties.user_properties
+        found = other.got()
+        assert found.payload == b"mine"
+        peer.quiet()
+
+
+@both
+def test_a_subscription_made_again_has_the_new_qos(version: int) -> None:
+    with Served() as served:
+        peer = served.kept("s", version)
+        for qos in (0, 1, 2, 0, 2, 1, 0):
+            assert peer.subscribe("home/#", qos=qos) == (qos,)
+            peer_publish = served.mqtt("p", version)
+            peer_publish.publish("home/x", b"%d" % qos, 2)
+            message = peer.got()
+            assert (message.payload, message.qos) == (b"%d" % qos, qos)
+            peer.settle(message)
+        peer.quiet()
+
+
+def test_what_waits_is_not_lost_when_a_subscription_is_made_again() -> None:
+    with Served() as served:
+        peer = served.mqtt("s", receive_maximum=1)
+        peer.subscribe("home/#", qos=1)
+        for number in range(5):
+            served.bus.publish("home/x", b"%d" % number)
+        first = peer.got()
+        peer.subscribe("home/#", qos=0)
+        peer.puback(first)
+        assert peer.payloads(4) == [b"1", b"2", b"3", b"4"]
+
+
+def test_messages_go_on_while_a_live_subscription_becomes_a_durable_one() -> None:
+    with Served() as served:
+        peer, publisher = served.mqtt("s"), served.mqtt("p")
+        peer.subscribe("home/#")
+        for number in range(1, 1001):
+            publisher.send(Publish("home/x", b"%d" % number, 1, packet_id=number))
+            if number == 500:
+                peer.send(Subscribe(77, (Subscription("home/#", 1),)))
+        found: set[int] = set()
+        while len(found) < 1000:
+            found.add(int(peer.got().payload))
+
+
+@both
+def test_what_is_unsubscribed_comes_no_more(version: int) -> None:
+    with Served() as served:
+        peer = served.kept("s", version)
+        peer.subscribe("home/#", qos=1)
+        peer.subscribe("live/#", qos=0)
+        served.bus.publish("home/x", b"1")
+        peer.got()
+        success = (0, Reason.NO_SUBSCRIPTION_EXISTED, 0) if version == V5 else ()
+        assert peer.unsubscribe("home/#", "garden/#", "live/#") == success
+        served.bus.publish("home/x", b"2")
+        served.bus.publish("live/x", b"3")
+        peer.quiet()
+        served.until(lambda: not served.bus.subscriptions(), "the end of the subscription")
+        peer.leave()
+        served.kept("s", version).quiet()
+
+
+def test_who_may_not_subscribe_is_told_so() -> None:
+    with Served(auth="scram") as served:
+        served.client("ann", allow=("subscribe home/#",), deny=("subscribe home/secret/#",))
+        peer = served.mqtt("s", user="ann")
+        assert peer.subscribe("home/x", "garden/#", "home/secret/x", qos=1) == (1, 0x87, 0x87)
+        old = served.mqtt("t", V4, user="ann")
+        assert old.subscribe("home/x", "garden/#", qos=1) == (1, 0x80)
+
+
+def test_one_subscription_too_many_is_refused() -> None:
+    with Served(subscriptions_per_session_max=3) as served:
+        peer = served.mqtt("s")
+        assert peer.subscribe("a", "b", "c", qos=1) == (1, 1, 1)
+        assert peer.subscribe("d", qos=1) == (Reason.QUOTA_EXCEEDED,)
+        assert peer.subscribe("d") == (Reason.QUOTA_EXCEEDED,)
+        assert peer.subscribe("c", qos=0) == (0,)
+        assert peer.unsubscribe("a") == (0,)
+        assert peer.subscribe("d", qos=1) == (1,)
+
+
+def test_a_right_that_is_taken_away_ends_the_subscription() -> None:
+    with Served(auth="scram") as served:
+        served.client("ann", allow=("subscribe home/#",))
+        peer = served.mqtt("s", user="ann")
+        peer.subscribe("home/#", qos=1)
+        served.rules("ann", deny=("subscribe home/#",))
+        served.until(lambda: not served.bus.subscriptions(), "the end of the subscription")
+        served.bus.publish("home/x", b"1")
+        peer.quiet()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_who_may_not_publish_is_told_so_and_nothing_is_stored(qos: int) -> None:
+    with Served(auth="scram") as served:
+        served.client("ann", allow=("publish home/#", "create home/#"))
+        peer = served.mqtt("s", user="ann")
+        assert peer.publish("home/x", b"1", qos).reason == 0
+        refused = peer.publish("garden/x", b"2", qos)
+        assert refused.reason == Reason.NOT_AUTHORIZED
+        assert "garden/x" in (refused.properties.reason_string or "")
+        peer.publish("garden/x", b"2", 0)
+        peer.ping()
+        old = served.mqtt("t", V4, user="ann")
+        assert old.publish("garden/x", b"3", qos).kind in (Kind.PUBACK, Kind.PUBCOMP)
+        assert [one.payload for one in served.bus.replay("#")] == [b"1"]
+
+
+def test_a_refused_message_does_not_keep_those_beside_it_from_being_published() -> None:
+    with Served(auth="scram") as served:
+        served.client("ann", allow=("publish home/#", "create home/#"), deny=("publish home/secret",))
+        peer = served.mqtt("s", user="ann")
+        topics = ("home/a", "home/secret", "home/b")
+        peer.send(*[Publish(topic, b"x", 1, packet_id=n) for n, topic in enumerate(topics, 1)])
+        answers = {peer.ack(Kind.PUBACK, n).packet_id: n for n in (1, 2, 3)}
+        assert set(answers) == {1, 2, 3}
+        assert [one.topic for one in served.bus.replay("#")] == ["home/a", "home/b"]
+
+
+def test_too_many_new_topics_are_refused() -> None:
+    with Served(auth="scram", topics_created_per_minute_max=2) as served:
+        served.client("ann", allow=("publish #", "create #"))
+        peer = served.mqtt("s", user="ann")
+        found = [peer.publish(f"home/{n}", b"x", 1).reason for n in range(4)]
+        assert found == [0, 0, Reason.QUOTA_EXCEEDED, Reason.QUOTA_EXCEEDED]
+
+
+def test_who_asks_for_no_reasons_gets_codes_alone() -> None:
+    with Served(auth="scram") as served:
+        served.client("ann")
+        peer = served.mqtt("s", user="ann", request_problem_information=0)
+        assert peer.publish("garden/x", b"2", 1).properties.reason_string is None
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_published_right_behind_a_subscribe_is_part_of_it(qos: int) -> None:
+    with Served() as served:
+        peer = served.mqtt()
+        for place in range(20):
+            topic = f"behind/{place}"
+            peer.send(Subscribe(place + 1, (Subscription(topic, qos),)), Publish(topic, b"x", qos, packet_id=100 * qos))
+            assert peer.got().topic == topic
+
+
+@pytest.mark.parametrize("topic", ["known/x", "new/x"])
+def test_what_another_publishes_after_a_subscribe_has_come_is_part_of_it(topic: str) -> None:
+    with Served() as served:
+        served.bus.publish("known/x", b"before", retain=True)
+        peer, other = served.mqtt("peer"), served.mqtt("other")
+        session, is_over = served.mqtt_session("peer"), threading.Event()
+        served.call(lambda: session.later(is_over.wait, lambda *_: None))  # the making of subscriptions waits
+        peer.send(Subscribe(1, (Subscription(topic, 1),)))
+        served.until(lambda: session.subscribes == 1)
+        other.publish(topic, b"after", 1, retain=True)
+        is_over.set()
+        assert peer.payloads(1) == [b"after"]
+        peer.quiet()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_subscription_does_not_run_dry(qos: int) -> None:
+    with Served(credit_messages_max=100, credit_bytes_max=10_000) as served:
+        peer = served.mqtt()
+        peer.subscribe("home/#", qos=qos)
+        for _ in range(5):
+            served.bus.publish_many([("home/x", bytes(100))] * 80)
+            messages = [peer.got() for _ in range(80)]
+            if qos:
+                peer.puback(*messages)
