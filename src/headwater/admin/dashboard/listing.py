@@ -45,7 +45,8 @@ def column(
     name: str, label: str, *, number: bool = False, wide: bool = False, mono: bool = False, line: bool = False
 ) -> Row:
     """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line."""
-    styles = (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line))
+    is_time = label.endswith("(UTC)")
+    styles = (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line), ("hw-time", is_time))
     kinds = [word for word, is_so in styles if is_so]
     return {
         "name": name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from nicegui import ui
@@ -15,6 +16,7 @@ from headwater.admin.dashboard.messages import show_facts
 from headwater.errors import Malformed
 from headwater.message import SubscriptionInfo
 from headwater.wire.administration import SubscriptionDetail
+from headwater.wire.request import Option
 
 SHOWN = 200
 """Subscriptions that are listed, furthest behind first; others are found by their name."""
@@ -165,7 +167,7 @@ class _Shown:
                 ", ".join(f"{shown.plain(root)} {shown.count(at)}" for root, at in info.floors.items()) or "–",
             ),
             ("Taken by", ", ".join(found.sessions) or "nobody"),
-            ("Options", ", ".join(f"{name} {value}" for name, value in sorted(found.options.items())) or "–"),
+            ("Options", _options(found.options)),
         )
         if str(facts) != self._said:
             self._said = str(facts)
@@ -210,6 +212,10 @@ class _Shown:
             return await confirm_twice(question, "Delete", delete)
 
         await self._frame.do("operator", doing)
+
+
+def _options(options: Mapping[str, Option]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(options.items()) if value is not None) or "–"
 
 
 def _start(text: str) -> Start:
