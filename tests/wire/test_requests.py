@@ -74,6 +74,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "Subscribe.after": st.none() | U64 | st.dictionaries(TEXT, U64, max_size=3),
     "Subscribe.upto": st.none() | st.dictionaries(TEXT, U64, max_size=3),
     "SeekSubscription.to": st.sampled_from(["earliest", "latest"]) | U64 | st.dictionaries(TEXT, U64, max_size=3),
+    "SubscribeTo.options": st.dictionaries(TEXT, OPTION, max_size=2),
     "CreateSubscription.options": st.dictionaries(st.sampled_from(sorted(OPTION_NAMES)), OPTION),
     "CreateSubscription.start": st.sampled_from(["earliest", "latest"]) | U64,
     "AddChannels.channels": st.lists(CHANNEL, max_size=2).map(tuple),
