@@ -109,11 +109,11 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
 
 
 def _plain(message: Envelope) -> ThreadMessage:
-    return ThreadMessage(*(getattr(message, name) for name in message.__struct_fields__))
+    return ThreadMessage(*(getattr(message, name) for name in Envelope.__struct_fields__))
 
 
 def _asynchronous(message: Envelope) -> Message:
-    return Message(*(getattr(message, name) for name in message.__struct_fields__))
+    return Message(*(getattr(message, name) for name in Envelope.__struct_fields__))
 
 
 def _served(message: Envelope) -> Any:

@@ -253,7 +253,7 @@ def test_each_step_goes_on_where_it_was_over_the_next_connection(version: int) -
         publisher.publish("home/x", b"4", 2)
         peer.settle(peer.got())
         peer.ping()
-        served.until(lambda: not served.server.sessions.rows_of(b"o"), "the end of the numbers")
+        served.until(lambda: not served.server.sessions.rows_of(b"o"), "the end of all numbers")
 
 
 @both

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from headwater.mqtt.kinds import V4, V5, Kind
@@ -153,3 +155,18 @@ def test_an_acknowledgement_of_nothing_is_no_harm(version: int) -> None:
         peer.send(Ack(Kind.PUBREL, 80))
         comp = peer.ack(Kind.PUBCOMP, 80)
         assert comp.reason == (Reason.PACKET_IDENTIFIER_NOT_FOUND if version == V5 else 0)
+
+
+def test_the_number_of_a_message_that_has_expired_is_free_again() -> None:
+    with Served() as served:
+        peer = served.kept("s")
+        peer.subscribe("home/#", qos=1)
+        served.bus.publish("home/x", b"short", ttl_s=0.2)
+        assert peer.got().payload == b"short"
+        peer.close()
+        time.sleep(0.25)
+        peer = served.kept("s")
+        served.bus.publish("home/x", b"next")
+        assert peer.got().payload == b"next"
+        session = served.mqtt_session("s")
+        assert not served.call(lambda: session._sending.window.is_behind)

@@ -150,4 +150,4 @@ def finish(served: Served, message: Publish) -> None:
     first = served.kept("s1")
     first.quiet()
     first.send(Ack(Kind.PUBCOMP, message.packet_id))
-    assert not served.server.sessions.rows_of(b"o")
+    served.until(lambda: not served.server.sessions.rows_of(b"o"), "the end of all numbers")

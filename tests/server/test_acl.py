@@ -238,10 +238,10 @@ def test_a_right_that_is_lost_while_a_subscription_is_being_made_is_lost_for_it(
         for kind, name in (("session", "attach"), ("live", "retained")):
             real, inside, go_on = getattr(dispatcher, name), threading.Event(), threading.Event()
 
-            def wait(*arguments, real=real, inside=inside, go_on=go_on):
+            def wait(*arguments, real=real, inside=inside, go_on=go_on, **options):
                 inside.set()
                 go_on.wait(10)
-                return real(*arguments)
+                return real(*arguments, **options)
 
             peer = running.peer("ann")
             monkeypatch.setattr(dispatcher, name, wait)

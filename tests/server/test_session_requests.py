@@ -128,7 +128,7 @@ def test_it_is_gone_from_the_disk_when_that_is_answered_however_busy_the_session
     root, ann = running.peer("root"), running.peer("ann")
     ann.subscribe(1, "home/#", kind="session")
     session, gate = running.session_of(ann), threading.Event()
-    running.call(lambda: session._later(lambda: gate.wait(10), lambda *_: None))
+    running.call(lambda: session.later(lambda: gate.wait(10), lambda *_: None))
     try:
         root.ask(wire.EndSession(id=ann.session, for_good=True))
         assert running.bus.subscriptions() == []

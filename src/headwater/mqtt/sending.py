@@ -89,8 +89,14 @@ class Sending:
     def suspend(self) -> None:
         """The connection is lost."""
         self._outbox = None
-        known = {one.number for one in self._session.row.subscriptions}
-        self._write(dict.fromkeys(map(self._key, self.window.suspend(known.__contains__))))
+        kinds = {one.number: one.kind for one in self._session.row.subscriptions}
+
+        def comes_again(sent: Sent) -> bool:
+            """Not what is no longer subscribed to, nor what goes to others who share the subscription."""
+            kind = kinds.get(sent.place[0])
+            return kind == "session" or (kind is not None and sent.copy is not None)
+
+        self._write(dict.fromkeys(map(self._key, self.window.suspend(comes_again))))
 
     def forget(self, subscription: int) -> None:
         """A subscription has ended."""
@@ -225,6 +231,8 @@ class Sending:
                 sent.is_stored = True
                 sent.copy = copies[place] if copies is not None else None
                 changed[self._key(number)] = rows.pack(sent)
+        if self.window.is_behind and not again[0]:
+            self.window.pass_over(subscription, root, offsets[0])
         data = made.numbered(numbers, again if any(again) else None)
         if copies is None:
             self._put(data, changed)

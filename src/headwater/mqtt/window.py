@@ -54,14 +54,16 @@ class Sent(msgspec.Struct, array_like=True):
 class Window:
     """What is on its way to one client."""
 
-    __slots__ = ("_known", "_last", "_sent", "size")
+    __slots__ = ("_known", "_known_numbers", "_last", "_sent", "size")
 
     def __init__(self) -> None:
         self.size = 0
         """How many messages the client takes at once."""
         self._sent: dict[int, Sent] = {}
         self._known: dict[Place, tuple[int, Sent]] = {}
-        """What was sent over an earlier connection, and not acknowledged there."""
+        """What was sent over an earlier connection, and not acknowledged there,"""
+        self._known_numbers: set[int] = set()
+        """and its numbers."""
         self._last = 0
 
     @property
@@ -71,20 +73,25 @@ class Window:
 
     def add(self, place: Place, qos: int, lease: int) -> tuple[int, Sent, bool]:
         """The number that a message goes with, and whether it went with it before."""
-        known = self._known.pop(place, None) if self._known else None
+        known = self._forget(place) if place in self._known else None
         if known is not None:
             number, sent = known
             sent.lease = lease
             self._sent[number] = sent
             return number, sent, True
-        number, used = self._last, {number for number, _ in self._known.values()} if self._known else ()
+        number = self._last
         while True:
             number = number % NUMBER_MAX + 1
-            if number not in self._sent and number not in used:
+            if number not in self._sent and number not in self._known_numbers:
                 break
         self._last = number
         sent = self._sent[number] = Sent(place, qos, lease=lease, is_stored=False)
         return number, sent, False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something of an earlier connection has yet to come again."""
+        return bool(self._known)
 
     def qos_of(self, place: Place) -> int | None:
         """The QoS of what was sent over an earlier connection."""
@@ -108,19 +115,19 @@ class Window:
         again."""
         found = {number: sent for number, sent in self._known.values() if sent.copy is not None}
         for number, sent in found.items():
-            del self._known[sent.place]
+            self._forget(sent.place)
             self._sent[number] = sent
         return found
 
-    def suspend(self, is_there: Callable[[int], bool]) -> list[int]:
-        """The connection is lost: what was sent comes again over the next one, with the number that it has, if its
-        subscription is there. Numbers of the rest, which are free."""
+    def suspend(self, comes_again: Callable[[Sent], bool]) -> list[int]:
+        """The connection is lost: what was sent comes again over the next one, with the number that it has. Numbers
+        of what does not, which are free."""
         waiting = {number: sent for number, sent in self._sent.items() if not sent.is_received}
         gone = []
         for number, sent in waiting.items():
             del self._sent[number]
-            if is_there(sent.place[0]):
-                self._known[sent.place] = (number, sent)
+            if comes_again(sent):
+                self._know(number, sent)
             else:
                 gone.append(number)
         return gone
@@ -130,14 +137,31 @@ class Window:
         if sent.is_received:
             self._sent[number] = sent
         else:
-            self._known[sent.place] = (number, sent)
+            self._know(number, sent)
+
+    def _know(self, number: int, sent: Sent) -> None:
+        self._known[sent.place] = (number, sent)
+        self._known_numbers.add(number)
+
+    def _forget(self, place: Place) -> tuple[int, Sent]:
+        number, sent = self._known.pop(place)
+        self._known_numbers.discard(number)
+        return number, sent
+
+    def pass_over(self, subscription: int, root: str, offset: int) -> None:
+        """A subscription has come to an offset: what was sent before it with QoS 1, and has not come again, is gone.
+
+        Numbers of QoS 2 stay in use: the client may know them, and would take another message for the old one."""
+        for place in [
+            place
+            for place, (_, sent) in self._known.items()
+            if place[:2] == (subscription, root) and 0 < place[2] < offset and not sent.is_stored
+        ]:
+            self._forget(place)
 
     def forget(self, subscription: int) -> list[int]:
         """A subscription has ended: what was to come again does not. Its numbers."""
-        gone = {place: number for place, (number, _) in self._known.items() if place[0] == subscription}
-        for place in gone:
-            del self._known[place]
-        return list(gone.values())
+        return [self._forget(place)[0] for place in tuple(self._known) if place[0] == subscription]
 
     def unstored(self) -> dict[int, Sent]:
         """What no row tells of yet."""
