@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from headwater.mqtt.kinds import V4, V5, Kind
-from headwater.mqtt.packets import Publish, Subscribe, Subscription
+from headwater.mqtt.packets import Publish, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason
 from mqtt.peer import Served
 
@@ -236,7 +236,7 @@ def test_what_another_publishes_after_a_subscribe_has_come_is_part_of_it(topic: 
         session, is_over = served.mqtt_session("peer"), threading.Event()
         served.call(lambda: session.later(is_over.wait, lambda *_: None))  # the making of subscriptions waits
         peer.send(Subscribe(1, (Subscription(topic, 1),)))
-        served.until(lambda: session.subscribes == 1)
+        served.until(lambda: bool(session.making))
         other.publish(topic, b"after", 1, retain=True)
         is_over.set()
         assert peer.payloads(1) == [b"after"]
@@ -253,3 +253,16 @@ def test_a_subscription_does_not_run_dry(qos: int) -> None:
             messages = [peer.got() for _ in range(80)]
             if qos:
                 peer.puback(*messages)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_said_twice_or_taken_back_at_once_is_taken_in_order(qos: int) -> None:
+    with Served() as served:
+        peer = served.mqtt()
+        wanted = (Subscription("home/x", qos),)
+        peer.send(Subscribe(1, wanted), Subscribe(2, wanted), Unsubscribe(3, ("home/x",)), Subscribe(4, wanted))
+        assert peer.expect(Unsuback).reasons == (Reason.SUCCESS,)
+        assert [peer.expect(Suback).reasons for _ in range(3)] == [(qos,)] * 3
+        served.bus.publish("home/x", b"1")
+        peer.settle(peer.got())
+        peer.quiet()

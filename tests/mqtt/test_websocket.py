@@ -114,7 +114,7 @@ def test_the_websocket_ends_with_the_connection_and_says_why_before(served: Serv
 
 
 def test_a_client_that_reads_nothing_slows_nobody(served: Served):
-    slow = Client(served, max_queue=1)
+    slow = Client(served, max_queue=1, close_timeout=0.1)
     slow.connect()
     slow.send(Subscribe(1, (Wanted("flood/#", 1),)))
     slow.next()

@@ -26,7 +26,7 @@ from headwater.requests import REPLY_ROOT
 from headwater.server.listener import is_local
 from headwater.server.session_row import SessionRow
 from headwater.server.tls import peer_name
-from headwater.topics.name import root_of
+from headwater.topics.name import check_topic, root_of
 
 if TYPE_CHECKING:
     from headwater.mqtt.session import MqttSession
@@ -135,7 +135,7 @@ class Greeter:
         connection.client_id = client
         self._note(connection, connect)
         if connect.will is not None:
-            self._broker.check_publish(user, "", root_of(connect.will.topic), (connect.will.topic,))
+            self._check_will(user, connect.will.topic)
         expire_s = self._expire_after_s(connect)
         known = self._sessions.of_client(user, client)
         if known is not None and connect.clean_start:
@@ -151,6 +151,14 @@ class Greeter:
             row, connection, lambda _, error: self._greeted(connection, connect, False, assigned, error)
         )
         cast("MqttSession", connection.session).is_whole = True
+
+    def _check_will(self, user: str, topic: str) -> None:
+        """A will that could never be published is refused while there is somebody to tell."""
+        try:
+            check_topic(topic, self._broker.bus.config)
+        except Malformed as error:
+            raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
+        self._broker.check_publish(user, "", root_of(topic), (topic,))
 
     def _take_up(self, known: MqttSession, connection: MqttConnection, connect: Connect, expire_s: float) -> None:
         """Serve a session that is there over this connection, as soon as it is whole."""

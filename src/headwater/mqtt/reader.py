@@ -9,16 +9,20 @@ header; the work is linear in what was received, even byte by byte.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from headwater.mqtt.decoding import Decoder, Limits
 from headwater.mqtt.fields import Fields
 from headwater.mqtt.kinds import FLAGS, FROM_CLIENT, FROM_SERVER, V4, V5, Kind
-from headwater.mqtt.packets import Packet, Received
+from headwater.mqtt.packets import Packet, Pingreq, Received
 from headwater.mqtt.reasons import MqttError, Reason, VersionRefused, violation
 from headwater.mqtt.runs import ACK_FIRSTS, PUBLISH_FIRST, read_acks, read_run
 
 KINDS: Final = {int(kind): kind for kind in Kind}
+PING_FIRST: Final = Kind.PINGREQ << 4
+PINGS: Final = re.compile(rb"(?:\xc0\x00)+")
+PINGREQ: Final = Pingreq()
 
 
 class PacketReader:
@@ -87,6 +91,11 @@ class PacketReader:
                     at = read_run(data, at, self._decoder.version, self.bytes_max, found)
                 elif first in ACK_FIRSTS:
                     at = read_acks(data, at, found)
+                elif first == PING_FIRST and self.is_server:
+                    pings = PINGS.match(data, at)
+                    if pings is not None:
+                        at = pings.end()
+                        found += [PINGREQ] * ((at - begin) // 2)
             if at == begin:
                 at = self._read_one(data, at, found)
                 if at == begin:

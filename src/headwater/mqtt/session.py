@@ -22,7 +22,6 @@ from headwater.mqtt.packets import (
     Acks,
     Auth,
     Disconnect,
-    Pingreq,
     Publish,
     Received,
     Run,
@@ -30,6 +29,7 @@ from headwater.mqtt.packets import (
     Unsubscribe,
 )
 from headwater.mqtt.publishing import Publishing
+from headwater.mqtt.reader import PINGREQ
 from headwater.mqtt.reasons import violation
 from headwater.mqtt.receiving import ReceivedRow
 from headwater.mqtt.sending import Sending
@@ -108,7 +108,8 @@ class MqttSession(SubscribingSession):
         super().attach(connection)
         if old is not None and old.will is not None and not old.will.properties.will_delay_interval:
             self._will.publish(old.will)
-        self.subscribes, self._waiting = 0, []
+        self.making.clear()
+        self._waiting = []
         self._sending.window.size = mine.receive_max
         self._publishing.on_connected()
 
@@ -163,23 +164,40 @@ class MqttSession(SubscribingSession):
         if self._waiting:
             self._waiting += packets
             return
+        pings = 0
         for place, packet in enumerate(packets):
+            if packet is PINGREQ:
+                pings += 1
+                continue
             if connection is None or connection is not self.connection or connection.is_closed:
                 return
-            if self.subscribes and isinstance(packet, Run | Publish):
+            if self.making and self._comes_after(packet):
                 self._waiting = packets[place:]
                 connection.hold()
-                return
+                break
             try:
                 self._on_packet(connection, packet)
             except HeadwaterError as error:
                 connection.refuse(error)
                 return
+        if pings and connection is not None:
+            connection.write(PINGRESP * pings)
 
-    def _on_subscribed(self) -> None:
+    def _comes_after(self, packet: Received) -> bool:
+        """Whether what a packet says is about subscriptions that are being made."""
+        match packet:
+            case Run() | Publish():
+                return bool(self.making)
+            case Subscribe():
+                return not self.making.isdisjoint(one.filter for one in packet.subscriptions)
+            case Unsubscribe():
+                return not self.making.isdisjoint(packet.filters)
+        return False
+
+    def _on_subscribed(self, packet: Subscribe) -> None:
         """What the client sent behind a SUBSCRIBE comes after it."""
-        super()._on_subscribed()
-        if self._waiting and not self.subscribes and self.connection is not None:
+        super()._on_subscribed(packet)
+        if self._waiting and self.connection is not None and not self._comes_after(self._waiting[0]):
             waiting, self._waiting = self._waiting, []
             self.connection.release()
             self.tell(waiting)
@@ -196,8 +214,6 @@ class MqttSession(SubscribingSession):
                 is_refused = packet.reason >= 0x80 and packet.kind in (Kind.PUBACK, Kind.PUBREC)
                 # What the client will never take is done with, as if it had: there is nothing to try again.
                 self._on_acks(connection, Kind.PUBACK if is_refused else packet.kind, (packet.packet_id,))
-            case Pingreq():
-                connection.write(PINGRESP)
             case Subscribe():
                 self._on_subscribe(connection, packet)
             case Unsubscribe():

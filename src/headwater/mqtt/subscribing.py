@@ -43,7 +43,7 @@ CREDIT = UNBOUNDED
 class SubscribingSession(Session):
     """The subscriptions of one MQTT client's session."""
 
-    __slots__ = ("_last_number", "replays", "subscribes", "tag", "wishes")
+    __slots__ = ("_last_number", "making", "replays", "tag", "wishes")
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(sessions, row)
@@ -51,8 +51,8 @@ class SubscribingSession(Session):
         """By the subscription's number."""
         self.replays: dict[str, SubscriptionOf] = {}
         """By their filters; they are the connection's, not the session's."""
-        self.subscribes = 0
-        """SUBSCRIBE packets of the connection that are not answered yet."""
+        self.making: set[str] = set()
+        """Filters of SUBSCRIBE packets that are not answered yet."""
         self.tag: Headers = ()
         """What its publishes carry, so that subscriptions that want none of its own messages know them."""
         self._last_number = max((one.number for one in row.subscriptions), default=0)
@@ -80,9 +80,9 @@ class SubscribingSession(Session):
             reasons[place] = reason
             if min(reasons) >= 0 and connection is self.connection:
                 connection.send(Suback(packet.packet_id, tuple(reasons)))
-                self._on_subscribed()
+                self._on_subscribed(packet)
 
-        self.subscribes += 1
+        self.making.update(one.filter for one in packet.subscriptions)
         for place, one in enumerate(packet.subscriptions):
             then = partial(made, place)
             try:
@@ -90,9 +90,9 @@ class SubscribingSession(Session):
             except HeadwaterError as error:
                 then(reason_of(error, Reason.TOPIC_FILTER_INVALID))
 
-    def _on_subscribed(self) -> None:
+    def _on_subscribed(self, packet: Subscribe) -> None:
         """A SUBSCRIBE is answered."""
-        self.subscribes -= 1
+        self.making.difference_update(one.filter for one in packet.subscriptions)
 
     def _subscribe(self, one: Subscription, identifier: int, then: Callable[[int], None]) -> None:
         sessions = self.sessions
@@ -111,7 +111,7 @@ class SubscribingSession(Session):
         if known is not None and known.kind in (kind, "session"):
             self._change(known, wish, one.retain_handling == 0 and group is None, then)
             return
-        if known is None and len(self.row.subscriptions) >= sessions.serving.subscriptions_per_session_max:
+        if known is None and len(self.wishes) >= sessions.serving.subscriptions_per_session_max:
             raise QuotaExceeded("this session has as many subscriptions as subscriptions_per_session_max allows")
         self._last_number += 1
         name = one.filter if group is not None else f"{self.row.id}:{one.filter}"
@@ -136,7 +136,7 @@ class SubscribingSession(Session):
         known = self.replays.get(one.filter)
         if known is not None:
             self._remove(known)
-        if len(self.row.subscriptions) + len(self.replays) >= serving.subscriptions_per_session_max:
+        if len(self.wishes) >= serving.subscriptions_per_session_max:
             raise QuotaExceeded("this session has as many subscriptions as subscriptions_per_session_max allows")
         self._last_number += 1
         wish = Wish(0, one.no_local, one.retain_as_published, identifier, is_replay=True)
