@@ -16,20 +16,17 @@ from headwater.mqtt.packets import (
     Connack,
     Connect,
     Disconnect,
-    Pingreq,
-    Pingresp,
     Publish,
     Suback,
     Subscribe,
     Subscription,
-    Unsuback,
     Unsubscribe,
     Will,
 )
-from headwater.mqtt.properties import Properties
 from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import REASONS, VALID, MqttError, Reason, VersionRefused, return_code
 from mqtt.samples import LIMITS, kinds, outcome, packets, reader_of, refusal, refusal_of_connect
+from mqtt.vectors import VECTORS
 
 MALFORMED, VIOLATION = Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR
 CASES = [pytest.param(kind, version, id=f"{kind.name}-{version}") for version in (V4, V5) for kind in kinds(version)]
@@ -77,63 +74,6 @@ def test_every_flipped_bit_gives_packets_an_error_with_a_reason_or_a_wait(
         assert reason or found != [packet]
 
 
-VECTORS: list[tuple[str, int, Any, str]] = [
-    # MQTT 3.1.1, figure 3.6: the variable header of a CONNECT with every flag but will retain; client "a", level 4.
-    (
-        "connect of 3.1.1",
-        V4,
-        Connect("a", V4, True, 10, Will("w", b"m", 1), "u", b"p"),
-        "10 19 0004 4d515454 04 ce 000a 0001 61 0001 77 0001 6d 0001 75 0001 70",
-    ),
-    # MQTT 5, figure 3-6: the same with a session expiry interval of 10 s.
-    (
-        "connect of 5",
-        V5,
-        Connect("a", V5, True, 10, None, "u", b"p", Properties(session_expiry_interval=10)),
-        "10 19 0004 4d515454 05 c2 000a 05 11 0000000a 0001 61 0001 75 0001 70",
-    ),
-    ("connack of 3.1.1", V4, Connack(True), "20 02 01 00"),
-    ("a refusal in 3.1.1", V4, Connack(False, Reason.NOT_AUTHORIZED), "20 02 00 05"),
-    ("a refusal in 5", V5, Connack(False, Reason.NOT_AUTHORIZED), "20 03 00 87 00"),
-    # Figure 3.11 (3.1.1) and 3-9 (5): topic a/b, number 10.
-    ("publish of 3.1.1", V4, Publish("a/b", b"", 1, packet_id=10), "32 07 0003 612f62 000a"),
-    ("publish of 5", V5, Publish("a/b", b"", 1, packet_id=10), "32 08 0003 612f62 000a 00"),
-    ("publish with everything", V4, Publish("a/b", b"x", 2, True, True, 10), "3d 08 0003 612f62 000a 78"),
-    ("puback", V4, Ack(Kind.PUBACK, 10), "40 02 000a"),
-    ("puback with a reason", V5, Ack(Kind.PUBACK, 10, 0x10), "40 03 000a 10"),
-    ("pubrec", V5, Ack(Kind.PUBREC, 10), "50 02 000a"),
-    ("pubrel", V5, Ack(Kind.PUBREL, 10), "62 02 000a"),
-    ("pubcomp", V5, Ack(Kind.PUBCOMP, 10, 0x92), "70 03 000a 92"),
-    # Figure 3.23 (3.1.1) and 3-22 (5): a/b with QoS 1, c/d with QoS 2.
-    (
-        "subscribe of 3.1.1",
-        V4,
-        Subscribe(10, (Subscription("a/b", 1), Subscription("c/d", 2))),
-        "82 0e 000a 0003 612f62 01 0003 632f64 02",
-    ),
-    (
-        "subscribe of 5",
-        V5,
-        Subscribe(10, (Subscription("a/b", 1), Subscription("c/d", 2, True, True, 2))),
-        "82 0f 000a 00 0003 612f62 01 0003 632f64 2e",
-    ),
-    # Figure 3.26 (3.1.1): QoS 0, QoS 2, failure.
-    ("suback of 3.1.1", V4, Suback(10, (0, 2, 0x80)), "90 05 000a 00 02 80"),
-    ("suback of 5", V5, Suback(10, (0, 2, 0x80)), "90 06 000a 00 00 02 80"),
-    # Figure 3.30 (3.1.1) and 3-32 (5).
-    ("unsubscribe of 3.1.1", V4, Unsubscribe(10, ("a/b", "c/d")), "a2 0c 000a 0003 612f62 0003 632f64"),
-    ("unsubscribe of 5", V5, Unsubscribe(10, ("a/b", "c/d")), "a2 0d 000a 00 0003 612f62 0003 632f64"),
-    ("unsuback of 3.1.1", V4, Unsuback(10), "b0 02 000a"),
-    ("unsuback of 5", V5, Unsuback(10, (0, 0x11)), "b0 05 000a 00 00 11"),
-    ("pingreq", V4, Pingreq(), "c0 00"),
-    ("pingresp", V4, Pingresp(), "d0 00"),
-    ("disconnect", V4, Disconnect(), "e0 00"),
-    ("disconnect of 5", V5, Disconnect(), "e0 00"),
-    ("disconnect with will", V5, Disconnect(4), "e0 01 04"),
-    ("session taken over", V5, Disconnect(0x8E, Properties(reason_string="x")), "e0 06 8e 04 1f 0001 78"),
-]
-
-
 @pytest.mark.parametrize(("version", "packet", "raw"), [pytest.param(*v[1:], id=v[0]) for v in VECTORS])
 def test_the_examples_of_the_specifications_are_read_and_written_as_printed(
     version: int, packet: Any, raw: str
@@ -179,7 +119,8 @@ def test_there_is_no_auth_in_3_1_1() -> None:
 
 @pytest.mark.parametrize("raw", ["32 07 0001 61 0000 00 78", "40 02 0000", "50 02 0000", "62 02 0000", "70 02 0000"])
 def test_a_packet_identifier_of_0_is_refused(raw: str) -> None:
-    assert refusal(raw) == VIOLATION
+    assert refusal(raw, V4) == VIOLATION
+    assert refusal(raw, V5) == VIOLATION
 
 
 def test_a_packet_identifier_of_0_is_refused_in_subscribe_and_unsubscribe() -> None:
@@ -206,19 +147,26 @@ def test_a_packet_identifier_of_0_is_refused_in_subscribe_and_unsubscribe() -> N
 )
 def test_text_that_is_not_utf8_or_has_a_nul_is_malformed(raw: str) -> None:
     assert refusal(raw, V4) == MALFORMED
+    assert refusal(raw, V5) == MALFORMED
 
 
-def test_bad_text_is_refused_in_every_field() -> None:
-    assert refusal("82 08 0001 00 0002 61ff 00") == MALFORMED
-    assert refusal("a2 07 0001 00 0002 61ff") == MALFORMED
-    assert refusal_of_connect("10 0e 0004 4d515454 04 02 0000 0002 61ff") == MALFORMED  # the client identifier
-    assert refusal_of_connect("10 12 0004 4d515454 04 06 0000 0000 0001 ff 0001 6d") == MALFORMED  # the will's topic
-    assert refusal_of_connect("10 0f 0004 4d515454 04 82 0000 0000 0001 ff") == MALFORMED  # the user name
+@pytest.mark.parametrize("version", [V4, V5])
+def test_bad_text_is_refused_in_every_field(version: int) -> None:
+    block = "00" if version == V5 else ""
+    for first, rest in ((0x82, "0002 61ff 00"), (0xA2, "0002 61ff")):  # filters
+        body = bytes.fromhex(f"0001 {block} {rest}")
+        assert refusal(bytes((first, len(body))) + body, version) == MALFORMED
+    start = f"0004 4d515454 0{version}"
+    assert refusal_of_connect(connect(f"{start} 02 0000 {block} 0002 61ff")) == MALFORMED  # the client identifier
+    assert refusal_of_connect(connect(f"{start} 06 0000 {block} 0000 {block} 0001 ff 0001 6d")) == MALFORMED  # the will
+    assert refusal_of_connect(connect(f"{start} 82 0000 {block} 0000 0001 ff")) == MALFORMED  # the user name
 
 
-def test_a_byte_order_mark_is_part_of_the_text() -> None:
-    found, _ = outcome(PacketReader(LIMITS, version=V4), [bytes.fromhex("30 06 0004 efbbbf 61")])
-    assert found == [Publish("\ufeffa", b"")]
+@pytest.mark.parametrize("version", [V4, V5])
+def test_a_byte_order_mark_is_part_of_the_text(version: int) -> None:
+    raw = encode(Publish("\ufeffa", b""), version)
+    assert b"\xef\xbb\xbfa" in raw
+    assert outcome(PacketReader(LIMITS, version=version), [raw]) == ([Publish("\ufeffa", b"")], 0)
 
 
 @pytest.mark.parametrize(
@@ -307,21 +255,28 @@ def test_a_password_without_a_user_name_is_malformed_in_3_1_1_alone() -> None:
     assert refusal_of_connect(connect("0004 4d515454 05 42 003c 00 0001 61 0001 70")) == 0
 
 
+@pytest.mark.parametrize("version", [V4, V5])
 @pytest.mark.parametrize(
-    "raw",
+    ("flags", "payload"),
     [
-        "0004 4d515454 04 02 003c",  # no client identifier
-        "0004 4d515454 04 06 003c 0001 61",  # no will
-        "0004 4d515454 04 06 003c 0001 61 0001 77",  # half a will
-        "0004 4d515454 04 82 003c 0001 61",  # no user name
-        "0004 4d515454 04 c2 003c 0001 61 0001 75",  # no password
-        "0004 4d515454 04 02 003c 0001 61 0001 75",  # a user name without its flag
-        "0004 4d515454 04 82 003c 0001 61 0001 75 0001 70",  # a password without its flag
-        "0004 4d515454 05 02 003c 0001 61",  # no properties
+        ("02", ""),  # no client identifier
+        ("06", "0001 61"),  # no will
+        ("06", "0001 61 {} 0001 77"),  # half a will
+        ("82", "0001 61"),  # no user name
+        ("c2", "0001 61 0001 75"),  # no password
+        ("02", "0001 61 0001 75"),  # a user name without its flag
+        ("82", "0001 61 0001 75 0001 70"),  # a password without its flag
     ],
 )
-def test_a_connect_has_the_fields_that_its_flags_say(raw: str) -> None:
+def test_a_connect_has_the_fields_that_its_flags_say(version: int, flags: str, payload: str) -> None:
+    block = "00" if version == V5 else ""
+    raw = f"0004 4d515454 0{version} {flags} 003c {block} {payload.format(block)}"
     assert refusal_of_connect(connect(raw)) == MALFORMED
+
+
+def test_a_block_of_properties_is_there_even_if_it_has_none() -> None:
+    assert refusal_of_connect(connect("0004 4d515454 05 02 003c 0001 61")) == MALFORMED
+    assert refusal_of_connect(connect("0004 4d515454 05 02 003c 00 0001 61")) == 0
 
 
 @pytest.mark.parametrize("topic", ["a/+", "#", "a#b"])
@@ -383,6 +338,8 @@ def test_a_subscribe_or_unsubscribe_without_a_filter_is_refused(raw: str) -> Non
 def test_an_empty_filter_is_refused() -> None:
     assert refusal("82 05 0001 0000 00", V4) == VIOLATION
     assert refusal("a2 04 0001 0000", V4) == VIOLATION
+    assert refusal("82 06 0001 00 0000 00", V5) == VIOLATION
+    assert refusal("a2 05 0001 00 0000", V5) == VIOLATION
 
 
 def test_reserved_options_of_a_filter_are_malformed() -> None:
