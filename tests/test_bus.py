@@ -801,7 +801,7 @@ def test_roots_that_appear_later_are_picked_up_from_their_first_message(bus: Bus
     for sub in subs:
         assert sub.next(timeout_s=0) is None
     bus.publish("new/x", b"1")
-    bus.publish("$sys/x", b"hidden from wildcards")
+    bus.publish("$box/x", b"hidden from wildcards")
     bus.publish("other/x", b"2")
     assert [sorted(payloads(sub.batch(10, WAIT_S) + sub.batch(10, 0))) for sub in subs] == [
         [b"1", b"2"],
@@ -1671,9 +1671,24 @@ def test_a_live_subscription_gets_what_is_published_while_it_is_there(bus: Bus) 
     assert list(live) == []
 
 
+def test_the_topics_of_sys_are_the_brokers_own(bus: Bus) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=60)
+    for publish in (
+        lambda: bus.publish("$sys/x", b"1"),
+        lambda: bus.publish("$sys", b"1"),
+        lambda: bus.publish_soon("$sys/x", b"1"),
+        lambda: bus.publish_many([("home/x", b"1"), ("$sys/x", b"1")]),
+        lambda: bus.publish("$sys/x", b"1", deliver_at=due),
+        lambda: bus.stage("writer", 1, [("$sys/x", b"1")]),
+    ):
+        with pytest.raises(headwater.NotAllowed, match="a root of yours"):
+            publish()
+    assert bus.ends() == {}
+
+
 def test_live_subscribers_of_every_filter_get_their_slice_of_a_batch(bus: Bus) -> None:
-    topics = ["home/a/temp", "home/b/temp", "home/a/power", "hall/a/temp", "$sys/x"]
-    filters = ["#", "home/#", "home/+/temp", "home/a/temp", "+/a/#", "$sys/#", "hall/b"]
+    topics = ["home/a/temp", "home/b/temp", "home/a/power", "hall/a/temp", "$box/x"]
+    filters = ["#", "home/#", "home/+/temp", "home/a/temp", "+/a/#", "$box/#", "hall/b"]
     lives = {each: bus.subscribe(each) for each in filters}
     bus.publish_many([(topic, topic.encode()) for topic in topics])
     found = {each: sorted(payloads(live.batch(10, 0) + live.batch(10, 0))) for each, live in lives.items()}
@@ -1683,7 +1698,7 @@ def test_live_subscribers_of_every_filter_get_their_slice_of_a_batch(bus: Bus) -
         "home/+/temp": [b"home/a/temp", b"home/b/temp"],
         "home/a/temp": [b"home/a/temp"],
         "+/a/#": [b"hall/a/temp", b"home/a/power", b"home/a/temp"],
-        "$sys/#": [b"$sys/x"],
+        "$box/#": [b"$box/x"],
         "hall/b": [],
     }
 

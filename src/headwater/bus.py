@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters, Place
 from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending, write_of
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.rows import RowCommit
-from headwater.delivery.start import Start, check_start, floor_for
+from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
@@ -54,6 +56,7 @@ from headwater.upkeep import Upkeep
 if TYPE_CHECKING:
     from headwater.access.acl import Acl
     from headwater.access.clients import Clients
+    from headwater.access.tokens import Tokens
 
 MEMORY = ":memory:"
 ID_BYTES = 8
@@ -69,6 +72,7 @@ class Inside(NamedTuple):
     rows: RowCommit
     clock: Clock
     events: Events
+    audit: Audit
 
 
 class Bus:
@@ -101,7 +105,8 @@ class Bus:
         self._live: set[Live | Reading | Consumer] = set()
         self._clients: Clients | None = None
         self._acl: Acl | None = None
-        self._access_lock = threading.Lock()
+        self._tokens: Tokens | None = None
+        self._access_lock = threading.RLock()
         seed = self._own()
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())
@@ -129,6 +134,10 @@ class Bus:
                 read_only,
             )
             self._desk = Desk(self.config, self._clock)
+            self._audit = Audit(self._publish_own, self._clock, self._events.trouble, self.config.audit_bytes_max)
+            self._durables = Durables(
+                self._dispatcher, self._roots, self.config, self._audit, lambda: self._check_open(writes=True)
+            )
             self._staging = Staging(
                 self._desk, self._roots, self._state, self._rows, self.config, self._clock, self._events.trouble
             )
@@ -349,6 +358,12 @@ class Bus:
         self._roots.commit.submit(item)
         return future
 
+    def _publish_own(self, topic: str, payload: bytes) -> None:
+        """Store a message about what was done, also where there is little room left."""
+        item = self._desk.own((Outgoing(topic=topic, payload=payload),))
+        item.is_urgent = True
+        self._roots.commit.submit_and_wait(item)
+
     def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
         self._dispatcher.on_durable(appended)
         self._upkeep.on_durable(appended)
@@ -431,34 +446,21 @@ class Bus:
     def seek_subscriber(self, subscriber: Subscriber, to: Start | Mapping[str, int]) -> None:
         """Have a subscription go on from elsewhere; with offsets by root, roots that are not named stay."""
         self._check_open(writes=True)
-        filter = subscriber.options.filter
-        if isinstance(to, Mapping):
-            streams = {root.name: root.stream for root in self._roots.all() if filter_covers_root(filter, root.name)}
-            subscriber.seek(
-                {
-                    streams[root].number: max(1, min(offset, streams[root].durable + 1))
-                    for root, offset in to.items()
-                    if root in streams
-                }
-            )
-            return
-        check_start(filter, to)
-        subscriber.seek(
-            {
-                root.stream.number: floor_for(root, filter, to) + 1
-                for root in self._roots.all()
-                if filter_covers_root(filter, root.name)
-            }
-        )
+        self._durables.move(subscriber, to)
 
     def _pause(self, subscriber: Subscriber, paused: bool) -> None:
         self._check_open(writes=True)
         self._dispatcher.pause(subscriber, paused)
 
     def unsubscribe(self, id: str) -> None:
-        """Delete a durable subscription, its place and its dead letters."""
-        self._check_open(writes=True)
-        self._roots.commit.run(lambda: self._dispatcher.delete(id))
+        """Delete a durable subscription, its place and its dead letters; its consumers are told."""
+        self._durables.delete(id, force=True)
+
+    @property
+    def durables(self) -> Durables:
+        """Durable subscriptions, looked after without taking from them."""
+        self._check_open()
+        return self._durables
 
     def subscriptions(self) -> list[SubscriptionInfo]:
         """Every durable subscription, by id."""
@@ -564,7 +566,7 @@ class Bus:
             if isinstance(self._state, RocksState):
                 self._state.refresh()
             self._roots.look()
-            for kept in (self._clients, self._acl):
+            for kept in (self._clients, self._acl, self._tokens):
                 if kept is not None:
                     kept.reload()
 
@@ -596,9 +598,11 @@ class Bus:
         self._check_open(writes=True)
         write = write_of(offsets, mended, write)
         if write is None:
-            return self._dead_letters.redrive(id, offsets)
+            count = self._dead_letters.redrive(id, offsets)
+            self._note_letters("redriven", id, count, offsets)
+            return count
         self._mending.mend(id, write, tuple(mended or ()), "")
-        return self._mending.redrive(id, write, ("",))
+        return self.redrive_mended(id, write)
 
     def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
         """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
@@ -611,7 +615,9 @@ class Bus:
         Answers how many, however often it is asked.
         """
         self._check_open(writes=True)
-        return self._mending.redrive(id, write, parts)
+        count = self._mending.redrive(id, write, parts)
+        self._note_letters("mended", id, count)
+        return count
 
     def drop_mended(self, id: str, write: str) -> None:
         """Forget what a write has mended and not redriven; the dead letters stay as they are."""
@@ -621,7 +627,14 @@ class Bus:
     def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
         """Forget dead letters; answers how many."""
         self._check_open(writes=True)
-        return self._dead_letters.drop(id, offsets)
+        count = self._dead_letters.drop(id, offsets)
+        self._note_letters("dropped", id, count, offsets)
+        return count
+
+    def _note_letters(self, what: str, id: str, count: int, offsets: Collection[Place] | None = None) -> None:
+        if count:
+            which = {} if offsets is None else {"offsets": list(offsets)}
+            self._audit.note(f"dead-letters-{what}", id, None, {"count": count, **which})
 
     # Staged publishes
 
@@ -707,7 +720,7 @@ class Bus:
             if self._clients is None:
                 from headwater.access.clients import Clients  # embedded, hardly anybody asks
 
-                self._clients = Clients(self._state, self._clock, read_only=self.is_read_only)
+                self._clients = Clients(self._state, self._clock, read_only=self.is_read_only, audit=self._audit)
             return self._clients
 
     @property
@@ -718,8 +731,21 @@ class Bus:
             if self._acl is None:
                 from headwater.access.acl import Acl
 
-                self._acl = Acl(self._state, config=self.config, read_only=self.is_read_only)
+                self._acl = Acl(self._state, config=self.config, read_only=self.is_read_only, audit=self._audit)
             return self._acl
+
+    @property
+    def tokens(self) -> Tokens:
+        """What opens the HTTP API for them."""
+        self._check_open()
+        with self._access_lock:
+            if self._tokens is None:
+                from headwater.access.tokens import Tokens
+
+                self._tokens = Tokens(
+                    self._state, self._clock, self.clients, read_only=self.is_read_only, audit=self._audit
+                )
+            return self._tokens
 
     # Every day
 
@@ -727,7 +753,10 @@ class Bus:
         """Remove the messages that a filter matches, their retained values and topics; answers how many topics."""
         self._check_open(writes=True)
         check_filter(filter, self.config)
-        return self._roots.commit.run(lambda: self._upkeep.purge(filter, self._rows))
+        count = self._roots.commit.run(lambda: self._upkeep.purge(filter, self._rows))
+        if count:
+            self._audit.note("purged", filter, None, {"topics": count})
+        return count
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """A copy of the folder as of now, in a new folder, while the bus goes on."""
@@ -738,6 +767,7 @@ class Bus:
         if self._files.list(path):
             raise Malformed(f'"{path}" is not empty; back up into a new folder')
         self._roots.commit.run(lambda: self._upkeep.backup(self._streams, path, self._rows))
+        self._audit.note("backed-up", path)
 
     def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
         """Say how far a lake has each root: retention waits for it as for a durable subscription."""
@@ -751,10 +781,24 @@ class Bus:
                 )
         self._roots.commit.run(lambda: marks.leave(self._files, self.folder, lake, dict(archived)))
 
+    def archived(self) -> dict[str, dict[str, int] | None]:
+        """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
+        self._check_open()
+        return marks.found(self._files, self.folder)
+
     @property
     def inside(self) -> Inside:
         """What a server stands on."""
-        return Inside(self._desk, self._roots, self._dispatcher, self._state, self._rows, self._clock, self._events)
+        return Inside(
+            self._desk,
+            self._roots,
+            self._dispatcher,
+            self._state,
+            self._rows,
+            self._clock,
+            self._events,
+            self._audit,
+        )
 
     @property
     def now(self) -> datetime:

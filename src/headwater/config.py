@@ -70,7 +70,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _check(self)
 
 
-REPLIES = Retention(age_s=3600.0)
+OF_ROOTS = {
+    "$reply": Retention(age_s=3600.0),
+    "$sys": Retention(age_s=30 * 86_400.0),
+}
+"""Rules of roots that every bus may have, unless the settings have others."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,6 +201,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes buffered for a live subscription; beyond it, its policy decides."""
 
     # Others
+    audit_bytes_max: int = 16 * KIB
+    """A longer entry of the audit (`$sys/audit`) is cut; at least 8 KiB."""
     events_kept: int = 1000
     """Newest events that `bus.events()` shows."""
     requests_max: int = 10_000
@@ -208,12 +214,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check(self)
         if self.segment_bytes < 64 * KIB:
             raise Malformed(f"setting segment_bytes is {self.segment_bytes}; use at least {64 * KIB}")
+        if self.audit_bytes_max < 8 * KIB:
+            raise Malformed(f"setting audit_bytes_max is {self.audit_bytes_max}; use at least {8 * KIB}")
         if self.batch_bytes_max > GIB:
             raise Malformed(f"setting batch_bytes_max is {self.batch_bytes_max}; the most that fits is {GIB}")
 
     def retention_of(self, root: str) -> Retention:
-        """The rule that applies to a root; answers to requests are kept for an hour unless a rule says otherwise."""
-        return self.retention_roots.get(root, REPLIES if root == "$reply" else self.retention)
+        """The rule that applies to a root. Unless one says otherwise, answers to requests are kept for an hour, and
+        what the broker tells about itself for 30 days."""
+        return self.retention_roots.get(root) or OF_ROOTS.get(root, self.retention)
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -257,6 +266,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One more client: QuotaExceeded (429)."""
     rules_max: int = 100_000
     """One more rule: QuotaExceeded (429)."""
+    tokens_max: int = 10_000
+    """One more token: QuotaExceeded (429)."""
     topics_created_per_minute_max: int = 1000
     """Topics that a client may create in a minute: QuotaExceeded (429)."""
     guess_delay_s_max: float = 10.0
@@ -309,6 +320,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The same, in bytes."""
     drain_s: float = 10.0
     """At its end the server waits so long, at most, for what is under way."""
+
+    # How it is doing
+    figures_max: int = 100
+    """Roots and subscriptions whose own figures are told, the largest and those furthest behind; sums count all."""
+    sys_every_s: float = 10.0
+    """How often figures are published on `$sys/…`; 0: never."""
+    loop_lag_s_max: float = 1.0
+    """If the event loop was held up for longer in the last seconds, the server says that it is not well."""
 
     # Actors
     mailbox_max: int = 10_000

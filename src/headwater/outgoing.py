@@ -18,7 +18,7 @@ import msgspec
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.delivery import delays
-from headwater.errors import Malformed, TooLarge
+from headwater.errors import Malformed, NotAllowed, TooLarge
 from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
 from headwater.store.body import Body
@@ -33,6 +33,9 @@ TIME_AHEAD_US_MAX = 86_400 * SECOND_US
 """How far the clock of a publisher elsewhere may be ahead."""
 
 ONE = range(1)
+
+SYS = "$sys"
+"""The root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
 
 P = TypeVar("P", bound=Publish)
 SHARES_MAX = 16
@@ -59,6 +62,7 @@ class Desk:
         self._time_us_max = 0
         """The latest time that a message may have; as of some moment ago, so that not every message asks the clock."""
         self._checked: dict[str, str] = {}
+        """The root of each topic that was found to be right; none of the broker's own."""
         self._seen: defaultdict[str, set[str]] = defaultdict(set)
         self._shares: dict[tuple[str, ...], list[_Share]] = {}
         """By the topics of a call that went to several roots."""
@@ -347,6 +351,18 @@ class Desk:
         )
         return Publish((topic,), [part], len(payload), f"{delays.ROOT}/{due_us}", offset, is_one=True)
 
+    def own(self, messages: Sequence[Outgoing]) -> Publish:
+        """What the broker tells about itself, on topics of `$sys` as nobody else may publish to."""
+        topics = [message.topic for message in messages]
+        for topic in topics:
+            if check_topic(topic, self._config) != SYS:
+                raise Malformed(f'"{topic}" is none of the broker\'s own topics; they begin with "{SYS}/"')
+        payloads = [message.payload for message in messages]
+        weight = self._check_lengths(payloads)
+        retain = [message.retain for message in messages]
+        part = Part(SYS, topics, payloads, range(len(topics)), retain if any(retain) else None)
+        return self._encoded([part], topics, weight, None, 0)
+
     # Checks
 
     def _check_topic(self, topic: str) -> str:
@@ -355,6 +371,8 @@ class Desk:
             raise Malformed(f'"{STAGED}" is where staged messages wait; use bus.stage and bus.commit_stage instead')
         if root == delays.ROOT:
             raise Malformed(f'"{delays.ROOT}" is where delayed messages wait; publish with deliver_at=datetime instead')
+        if root == SYS:
+            raise NotAllowed(f'"{SYS}" is where the broker tells about itself; publish under a root of yours')
         if len(self._checked) >= CHECKED_TOPICS_MAX:
             self._checked.clear()
             self._seen.clear()

@@ -51,7 +51,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Source(msgspec.Struct, frozen=True):
     """Where the value of a setting came from."""
 
-    kind: Literal["default", "file", "environment", "flag"]
+    kind: Literal["default", "file", "environment", "flag", "program"]
     name: str = ""
     """The file, the variable, or the flag."""
 
@@ -131,6 +131,19 @@ def load(
         )
     except Malformed as error:
         raise Malformed(str(error.args[0]) + _blame(str(error.args[0]), sources)) from None
+
+
+def given(config: Config, serving: Serving, data: str) -> Loaded:
+    """Settings that a program handed in, rather than a file, the environment or flags."""
+    loaded = Loaded(config, serving, Process(data=data), dict.fromkeys(known(), DEFAULT))
+    loaded.sources.update(
+        {name: Source("program", "program") for name, value, default, _ in loaded.rows() if value != default}
+    )
+    for root in config.retention_roots:
+        loaded.sources.update(
+            {f"retention_roots.{root}.{name}": Source("program", "program") for name in _kinds(Retention)}
+        )
+    return loaded
 
 
 def known() -> dict[str, Kind]:

@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner, Result
+
+from headwater.cli.app import app
+
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")},
     "NO_COLOR": "1",
@@ -36,6 +40,18 @@ def run(
     assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
     assert "Traceback" not in result.stderr, result.stderr
     return result
+
+
+def here(*arguments: object, code: int = 0) -> Result:
+    """Run it in this process, which takes a moment instead of a second, and expect an exit code."""
+    result = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "160"}).invoke(app, [str(one) for one in arguments])
+    assert result.exit_code == code, f"exit code {result.exit_code}\n{result.output}\n{result.exception!r}"
+    return result
+
+
+def objects_here(*arguments: object) -> list[dict[str, Any]]:
+    """The same with --json, each line read."""
+    return [json.loads(line) for line in here(*arguments, "--json").stdout.splitlines()]
 
 
 def objects(*arguments: object, data: Path | None = None, stdin: bytes = b"", code: int = 0) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from headwater.cli import main
 class Server:
     """Listens, and tells on stderr what it is asked to do. What it should do badly is in STUB."""
 
-    def __init__(self, bus: Any, serving: Any) -> None:
+    def __init__(self, bus: Any, serving: Any, settings: Any) -> None:
         self._serving = serving
         self._does = os.environ.get("STUB", "")
         self._listening: asyncio.Server | None = None

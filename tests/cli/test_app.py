@@ -9,7 +9,9 @@ from headwater.cli.output import safe, shown, size
 
 def test_the_help_names_every_command():
     shown = run("--help").stdout
-    for name in "pub sub replay topics subs dead clients acl purge backup restore verify bench demo".split():
+    for (
+        name
+    ) in "pub sub replay topics subs dead clients acl tokens sessions purge backup restore verify bench demo".split():
         assert f" {name} " in shown
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import objects, one_sentence, run
+from cli.command import here, objects, objects_here, one_sentence, run
+from client.served import Served
 
 
 @pytest.fixture
@@ -38,7 +39,46 @@ def test_a_subscription_is_paused_resumed_sought_and_deleted(data: Path):
     assert objects("subs", data=data) == []
 
 
-@pytest.mark.parametrize("wrong", [("pause", "none"), ("delete", "none"), ("seek", "slow", "nowhere")])
+def test_one_is_created_before_anybody_takes_from_it(data: Path):
+    for _ in range(2):
+        here("subs", "create", "new", "home/#", "--start", "earliest", "--order", "none", "--data", data)
+    (found,) = [one for one in objects_here("subs", "--data", data) if one["id"] == "new"]
+    assert (found["filter"], found["order"], found["lag"]) == ("home/#", "none", 5)
+    refused = here("subs", "create", "new", "home/a", "--data", data, code=2).stderr
+    assert "Conflict(409)" in refused
+    assert "home/#" in refused
+
+
+def test_the_same_at_a_server_under_those_who_take(data: Path):
+    with Served(data) as served, headwater.connect(served.url) as bus:
+        at = ("--url", served.url)
+        here("subs", "create", "new", "home/#", "--max-attempts", 2, *at)
+        taker = bus.subscribe("home/#", id="new")
+        here("subs", "seek", "new", "earliest", *at)
+        assert len(taker.batch(5, 10)) == 5
+        here("subs", "pause", "new", *at)
+        assert served.bus.durables.row("new").paused
+        here("subs", "resume", "new", *at)
+        assert not served.bus.durables.row("new").paused
+        assert one_sentence(here("subs", "delete", "new", *at, code=2).stderr)
+        here("subs", "delete", "new", "--force", *at)
+        with pytest.raises(headwater.Closed):
+            taker.batch(1, 10)
+    assert [one["id"] for one in objects_here("subs", "--data", data)] == ["slow"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("pause", "none"),
+        ("delete", "none"),
+        ("seek", "slow", "nowhere"),
+        ("seek", "none", "latest"),
+        ("create", "slow", "home/x"),
+        ("create", "new", "home/#/x"),
+        ("create", "new", "home/#", "--order", "random"),
+    ],
+)
 def test_wrong_input_is_refused_in_one_sentence(data: Path, wrong: tuple[str, ...]):
-    assert one_sentence(run("subs", *wrong, data=data, code=2).stderr)
-    assert [found["id"] for found in objects("subs", data=data)] == ["slow"]
+    assert one_sentence(here("subs", *wrong, "--data", data, code=2).stderr)
+    assert [found["id"] for found in objects_here("subs", "--data", data)] == ["slow"]

@@ -55,6 +55,8 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "inside",
         "clients",
         "acl",
+        "tokens",  # over the wire they are of headwater.admin
+        "durables",  # the same, as its `subscriptions`
         "config",
         "folder",
         "on_batch",

@@ -111,11 +111,11 @@ def test_nobody_is_told_before_the_message_is_durable(bus: Bus) -> None:
 
 def test_retained_messages_are_those_of_every_root_that_the_filter_covers(bus: Bus, dispatcher: Dispatcher) -> None:
     bus.publish_many(
-        [Outgoing(topic, topic.encode(), retain=True) for topic in ("home/a", "hall/a", "$sys/a", "home/b/c")]
+        [Outgoing(topic, topic.encode(), retain=True) for topic in ("home/a", "hall/a", "$box/a", "home/b/c")]
     )
     assert [message.topic for message in dispatcher.retained("#")] == ["home/a", "home/b/c", "hall/a"]
     assert [message.topic for message in dispatcher.retained("+/a")] == ["home/a", "hall/a"]
-    assert [message.topic for message in dispatcher.retained("$sys/#")] == ["$sys/a"]
+    assert [message.topic for message in dispatcher.retained("$box/#")] == ["$box/a"]
     assert dispatcher.retained("nowhere/#") == []
 
 

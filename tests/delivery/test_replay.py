@@ -126,10 +126,10 @@ def test_purged_and_expired_messages_are_passed_over(bus: Bus, clock: ManualCloc
 
 
 def test_roots_that_begin_with_a_dollar_are_found_by_their_name_alone(bus: Bus) -> None:
-    bus.publish("$sys/a", b"1")
+    bus.publish("$box/a", b"1")
     bus.publish("home/a", b"2")
     assert payloads(bus.replay("#")) == payloads(bus.replay("+/a")) == [b"2"]
-    assert payloads(bus.replay("$sys/#")) == [b"1"]
+    assert payloads(bus.replay("$box/#")) == [b"1"]
 
 
 # Several roots

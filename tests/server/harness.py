@@ -74,7 +74,7 @@ class Running:
     ) -> None:
         self.bus = bus or headwater.open(str(folder), config)
         self._owns_bus = bus is None
-        serving = {"port": 0, "scram_iterations": 4096, "drain_s": 1.0, **serving}
+        serving = {"port": 0, "scram_iterations": 4096, "drain_s": 1.0, "sys_every_s": 0.0, **serving}
         self.server = Server(self.bus, Serving(**serving))
         self.loop = loop()
         self.troubles: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ from headwater.message import DeadLetter
 from headwater.store.body import encode_body
 from headwater.wire import administration, request, requests
 from headwater.wire.frame import Frame, FrameReader, Kind
-from headwater.wire.request import Change, Request
+from headwater.wire.request import OPTION_NAMES, Change, Request
 from headwater.wire.requests import (
     REQUEST_BYTES_MAX,
     TEXT_MAX,
@@ -69,12 +69,12 @@ CHANNEL = st.builds(
     options=st.dictionaries(TEXT, OPTION, max_size=2),
 )
 BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
-    "Subscribe.options": st.dictionaries(st.sampled_from(sorted(requests.OPTION_NAMES)), OPTION),
+    "Subscribe.options": st.dictionaries(st.sampled_from(sorted(OPTION_NAMES)), OPTION),
     "Subscribe.start": st.sampled_from(["earliest", "latest"]) | U64,
     "Subscribe.after": st.none() | U64 | st.dictionaries(TEXT, U64, max_size=3),
     "Subscribe.upto": st.none() | st.dictionaries(TEXT, U64, max_size=3),
     "SeekSubscription.to": st.sampled_from(["earliest", "latest"]) | U64 | st.dictionaries(TEXT, U64, max_size=3),
-    "CreateSubscription.options": st.dictionaries(st.sampled_from(sorted(requests.OPTION_NAMES)), OPTION),
+    "CreateSubscription.options": st.dictionaries(st.sampled_from(sorted(OPTION_NAMES)), OPTION),
     "CreateSubscription.start": st.sampled_from(["earliest", "latest"]) | U64,
     "AddChannels.channels": st.lists(CHANNEL, max_size=2).map(tuple),
     "ListLevels.limit": st.integers(1, administration.PAGE_MAX),

@@ -22,6 +22,7 @@ from headwater.store.body import Body
 from headwater.wire import administration, batches, handshake, requests
 from headwater.wire.frame import FrameReader, Kind
 from headwater.wire.handshake import TRANSITIONS, Challenge, Hello, Limits, Response, State, Welcome
+from headwater.wire.request import OPTION_NAMES
 from wire.tables import field_rows, rows_under, words
 from wire.vectors import CODECS, PAGE, Vector, meant, read_vectors
 
@@ -203,7 +204,7 @@ def test_numbers_that_the_page_states_in_passing_are_those_of_the_code() -> None
 
 
 def test_options_are_those_of_a_durable_subscription_but_for_what_the_request_itself_says() -> None:
-    assert set(Options.__struct_fields__) - {"id", "filter"} == requests.OPTION_NAMES
+    assert set(Options.__struct_fields__) - {"id", "filter"} == OPTION_NAMES
     page = PAGE.read_text(encoding="utf-8")
     listed = page.partition("- `Subscribe.options`: ")[2].partition(", for\n")[0]
-    assert {name.strip("`") for name in listed.split(", ")} == requests.OPTION_NAMES
+    assert {name.strip("`") for name in listed.split(", ")} == OPTION_NAMES

@@ -23,6 +23,7 @@ import msgspec
 
 from headwater.access.book import Book
 from headwater.access.name import EVERYONE, check_name, is_name, quoted
+from headwater.audit import Audit
 from headwater.config import Config
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
 from headwater.store import state as rows
@@ -206,9 +207,15 @@ class Acl:
     """The rules of a broker; changes are durable when they return."""
 
     def __init__(
-        self, state: State, *, config: Config | None = None, rules_max: int = RULES_MAX, read_only: bool = False
+        self,
+        state: State,
+        *,
+        config: Config | None = None,
+        rules_max: int = RULES_MAX,
+        read_only: bool = False,
+        audit: Audit | None = None,
     ) -> None:
-        self._book = Book(state, read_only=read_only)
+        self._book = Book(state, read_only=read_only, audit=audit)
         self._config = config or Config()
         self.rules_max = rules_max
         """A setting of the server, who sets it here."""
@@ -235,7 +242,8 @@ class Acl:
         """Take a rule back."""
         wanted = self._checked(user, action, filter, allow=True)
         with self._lock:
-            if _key(wanted) not in self._rules:
+            before = self._rules.get(_key(wanted))
+            if before is None:
                 raise NotFound(
                     f"there is no rule about {_plain(f'{wanted.user} {action} {filter}')}; "
                     "headwater acl list shows those that are"
@@ -243,6 +251,7 @@ class Acl:
             self._book.write({key_words(rows.RULE, *_key(wanted)): None})
             del self._rules[_key(wanted)]
             self._change(self._ruling.without(wanted))
+            self._book.note("rule-removed", wanted.user, before)
         self._tell()
 
     def reload(self) -> None:
@@ -346,6 +355,7 @@ class Acl:
             self._book.write({key_words(rows.RULE, *_key(rule)): pack(rule)})
             self._rules[_key(rule)] = rule
             self._change(self._ruling.without(rule, (rule,)))
+            self._book.note("rule-allowed" if rule.allow else "rule-denied", rule.user, before, rule)
         self._tell()
 
     def _change(self, ruling: Ruling) -> None:

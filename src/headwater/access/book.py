@@ -1,12 +1,14 @@
-"""The book in which clients and rules are written: rows of the state, durable when a change returns."""
+"""The book in which clients, rules and tokens are written: rows of the state, durable when a change returns, and noted
+in the audit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from headwater.audit import Audit
 from headwater.errors import Failed, ReadOnly
 from headwater.store.state import Rows, State
 
@@ -16,8 +18,9 @@ T = TypeVar("T")
 class Book:
     """Rows of the state that say who may do what; whoever changes them holds a lock of their own."""
 
-    def __init__(self, state: State, *, read_only: bool = False) -> None:
+    def __init__(self, state: State, *, read_only: bool = False, audit: Audit | None = None) -> None:
         self._state = state
+        self._audit = audit
         self._read_only = read_only
         self._failed: str | None = None
 
@@ -43,6 +46,15 @@ class Book:
             # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
             self._failed = f"the state store failed ({error})"
             raise Failed(f"it is not on disk: {self._failed}") from error
+
+    def note(self, what: str, target: str, before: Any = None, after: Any = None) -> None:
+        """Tell the audit of a change that is written; whoever calls holds the lock, so that the order is kept."""
+        if self._audit is not None:
+            self._audit.note(what, target, before, after)
+
+    def keys(self, prefix: bytes) -> list[bytes]:
+        """The keys of every row with a prefix."""
+        return [key for key, _ in self._state.scan(prefix)]
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""

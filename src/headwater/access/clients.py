@@ -5,6 +5,7 @@ Invariants:
 - A secret is shown once, to whoever adds or rotates it; what is stored can check it, not reveal it.
 - A name in the registry is well formed (`access.name`), so that it can stand for `%u` in a rule.
 - Memory changes after the state has, one whole row at a time: readers need no lock.
+- The tokens of a client that is removed go with it, in one write.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from headwater.access.book import Book
 from headwater.access.name import check_name, quoted
 from headwater.access.scram import ITERATIONS, REFUSED, Credential, Decoy, derive, is_secret_of
+from headwater.audit import Audit
 from headwater.clock import Clock, to_datetime
 from headwater.errors import Conflict, NotFound, QuotaExceeded, Unauthenticated
 from headwater.store import state as rows
@@ -80,8 +82,9 @@ class Clients:
         clients_max: int = CLIENTS_MAX,
         iterations: int = ITERATIONS,
         read_only: bool = False,
+        audit: Audit | None = None,
     ) -> None:
-        self._book = Book(state, read_only=read_only)
+        self._book = Book(state, read_only=read_only, audit=audit)
         self._clock = clock
         self.clients_max = clients_max
         """A setting of the server, who sets it here."""
@@ -112,6 +115,7 @@ class Clients:
             now_us = self._clock.now_us()
             info = ClientInfo(secrets.token_hex(ID_BYTES), name, now_us, now_us)
             self._put(ClientRow(info=info, credential=credential))
+            self._book.note("client-added", name, None, info)
         return Registered(info.id, name, secret)
 
     def rotate(self, name: str, secret: str | None = None) -> Registered:
@@ -122,15 +126,18 @@ class Clients:
             before = self._known(name).info
             info = msgspec.structs.replace(before, rotated_us=self._clock.now_us())
             self._put(ClientRow(info=info, credential=credential))
+            self._book.note("client-rotated", name, before, info)
         return Registered(info.id, name, secret)
 
     def remove(self, name: str) -> None:
-        """Let a client log in no more; rules that name it stay."""
+        """Let a client log in no more, and its tokens open nothing; rules that name it stay."""
         name = check_name(name)
         with self._lock:
-            self._known(name)
-            self._book.write({key_words(rows.CLIENT, name): None})
+            before = self._known(name).info
+            tokens = self._book.keys(key_words(rows.TOKEN, name, ""))
+            self._book.write(dict.fromkeys((key_words(rows.CLIENT, name), *tokens)))
             del self._by_name[name]
+            self._book.note("client-removed", name, before)
 
     def reload(self) -> None:
         """Read the registry again, as after another process changed it."""

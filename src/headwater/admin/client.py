@@ -53,7 +53,7 @@ class Admin:
             request = msgspec.structs.replace(request, by=self._by)
         return self.bus.ask(request)
 
-    def levels(self, parent: str = "", *, after: str = "", limit: int = 1000) -> Any:
+    def levels(self, parent: str = "", *, after: str | None = None, limit: int = 1000) -> Any:
         """The levels right below a topic, or the roots, in order, a page of them after a name."""
         return self.ask(wire.ListLevels(parent=parent, after=after, limit=limit))
 
@@ -116,6 +116,10 @@ class Sessions:
     def list(self) -> Any:
         """Every session: `.id .user .address .subscriptions …`."""
         return self._ask(wire.ListSessions())
+
+    def show(self, id: str) -> Any:
+        """A list of that one session."""
+        return self._ask(wire.ListSessions(id=id))
 
     def disconnect(self, id: str) -> Any:
         """Cut a session's connection; its client may come back."""

@@ -107,5 +107,8 @@ def _unable(outside: Outside, error: OSError) -> str:
 
 
 def _say(said: Listening) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # the server is gone
+        os._exit(1)

@@ -23,8 +23,11 @@ from headwater.cli import (
     pub,
     replay,
     serve,
+    sessions,
     sub,
     subs,
+    tokens,
+    top,
     topics,
     verify,
 )
@@ -101,10 +104,13 @@ app.command()(pub.pub)
 app.command()(sub.sub)
 app.command()(replay.replay)
 app.command()(topics.topics)
+app.command()(top.top)
 app.add_typer(subs.app, name="subs")
 app.add_typer(dead.app, name="dead")
 app.add_typer(clients.app, name="clients")
 app.add_typer(acl.app, name="acl")
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(sessions.app, name="sessions")
 pipeline.app.command()(replay_again.replay)
 pipeline.app.command()(dead_letters.dead_letters)
 pipeline.app.command()(run.run)

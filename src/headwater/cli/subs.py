@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.table import Table
 
-from headwater import Bus, NotFound, SubscriptionInfo
+from headwater import Bus, SubscriptionInfo
+from headwater.admin import Admin
 from headwater.cli.options import Data, Json, Url, look, own, place, start
 from headwater.cli.output import console, emit, safe, say
 
-app = typer.Typer(help="Durable subscriptions: list them, or delete, pause, resume, seek one.")
+app = typer.Typer(help="Durable subscriptions: list them, or create, delete, pause, resume, seek one.")
 
 Id = Annotated[str, typer.Argument(help="Which subscription.")]
 
 
 @app.callback(invoke_without_command=True)
 def subs(context: typer.Context, data: Data = None, url: Url = None, json: Json = False) -> None:
-    """List durable subscriptions: lag, retrying, dead; or delete, pause, resume or seek one.
+    """List durable subscriptions: lag, retrying, dead; or create, delete, pause, resume or seek one.
 
     It works beside the process that owns the folder. What is in flight, and how many consumers there are, only that
     process knows; a server says it.
@@ -77,26 +78,70 @@ def _warn(count: int, style: str) -> str:
 
 
 @app.command()
-def delete(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
-    """Delete a subscription, its place and its dead letters."""
+def create(
+    id: Id,
+    filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
+    from_: Annotated[
+        str,
+        typer.Option("--start", metavar="WHERE", help="latest, earliest, an offset, a moment, or 10m (ago)."),
+    ] = "latest",
+    order: Annotated[str | None, typer.Option("--order", help="strict (if not said), key or none.")] = None,
+    max_in_flight: Annotated[int | None, typer.Option("--max-in-flight", help="Messages handed out at once.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", help="Then a message is a dead letter; 0: never.")
+    ] = None,
+    ack_timeout_s: Annotated[
+        float | None, typer.Option("--ack-timeout-s", help="Then a message is handed out again; 0: never.")
+    ] = None,
+    expire_after_s: Annotated[
+        float | None, typer.Option("--expire-after-s", help="Unused for so long, it is deleted; if not said, never.")
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Make a subscription that nobody takes from yet. The same again changes nothing."""
+    stated = {
+        "order": order,
+        "max_in_flight": max_in_flight,
+        "max_attempts": max_attempts,
+        "ack_timeout_s": ack_timeout_s,
+        "expire_after_s": expire_after_s,
+    }
+    given = {name: value for name, value in stated.items() if value is not None}
+    begin = start(from_)
     with own(data, url) as bus:
-        bus.unsubscribe(id)
+        _durables(bus).create(id, filter, start=begin, **given)
+    _done(id, "is there", json)
+
+
+@app.command()
+def delete(
+    id: Id,
+    force: Annotated[bool, typer.Option("--force", help="Also while somebody takes from it.")] = False,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Delete a subscription, its place and its dead letters. Who takes from it is told."""
+    with own(data, url) as bus:
+        _durables(bus).delete(id, force=force)
     _done(id, "deleted", json)
 
 
 @app.command()
 def pause(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Hand out nothing, to any consumer, until it is resumed."""
-    with own(data, url) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
-        consumer.pause()
+    with own(data, url) as bus:
+        _durables(bus).pause(id)
     _done(id, "paused", json)
 
 
 @app.command()
 def resume(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Go on after pause."""
-    with own(data, url) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
-        consumer.resume()
+    with own(data, url) as bus:
+        _durables(bus).resume(id)
     _done(id, "resumed", json)
 
 
@@ -108,18 +153,15 @@ def seek(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Go on from another place."""
+    """Go on from another place, whoever takes from it."""
     where = start(to)
-    with own(data, url) as bus, bus.subscribe(_filter_of(bus, id), id=id) as consumer:
-        consumer.seek(where)
+    with own(data, url) as bus:
+        _durables(bus).seek(id, where)
     _done(id, f"goes on from {to}", json)
 
 
-def _filter_of(bus: Bus, id: str) -> str:
-    for info in bus.subscriptions():
-        if info.id == id:
-            return info.filter
-    raise NotFound(f'there is no subscription "{id}"; headwater subs lists those that are')
+def _durables(bus: Any) -> Any:
+    return bus.durables if isinstance(bus, Bus) else Admin(bus).subscriptions
 
 
 def _done(id: str, what: str, json: bool) -> None:

@@ -33,9 +33,11 @@ class Cursor:
     def next(self, now_us: int, upto: int | None = None) -> tuple[Batch, Sequence[int]] | Hole | None:
         """The next batch with wanted messages and their places, or a hole; None at the end, or past `upto`."""
         while True:
+            if upto is not None and self.position > upto:
+                return None
             if not self._read:
                 self._read = list(self.root.stream.read(self.position, self._bytes))[::-1]
-            if not self._read or (upto is not None and self.position > upto):
+            if not self._read:
                 return None
             found = self._read.pop()
             if isinstance(found, Hole):
@@ -51,6 +53,11 @@ class Cursor:
             self.position = found.last_offset + 1
             if places:
                 return found, places
+
+
+def estimate(count: int, seen: int, unseen: int) -> int:
+    """How many of all messages match, going by those that were seen; if none was, all may."""
+    return count + (unseen if not seen else round(unseen * count / seen))
 
 
 def places_in(batch: Batch, wanted: Wanted, position: int, purges: Sequence[Purge], now_us: int) -> Sequence[int]:

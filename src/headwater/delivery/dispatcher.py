@@ -21,7 +21,7 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.live import Live
-from headwater.delivery.rows import CopyRow, RowCommit, SubscriptionRow
+from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
 from headwater.delivery.start import Start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
@@ -38,6 +38,8 @@ from headwater.topics.tree import Trees
 
 R = TypeVar("R")
 
+RESTING_ROOTS_MAX = 64
+"""Subscriptions with a place in more roots are counted anew whenever somebody asks."""
 NAMES_MATCHED_MAX = 64
 """Dictionaries of topics whose listeners are remembered, as the same devices tend to report together."""
 
@@ -81,6 +83,10 @@ class Dispatcher:
         """Held for a look at the trees, or a change of them, and nothing else."""
         self._matched: dict[tuple[str, ...], list[tuple[Listener, list[int] | None]]] = {}
         self._served: dict[str, Subscriber] = {}
+        self._rested: dict[str, Resting] = {}
+        """Subscriptions that nobody takes from, in numbers, as far as somebody wanted to know; they are rows alone."""
+        self.version = 0
+        """Rises when there are other subscriptions than before."""
         self._lock = threading.RLock()
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
         self._count = len(known)
@@ -194,6 +200,23 @@ class Dispatcher:
             self._note_use(subscriber)
             return subscriber
 
+    def create(self, options: Options, given: Mapping[str, object], start: Start) -> bool:
+        """A subscription that nobody takes from yet; False if it is there, and just like that. In the committing role.
+
+        `given` are the options that the caller stated.
+        """
+        with self._lock:
+            options.check(self._config)
+            row = self.row(options.id)
+            if row is None:
+                self._create(options, start)
+                return True
+            there = row.options
+            if there.filter != options.filter or msgspec.structs.replace(there, **given) != there:
+                stated = ", ".join(f"{name} {value!r}" for name, value in msgspec.structs.asdict(there).items())
+                raise Conflict(f"there is another subscription of this id: {stated}; choose another id, or delete it")
+            return False
+
     def _create(self, options: Options, start: Start) -> SubscriptionRow:
         if self._count >= self._config.subscriptions_max:
             raise QuotaExceeded(
@@ -211,6 +234,7 @@ class Dispatcher:
         self._commit.write(changed)
         self._last_number = number
         self._count += 1
+        self.version += 1
         return row
 
     def _covered(self, filter: str) -> list[Root]:
@@ -279,7 +303,14 @@ class Dispatcher:
         """Keep how far its floors rose past what does not match; nothing is lost if a crash forgets it."""
         if not self._is_read_only and self._commit.failed is None:
             self._commit.write(subscriber.risen_floors())
+        self._remember(subscriber.options.id, subscriber.resting())
         subscriber.end()
+
+    def _remember(self, id: str, resting: Resting) -> None:
+        if len(resting.floors) <= RESTING_ROOTS_MAX:
+            self._rested[id] = resting
+        else:
+            self._rested.pop(id, None)
 
     def detach(self, subscriber: Subscriber, consumer: object) -> None:
         """A consumer leaves; with the last one, the subscription goes back to being rows. In the committing role."""
@@ -310,14 +341,19 @@ class Dispatcher:
             subscriber.pause(paused)
             self._keep(subscriber, paused=paused)
 
-    def delete(self, id: str) -> None:
-        """A subscription and everything about it is gone. In the committing role."""
+    def delete(self, id: str, *, unless_used: bool = False) -> None:
+        """A subscription and everything about it is gone, and its consumers are told. In the committing role."""
         with self._lock:
             row = self.row(id)
             if row is None:
                 raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
-            subscriber = self._served.pop(id, None)
+            subscriber = self._served.get(id)
             if subscriber is not None:
+                if unless_used and subscriber.consumers:
+                    raise Conflict(
+                        f'{subscriber.consumers} consumers take from subscription "{id}"; close them, or force it'
+                    )
+                del self._served[id]
                 self.leave(subscriber)
                 subscriber.end()
             self._commit.flush()
@@ -325,6 +361,8 @@ class Dispatcher:
             changed[self._key(id)] = None
             self._commit.write(changed)
             self._count -= 1
+            self.version += 1
+            self._rested.pop(id, None)
 
     def expire(self) -> list[str]:
         """Delete subscriptions that nobody used for as long as they were to be kept."""
@@ -347,6 +385,25 @@ class Dispatcher:
         return abandoned
 
     # Looking
+
+    @property
+    def count(self) -> int:
+        """How many durable subscriptions there are."""
+        return self._count
+
+    def served(self, id: str) -> Subscriber | None:
+        """A subscription that is being served."""
+        return self._served.get(id)
+
+    def resting(self, row: SubscriptionRow) -> Resting:
+        """A subscription that nobody takes from, in numbers; its rows are counted where they are not known."""
+        name = row.options.id
+        known = self._rested.get(name)
+        if known is None:
+            known = stored.resting_of(self._state, row.number)
+            if name not in self._served and name not in self._rested:
+                self._remember(name, known)
+        return known
 
     def all_rows(self) -> list[SubscriptionRow]:
         """Every durable subscription, by id."""

@@ -76,6 +76,18 @@ class DeadRow(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+class Resting(msgspec.Struct, frozen=True):
+    """A subscription that nobody takes from, in numbers."""
+
+    floors: dict[int, int]
+    """By stream."""
+    acked: int
+    """Above the floors."""
+    failed: int
+    copies: int
+    dead: int
+
+
 class RowsItem(Item):
     """Rows on their way to disk."""
 
@@ -210,6 +222,15 @@ def copies_of(state: State, number: int) -> dict[int, dict[int, CopyRow]]:
     for key, value in state.scan(rows.key_u32(rows.COPY, number)):
         found.setdefault(rows.pair_in(key)[1], {})[rows.offset_in(key)] = msgspec.msgpack.decode(value, type=CopyRow)
     return found
+
+
+def resting_of(state: State, number: int) -> Resting:
+    """A subscription that nobody takes from, in numbers."""
+
+    def count(kind: bytes) -> int:
+        return sum(1 for _ in state.scan(rows.key_u32(kind, number)))
+
+    return Resting(floors_of(state, number), count(rows.ACKED), count(rows.FAILURE), count(rows.COPY), count(rows.DEAD))
 
 
 def every_row(state: State, number: int) -> Rows:

@@ -24,7 +24,7 @@ from headwater.delivery import rows as stored
 from headwater.delivery.cursor import keys_of
 from headwater.delivery.handed import Handed, Held
 from headwater.delivery.lane import Remote
-from headwater.delivery.rows import CopyRow, DeadRow, RowCommit, RowsItem, SubscriptionRow
+from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
 from headwater.delivery.subscription import Changes, LaneId, Lease, Moment, State, Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
@@ -44,6 +44,18 @@ Messages = dict[tuple[LaneId, int], Message]
 NO_LIMIT = 1 << 62
 AGAIN_AT_ONCE = 16
 """Messages that are read again, one by one, before it is looked how many bytes they have."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How far a subscription is."""
+
+    lag: int
+    in_flight: int
+    retrying: int
+    dead: int
+    consumers: int
+    unseen: int = 0
+    """Messages that were not looked at yet: how many of them are among the lag is an estimate."""
 
 
 class Subscriber:
@@ -70,6 +82,7 @@ class Subscriber:
         self.version = 0
         """Rises whenever there may be something new to take."""
         self._roots = roots
+        self._counts = roots.counts
         self._state = state
         self._commit = commit
         self._timers = timers
@@ -138,6 +151,11 @@ class Subscriber:
             self._closed = True
             self._timers.set(self, None, self._ring)
         self.wake()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the subscription is gone, or the bus closes."""
+        return self._closed
 
     def _check_open(self) -> None:
         if self._closed:
@@ -231,6 +249,7 @@ class Subscriber:
             ]
             if messages:
                 found.append(Handed(lease, self._supply.name(lane[0]), messages=messages))
+                self._counts.retries += sum(message.attempt > 1 for message in messages)
                 limit -= len(messages)
                 size += sum(len(message.payload) for message in messages)
             if gone := [offset for offset in offsets if offset not in there]:
@@ -366,6 +385,7 @@ class Subscriber:
             for lease, offsets in groups:
                 changes = self._machine.ack(lease, offsets)
                 changed.update(stored.rows_of(self.number, changes))
+                self._counts.acks += len(offsets)
             item = self._commit.enqueue(changed, future) if changed else None
             more = self._machine.retrying or self._machine.held or self.consumers > 1 or self.waiting or self._wakers
         if more:
@@ -444,6 +464,7 @@ class Subscriber:
                 message = self._fetch(lease.lane, [offset], now).get(offset)
             known = {(lease.lane, offset): message} if message is not None else {}
             item = self._store(apply(now), known, future)
+            self._counts.nacks += 1
             self._arm()
         self.wake()
         return item
@@ -500,6 +521,7 @@ class Subscriber:
             )
             changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
             self._dead += 1
+            self._counts.dead += 1
             self._on_event(
                 "dead",
                 f'subscription "{self.options.id}" gave up on message {offset} of "{message.topic}" '
@@ -642,6 +664,34 @@ class Subscriber:
             lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
             lag += sum(state is not State.ACKED for _, _, state, _ in states)
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
+
+    def standing(self, messages_max: int) -> Standing:
+        """The same in a moment, however much there is: no more than about so many messages of each root are looked at,
+        once, and the rest is estimated."""
+        with self._lock:
+            self._supply.open()
+            machine = self._machine
+            counted = [self._supply.pending_roughly(stream, messages_max) for stream in self._supply.streams]
+            return Standing(
+                sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held,
+                machine.in_flight,
+                machine.retrying,
+                self._dead,
+                self.consumers,
+                sum(unseen for _, unseen in counted),
+            )
+
+    def resting(self) -> Resting:
+        """What is left of it in the state when nobody is served any more."""
+        with self._lock:
+            machine = self._machine
+            return Resting(
+                {stream: machine.floor(stream) for stream in self._supply.streams},
+                machine.acked,
+                machine.in_flight + machine.retrying,
+                machine.copies,
+                self._dead,
+            )
 
     def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that there is something to say about."""

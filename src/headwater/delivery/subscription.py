@@ -96,6 +96,20 @@ class Subscription:
         """Messages that are known and pending: held back behind others, recalled, or copies."""
         return self._ledger.held
 
+    @property
+    def acked(self) -> int:
+        """Messages that are acked, or dead, above the floors."""
+        return sum(len(lane.acked) for lane in self._ledger.lanes.values())
+
+    @property
+    def copies(self) -> int:
+        """Copies that are not done."""
+        return sum(len(lane.known()) for lane in self._ledger.lanes.values() if lane.id[1])
+
+    def ahead(self, stream: int) -> list[int]:
+        """Offsets of a stream, not read again yet, of which something is known."""
+        return self._ledger.lane((stream, False)).ahead
+
     def position(self, stream: int) -> int:
         """The next offset to read from a stream."""
         return self._ledger.lane((stream, False)).position

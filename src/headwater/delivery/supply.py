@@ -12,7 +12,7 @@ import msgspec
 
 from headwater.clock import Clock
 from headwater.config import Config
-from headwater.delivery.cursor import Cursor, places_in
+from headwater.delivery.cursor import Cursor, estimate, places_in
 from headwater.delivery.rows import CopyRow, SubscriptionRow
 from headwater.delivery.subscription import LaneId, Moment, Subscription
 from headwater.message import Message
@@ -20,7 +20,7 @@ from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.store.state import State
-from headwater.topics.name import compile_filter, filter_covers_root
+from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
 from headwater.topics.root import Purge, Root
 from headwater.topics.roots import Roots
 
@@ -174,18 +174,32 @@ class Supply:
 
     def pending(self, stream: int, known: set[tuple[int, int]]) -> int:
         """Matching messages that nothing is known of yet; each batch is looked at once."""
+        return self._count(stream, known, None)[0]
+
+    def pending_roughly(self, stream: int, messages_max: int) -> tuple[int, int]:
+        """The same without looking at more than about so many messages, the others estimated; and how many those
+        are."""
+        root, ahead, position = self._known[stream], self._machine.ahead(stream), self._machine.position(stream)
+        if is_everything_of(self._filter, root.name) and not root.purges:
+            return root.stream.durable - position + 1 - len(ahead), 0
+        count, unseen = self._count(stream, {(stream, offset) for offset in ahead}, messages_max)
+        return estimate(count, self._lag[stream][0] - position + 1, unseen), unseen
+
+    def _count(self, stream: int, known: set[tuple[int, int]], messages_max: int | None) -> tuple[int, int]:
         position = self._machine.position(stream)
         upto, count = self._lag.get(stream, (position - 1, 0))
         if upto < position - 1:
             upto, count = position - 1, 0
-        cursor = Cursor(self._known[stream], self.wanted, upto + 1, self._config)
+        root = self._known[stream]
+        cursor = Cursor(root, self.wanted, upto + 1, self._config)
+        last = None if messages_max is None else upto + messages_max
         now_us = self._clock.now_us()
-        while (found := cursor.next(now_us)) is not None:
+        while (found := cursor.next(now_us, last)) is not None:
             if not isinstance(found, Hole):
                 first = found[0].first_offset
                 count += sum((stream, first + place) not in known for place in found[1]) if known else len(found[1])
         self._lag[stream] = (cursor.position - 1, count)
-        return count
+        return count, max(0, root.stream.durable - cursor.position + 1)
 
     def count_down(self, stream: int, handed: int, last: int) -> None:
         """So many, up to an offset, are pending no more."""

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import Malformed
 from headwater.server.broker import Broker
+from headwater.server.presence import Presence
+from headwater.server.subscriptions import Subscriptions
 from headwater.wire import administration as wire
-from headwater.wire.request import Change, Request
+from headwater.wire.request import Request
 
 if TYPE_CHECKING:
     from headwater.server.session import Session
@@ -25,13 +27,45 @@ class Administration:
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
         self._loop = loop
         self._broker = broker
+        self._presence = Presence(loop, broker)
+        self._subscriptions = Subscriptions(broker, self._presence)
 
     def work_for(self, session: Session, request: Request) -> Work:
         """What a request asks to be done, if its session may ask for it."""
-        user = session.row.user
-        if isinstance(request, Change) and request.by is not None:
-            self._broker.check_admin(user, "speak for others")
-        return self._access(user, request)
+        match request:
+            case wire.ListLevels() | wire.Metrics() | wire.CheckHealth() | wire.ListSettings() | wire.ListPipelines():
+                return self._broker.overview.work_for(session, request)
+            case wire.ListSessions():
+                return self._presence.list(session, request.id)
+            case wire.EndSession():
+                self._broker.check_admin(session.row.user, "end sessions")
+                return self._presence.end(session, request)
+            case (
+                wire.CreateSubscription()
+                | wire.ShowSubscription()
+                | wire.SeekSubscription()
+                | wire.PauseSubscription()
+                | wire.DeleteSubscription()
+            ):
+                return self._subscriptions.work_for(session, request)
+            case wire.AddToken() | wire.RemoveToken() | wire.ListTokens() | wire.CheckToken():
+                return self._tokens(session.row.user, request)
+            case _:
+                return self._access(session.row.user, request)
+
+    def _tokens(self, user: str, request: Request) -> Work:
+        self._broker.check_admin(user, "look after tokens")
+        tokens = self._broker.tokens
+        match request:
+            case wire.AddToken():
+                return lambda: tokens.add(request.client, request.role)
+            case wire.RemoveToken():
+                return lambda: tokens.remove(request.id)
+            case wire.ListTokens():
+                return tokens.list
+            case wire.CheckToken():
+                return lambda: tokens.check(request.token)
+        raise Malformed(f"a request {type(request).__name__} is not one about tokens")
 
     def _access(self, user: str, request: Request) -> Work:
         """Clients and rules."""

@@ -12,9 +12,10 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from headwater.audit import acting
 from headwater.clock import to_datetime
 from headwater.delivery.start import Start
-from headwater.errors import Malformed, NotAllowed, NotFound
+from headwater.errors import Malformed
 from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
@@ -22,11 +23,12 @@ from headwater.topics.name import check_filter
 from headwater.topics.roots import Publish
 from headwater.wire import requests
 from headwater.wire.frame import Kind, pack
-from headwater.wire.request import Request
+from headwater.wire.request import Change, Request
 from headwater.wire.requests import encode
 
 if TYPE_CHECKING:
-    from headwater.server.connection import Connection
+    from headwater.server.line import Line
+    from headwater.server.native import NativeSession
     from headwater.server.session import Session
 
 DONE = encode(None)
@@ -42,21 +44,21 @@ class Answers:
         self._bell = Bell(loop, self._answer)
         self._broker = broker
         self._administration = Administration(loop, broker)
-        self._done: deque[tuple[Session, Connection | None, int, Future[object]]] = deque()
+        self._done: deque[tuple[NativeSession, Line | None, int, Future[object]]] = deque()
 
     # Rows that are on disk
 
-    def expect(self, session: Session, connection: Connection | None, id: int, future: Future[object]) -> None:
+    def expect(self, session: NativeSession, connection: Line | None, id: int, future: Future[object]) -> None:
         """Answer a request once its future is done, which may be in any thread."""
         future.add_done_callback(lambda done: self._on_done((session, connection, id, done)))
 
-    def _on_done(self, done: tuple[Session, Connection | None, int, Future[object]]) -> None:
+    def _on_done(self, done: tuple[NativeSession, Line | None, int, Future[object]]) -> None:
         self._done.append(done)
         self._bell.ring()
 
     def _answer(self) -> None:
         """Tell each client what was written, in one piece."""
-        told: dict[Connection, list[bytes]] = {}
+        told: dict[Line, list[bytes]] = {}
         for _ in range(len(self._done)):
             session, connection, number, future = self._done.popleft()
             error = future.exception()
@@ -85,6 +87,22 @@ class Answers:
 
     def work_for(self, session: Session, request: Request) -> Callable[[], Any]:
         """What a request asks to be done, if its session may ask for it."""
+        work = self._work_for(session, request)
+        return self.as_asked(session, request, work) if isinstance(request, Change) else work
+
+    @staticmethod
+    def as_asked(session: Session, request: Change, work: Callable[[], Any]) -> Callable[[], Any]:
+        """A change of which the audit tells who wanted it."""
+        user = session.row.user
+        who = user if request.by is None else request.by
+
+        def known() -> Any:
+            with acting(who, user):
+                return work()
+
+        return known
+
+    def _work_for(self, session: Session, request: Request) -> Callable[[], Any]:
         broker, bus, user = self._broker, self._broker.bus, session.row.user
         match request:
             case requests.Delay():
@@ -118,7 +136,7 @@ class Answers:
                 return lambda: [
                     one
                     for one in bus.subscriptions()
-                    if self._sees(session, one.filter) and not self._is_of_another(session, one.id)
+                    if self._sees(session, one.filter) and not broker.is_of_another(user, session.row.id, one.id)
                 ]
             case requests.Ends():
                 return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
@@ -130,28 +148,28 @@ class Answers:
                 broker.check_admin(user, "read events")
                 return bus.events
             case requests.States():
-                self._check_subscription(session, request.id)
+                broker.check_subscription(user, session.row.id, request.id)
                 return lambda: bus.states(request.id)
             case requests.DeadLetters():
-                self._check_subscription(session, request.id)
+                broker.check_subscription(user, session.row.id, request.id)
                 if request.offset is None:
                     return lambda: bus.dead_letters(request.id)
                 place = request.offset
                 return lambda: [bus.dead_letter(request.id, place)]
             case requests.Redrive():
-                self._check_subscription(session, request.id)
+                broker.check_subscription(user, session.row.id, request.id)
                 return lambda: bus.redrive(request.id, request.offsets)
             case requests.Mend():
-                self._check_subscription(session, request.id)
+                broker.check_subscription(user, session.row.id, request.id)
                 return lambda: bus.mend(request.id, self._own(user, request.write), request.letters, part=request.part)
             case requests.RedriveMended():
-                self._check_subscription(session, request.id)
+                broker.check_subscription(user, session.row.id, request.id)
                 return lambda: bus.redrive_mended(request.id, self._own(user, request.write), request.parts)
             case requests.DropMended():
-                self._check_subscription(session, request.id)
+                broker.check_subscription(user, session.row.id, request.id)
                 return lambda: bus.drop_mended(request.id, self._own(user, request.write))
             case requests.DropDeadLetters():
-                self._check_subscription(session, request.id)
+                broker.check_subscription(user, session.row.id, request.id)
                 return lambda: bus.drop_dead_letters(request.id, request.offsets)
             case requests.Purge():
                 broker.check_admin(user, f'purge "{request.filter}"')
@@ -171,20 +189,6 @@ class Answers:
 
     def _sees(self, session: Session, filter: str) -> bool:
         return self._broker.may_subscribe(session.row.user, session.row.id, filter)
-
-    def _check_subscription(self, session: Session, name: str) -> None:
-        """Whoever may subscribe to what a subscription gets may look at it."""
-        row = self._broker.bus.inside.dispatcher.row(name)
-        if row is None:
-            raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
-        self._broker.check_subscribe(session.row.user, session.row.id, row.options.filter)
-        if self._is_of_another(session, name):
-            raise NotAllowed(f'"{name}" is another session\'s own subscription')
-
-    def _is_of_another(self, session: Session, name: str) -> bool:
-        """Whether a subscription is of another session, whose id is nobody else's business."""
-        owner = self._broker.sessions.owner_of(name)
-        return owner is not None and owner != session.row.id and not self._broker.is_admin(session.row.user)
 
     def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
         bus = self._broker.bus

@@ -13,6 +13,7 @@ from headwater.access.acl import Acl
 from headwater.access.clients import Clients
 from headwater.access.name import INNER
 from headwater.access.quota import Guesses, Quota
+from headwater.access.tokens import Tokens
 from headwater.bus import Bus
 from headwater.clock import Clock
 from headwater.config import Serving
@@ -21,7 +22,8 @@ from headwater.requests import REPLY_ROOT
 from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
-    from headwater.server.connection import Connection
+    from headwater.server.line import Line
+    from headwater.server.overview import Overview
     from headwater.server.sessions import Sessions
 
 
@@ -33,6 +35,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
+    overview: Overview
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
         self.bus = bus
@@ -43,14 +46,14 @@ class Broker:
         self.clients.clients_max = serving.clients_max
         self.acl: Acl = bus.acl
         self.acl.rules_max = serving.rules_max
+        self.tokens: Tokens = bus.tokens
+        self.tokens.tokens_max = serving.tokens_max
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
         self._is_open = serving.auth == "none"
 
-    def register(
-        self, connection: Connection, request: Register, then: Callable[[Any, BaseException | None], None]
-    ) -> None:
+    def register(self, connection: Line, request: Register, then: Callable[[Any, BaseException | None], None]) -> None:
         """A session for a connection whose user is known."""
         self.sessions.register(connection, request, then)
 
@@ -103,6 +106,18 @@ class Broker:
             return True
         return self.acl.may_subscribe(user, filter)
 
+    def check_subscription(self, user: str, session: str, name: str) -> None:
+        """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and
+        administrators alone."""
+        self.check_subscribe(user, session, self.bus.durables.row(name).options.filter)
+        if self.is_of_another(user, session, name):
+            raise NotAllowed(f'"{name}" is another session\'s own subscription')
+
+    def is_of_another(self, user: str, session: str, name: str) -> bool:
+        """Whether a subscription is of another session, whose id is nobody else's business."""
+        owner = self.sessions.owner_of(name)
+        return owner is not None and owner != session and not self.is_admin(user)
+
     def check_admin(self, user: str, what: str) -> None:
         """NotAllowed (403) unless the user looks after the whole."""
         if not self.is_admin(user):
@@ -110,7 +125,7 @@ class Broker:
                 f'client "{user}" may not {what} (rule: none); grant it with: headwater acl allow {user} admin "#"'
             )
 
-    def is_gone(self, connection: Connection) -> bool:
+    def is_gone(self, connection: Line) -> bool:
         """Whether the client of a connection was removed."""
         return connection.has_secret and self.clients.get(connection.user) is None
 

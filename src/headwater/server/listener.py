@@ -22,6 +22,7 @@ from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut,
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
+from headwater.server.line import Line
 from headwater.server.log import Log
 from headwater.server.tls import peer_name
 from headwater.wire import handshake
@@ -58,8 +59,9 @@ class Listener:
         self.serving = serving
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._broker = broker
-        self._connections: set[Connection] = set()
-        self._greeting: set[Connection] = set()
+        self._counts = broker.bus.inside.roots.counts
+        self._connections: set[Line] = set()
+        self._greeting: set[Line] = set()
         self._by_address: Counter[str] = Counter()
         self._is_draining = False
         self._is_empty = asyncio.Event()
@@ -67,16 +69,22 @@ class Listener:
         self._sweeper = loop.call_later(self._sweep_s, self._sweep)
 
     @property
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[Line, ...]:
         """Those that are open."""
         return tuple(self._connections)
 
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._connections)
+
     # Coming and going
 
-    def on_connection(self, connection: Connection) -> None:
+    def on_connection(self, connection: Line) -> None:
         """Somebody has connected."""
         peer = connection.peer
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
+        self._counts.connections += 1
         self._connections.add(connection)
         self._greeting.add(connection)
         self._by_address[connection.address] += 1
@@ -92,9 +100,10 @@ class Listener:
         elif self._by_address[connection.address] > serving.connections_per_address_max:
             connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
 
-    def on_lost(self, connection: Connection) -> None:
+    def on_lost(self, connection: Line) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
+        self._counts.handshakes_failed += connection in self._greeting
         self._greeting.discard(connection)
         self._by_address[connection.address] -= 1
         if self._by_address[connection.address] <= 0:
@@ -104,8 +113,13 @@ class Listener:
         if not self._connections:
             self._is_empty.set()
 
-    def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
+    def on_registered(self, connection: Line) -> None:
+        """A connection has its session."""
+        self._greeting.discard(connection)
+
+    def on_refused(self, connection: Line, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
+        self._counts.refuse(error.code)
         log.at_will(logging.INFO, "refused", address=connection.address, user=connection.user or "-", error=str(error))
 
     # The handshake
@@ -244,7 +258,7 @@ class Listener:
                 connection.write(pack_error(frame.id, error))
                 return
             connection.state = handshake.State.REGISTERED
-            self._greeting.discard(connection)
+            self.on_registered(connection)
             connection.write(pack(Kind.REPLY, frame.id, encode(answer)))
             if connection.session is not None:
                 connection.session.on_registered(connection)
@@ -268,23 +282,16 @@ class Listener:
             is_waited_for = connection.is_held and connection.is_writable
             if now_s - connection.begun_s > serving.handshake_s and not is_waited_for:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
-        ping = pack(Kind.PING)
         for connection in tuple(self._connections):
             if connection.is_closed:
                 if now_s - connection.closed_s > serving.linger_s:
                     connection.abort()
             elif connection.is_stalled(now_s):
                 connection.abort()
-            elif connection.is_held:
-                continue
-            elif connection.is_dripping(now_s):
-                connection.refuse(Malformed("a frame has begun and does not end (frame_s)"))
-            elif now_s - connection.heard_s > 2 * serving.keepalive_s:
-                connection.say_goodbye(TimedOut("nothing was heard of you, not even an answer to PING"))
-            elif now_s - connection.heard_s > serving.keepalive_s and connection.session is not None:
-                connection.write(ping)
+            elif not connection.is_held:
+                connection.look_after(now_s)
 
-    def drain(self, tell: Callable[[Connection], None]) -> None:
+    def drain(self, tell: Callable[[Line], None]) -> None:
         """Take no more, and say so to those that are here."""
         self._is_draining = True
         for connection in tuple(self._connections):

@@ -64,7 +64,7 @@ def _loop_factory() -> Any:
 
 async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> int:
     serving = loaded.serving
-    server = Server(bus, serving)
+    server = Server(bus, serving, loaded)
     signals = Signals(server)
     try:
         await server.start()

@@ -12,25 +12,23 @@ the disk takes to sync.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.clock import Clock
 from headwater.outgoing import Desk
 from headwater.server.bell import Bell, Wakes
-from headwater.server.connection import SHARES
+from headwater.server.line import SHARES
 from headwater.store.batch import Batch
 from headwater.store.commit import Call
 from headwater.topics.root import Root
 from headwater.topics.roots import Publish, Roots
 from headwater.wire.batches import Publish as PublishFrame
-from headwater.wire.batches import pack_published
-from headwater.wire.requests import pack_error
 
 if TYPE_CHECKING:
     import asyncio
 
-    from headwater.server.connection import Connection
+    from headwater.server.line import Line
 
 Show = Callable[[Root, Batch], None]
 
@@ -62,7 +60,7 @@ class Served(Publish):
     __slots__ = ("connection", "entry", "id", "is_quiet")
 
     entry: Entry
-    connection: Connection
+    connection: Line
     id: int
     is_quiet: bool
 
@@ -103,9 +101,7 @@ class Entry:
         self._on_empty: list[Callable[[], None]] = []
         self._in_flight = 0
 
-    def check(
-        self, connection: Connection, id: int, publish: PublishFrame, is_quiet: bool
-    ) -> tuple[Served, tuple[str, ...]]:
+    def check(self, connection: Line, id: int, publish: PublishFrame, is_quiet: bool) -> tuple[Served, tuple[str, ...]]:
         """A publish ready to be committed, and its topics; raises what is wrong with it."""
         item, body = self._desk.body(
             publish.root,
@@ -191,15 +187,15 @@ class Entry:
 
     def _answer(self) -> None:
         """Tell each client what became of its publishes."""
-        by_connection: dict[Connection, list[Served]] = {}
+        by_connection: dict[Line, list[Served]] = {}
         for _ in range(len(self._done)):
             item = self._done.popleft()
             by_connection.setdefault(item.connection, []).append(item)
             self._in_flight -= 1
+            if item.error is not None:
+                self._roots.counts.refuse(getattr(item.error, "code", 0))
         for connection, items in by_connection.items():
-            connection.on_published(
-                sum(item.weight for item in items), sum(item.share for item in items), answers(items)
-            )
+            connection.on_published(items)
         self._submit()
         if not self._in_flight:
             waiting, self._on_empty = self._on_empty, []
@@ -212,17 +208,3 @@ class Entry:
             self._on_empty.append(call)
         else:
             call()
-
-
-def answers(items: Sequence[Served]) -> bytes:
-    """The frames that answer these publishes."""
-    frames = b""
-    done: list[tuple[int, bool, int, int]] = []
-    for item in items:
-        if item.error is not None:
-            if not item.is_quiet:
-                frames += pack_error(item.id, item.error)
-        elif not item.is_quiet:
-            _, first, time_us, is_repeat = item.runs[0]
-            done.append((item.id, is_repeat, first, time_us))
-    return frames + pack_published(done) if done else frames

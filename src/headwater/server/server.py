@@ -18,11 +18,17 @@ from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.exposure import check_exposure
+from headwater.server.figures import Collector
+from headwater.server.health import Health
 from headwater.server.listener import Listener
 from headwater.server.log import Log
+from headwater.server.overview import Overview
+from headwater.server.pulse import Pulse
 from headwater.server.root import Entry
 from headwater.server.sessions import Sessions
+from headwater.server.sys_topics import Telling
 from headwater.server.tls import Tls, open_tls
+from headwater.settings import Loaded, given
 from headwater.store.files import DiskFiles
 
 WORKERS = 8
@@ -36,9 +42,11 @@ log = Log("headwater.server")
 class Server:
     """A bus that is served."""
 
-    def __init__(self, bus: Bus, serving: Serving | None = None) -> None:
+    def __init__(self, bus: Bus, serving: Serving | None = None, settings: Loaded | None = None) -> None:
+        """`settings` say where the server's settings came from, for those who ask."""
         self.bus = bus
         self.serving = serving or Serving()
+        self._settings = settings or given(bus.config, self.serving, bus.folder)
         check_exposure(self.serving)
         self._executor = ThreadPoolExecutor(WORKERS, "headwater-worker")
         self._servers: list[asyncio.Server] = []
@@ -59,9 +67,16 @@ class Server:
         attention = Attention(loop, inside.clock, self.serving.attention_us)
         self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes, attention)
         self.broker.acl.on_change = self._on_rules
+        self.pulse = Pulse(loop)
+        collector = Collector(self.bus, self.serving, self.listener, self.sessions, self.pulse)
+        health = Health(self.bus, self.serving, self.pulse)
+        self.broker.overview = Overview(self.broker, collector, health, self._settings)
+        self.telling = Telling(loop, self._executor, self.bus, collector.figures, self.serving.sys_every_s)
         try:
             await self._listen(loop)
         except OSError as error:
+            self.telling.stop()
+            self.pulse.stop()
             self.listener.close()
             self._executor.shutdown(wait=False)
             where = f"{self.serving.host}:{self.serving.port}"
@@ -105,6 +120,7 @@ class Server:
         """Read certificates, clients and rules again; False if the certificates are bad, and the old ones stay."""
         self.broker.clients.reload()
         self.broker.acl.reload()
+        self.broker.tokens.reload()
         self.sessions.recheck()
         return self._tls is None or self._tls.reload()
 
@@ -143,6 +159,8 @@ class Server:
         if not self._is_stopping:
             await self.drain()
         self.broker.acl.on_change = None
+        self.telling.stop()
+        self.pulse.stop()
         await self.sessions.close()
         self.listener.close()
         await self._loop.run_in_executor(None, self._executor.shutdown)

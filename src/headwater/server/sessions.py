@@ -22,35 +22,17 @@ from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
 from headwater.server.answers import Answers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
-from headwater.server.connection import Connection
+from headwater.server.line import Line
+from headwater.server.native import NativeSession
 from headwater.server.root import Entry
 from headwater.server.session import Session
-from headwater.server.subscriber import Slices
+from headwater.server.session_row import SessionRow, stored_sessions
+from headwater.server.slices import Slices
 from headwater.store import state as rows
 from headwater.store.state import State
 from headwater.wire.requests import Register, Registered, Subscribed
 
 Then = Callable[[Any, BaseException | None], None]
-
-
-class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
-    """A durable subscription that a session takes from."""
-
-    number: int
-    kind: str
-    id: str
-    filter: str
-    credit_messages: int
-    credit_bytes: int
-
-
-class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as it is stored."""
-
-    id: str
-    user: str
-    expire_after_s: float
-    subscriptions: tuple[SubscriptionOf, ...] = ()
 
 
 class Sessions:
@@ -77,16 +59,16 @@ class Sessions:
         self.serving = serving
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
+        self.counts = inside.roots.counts
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_closing = False
-        for _, value in self._state.scan(rows.SESSION):
-            row = msgspec.msgpack.decode(value, type=SessionRow)
+        for row in stored_sessions(self._state):
             self._start_timer(self._add(row))
 
     def _add(self, row: SessionRow) -> Session:
-        session = self._sessions[row.id] = Session(self, row)
+        session = self._sessions[row.id] = NativeSession(self, row)
         self._by_user[row.user] += 1
         return session
 
@@ -96,6 +78,10 @@ class Sessions:
     def all(self) -> tuple[Session, ...]:
         """Every session, connected or not."""
         return tuple(self._sessions.values())
+
+    def get(self, id: str) -> Session | None:
+        """One of them."""
+        return self._sessions.get(id)
 
     def has(self, id: str) -> bool:
         """Whether there is a session of this id."""
@@ -112,7 +98,7 @@ class Sessions:
 
     # Registration
 
-    def register(self, connection: Connection, request: Register, then: Then) -> None:
+    def register(self, connection: Line, request: Register, then: Then) -> None:
         """Give a connection a new session, or the one that it names."""
         try:
             if request.session is None:
@@ -122,7 +108,7 @@ class Sessions:
         except Exception as error:
             then(None, error)
 
-    def _create(self, connection: Connection, request: Register, then: Then) -> None:
+    def _create(self, connection: Line, request: Register, then: Then) -> None:
         if len(self._sessions) >= self.serving.sessions_max:
             raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
         if self._by_user[connection.user] >= self.serving.sessions_per_client_max:
@@ -151,7 +137,7 @@ class Sessions:
 
         self.keep(row, stored)
 
-    def _resume(self, connection: Connection, request: Register, then: Then) -> None:
+    def _resume(self, connection: Line, request: Register, then: Then) -> None:
         session = self._sessions.get(request.session or "")
         if session is None:
             raise NotFound("there is no such session, or no more; register without one, and subscribe again")

@@ -12,7 +12,6 @@ from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,12 +25,9 @@ from headwater.delivery.replay import Reading
 from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message
-from headwater.store.batch import Batch, checksum
-from headwater.store.body import encode_body
-from headwater.wire import batches, requests
+from headwater.store.batch import Batch
+from headwater.wire import requests
 from headwater.wire.batches import Range
-from headwater.wire.frame import Kind, pack
-from headwater.wire.requests import Notice, encode, problem_of
 
 if TYPE_CHECKING:
     from headwater.server.session import Session
@@ -174,38 +170,9 @@ class Subscriber(Actor):
     def _pump(self) -> None:
         """Send as much as there is and may be sent."""
 
-    def _send(
-        self,
-        root: bytes,
-        first_offset: int,
-        count: int,
-        crc: int,
-        body: bytes,
-        deltas: Sequence[int] | None = None,
-        lease: int = 0,
-        attempt: int = 1,
-        flags: int = 0,
-    ) -> None:
-        connection = self.session.connection
-        assert connection is not None
-        head = batches.pack_deliver(
-            self.number, lease, root, first_offset, count, crc, len(body), attempt, deltas, flags
-        )
-        self._credit_messages -= count
-        self._credit_bytes -= len(body)
-        connection.write_batch(head, body)
-
     def _send_batch(self, batch: Batch, places: Sequence[int] | None, lease: int = 0) -> None:
-        header = batch.header
-        root = header.root.encode()
-        if places is None or len(places) == header.count:
-            self._send(root, header.first_offset, header.count, header.body_crc, batch.data, lease=lease)
-            return
-        first = places[0]
-        body, crc = self.session.sessions.slices.get(batch, places)
-        is_dense = places[-1] - first + 1 == len(places)
-        deltas = None if is_dense else [place - first for place in places]
-        self._send(root, header.first_offset + first, len(places), crc, body, deltas, lease)
+        count = batch.header.count if places is None else len(places)
+        self._note_sent(count, self.session.deliver_batch(self, batch, places, lease))
 
     def _send_some(self, batch: Batch, places: Sequence[int] | None) -> None:
         """As much of a batch as there is credit for; the rest waits for more."""
@@ -220,22 +187,18 @@ class Subscriber(Actor):
         return rest
 
     def _send_messages(self, root: str, messages: Sequence[Message], lease: int = 0) -> None:
-        name = root.encode()
-        for (attempt, is_retained), run in groupby(messages, key=lambda one: (one.attempt, one.retained)):
-            flags = batches.RETAINED if is_retained else 0
-            for near in _near(list(run)):
-                body = encode_messages(near)
-                first = near[0].offset
-                deltas = [one.offset - first for one in near]
-                self._send(name, first, len(near), checksum(body), body, deltas, lease, attempt, flags)
+        self._note_sent(len(messages), self.session.deliver_messages(self, root, messages, lease))
+
+    def _note_sent(self, messages: int, size: int) -> None:
+        self._credit_messages -= messages
+        self._credit_bytes -= size
+        counts = self.session.sessions.counts
+        counts.messages_out += messages
+        counts.bytes_out += size
 
     def notice(self, what: str, error: BaseException | None = None, count: int = 0) -> None:
         """Tell the client something about this subscription."""
-        connection = self.session.connection
-        if connection is not None:
-            problem = problem_of(error) if error is not None else None
-            said = Notice(what=what, problem=problem, count=count)  # type: ignore[arg-type]  # one of the literals
-            connection.write(pack(Kind.NOTICE, self.number, encode(said)))
+        self.session.notice(self.number, what, error, count)
 
     # What only some kinds understand
 
@@ -287,12 +250,23 @@ class LiveSubscriber(Subscriber):
             if places is None or places:
                 self._send_some(batch, places)
         if live.dropped != self._dropped:
-            self._dropped = live.dropped
+            self._note_drops()
             self.notice("dropped", count=self._dropped)
         if live.ended is not None:
             self.session.on_ended(self, Closed(live.ended))
 
+    def _note_drops(self) -> None:
+        dropped = self.live.dropped
+        self.session.sessions.counts.dropped += dropped - self._dropped
+        self._dropped = dropped
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were lost, as the client was too slow."""
+        return self.live.dropped
+
     def leave(self) -> Callable[[], object] | None:
+        self._note_drops()
         return self.live.close
 
 
@@ -389,7 +363,7 @@ class DurableSubscriber(Subscriber):
 
     def _pump(self) -> None:
         self._recall()
-        if not self._may_send:
+        if not self._may_send and not self.durable.is_ended:
             return
         try:
             found = self.durable.hand(self.ticket, min(self._credit_messages, HAND_MAX), self._room_bytes)
@@ -419,9 +393,8 @@ class DurableSubscriber(Subscriber):
         """Take back what the client has: it comes again from another subscriber."""
         ranges = [(number, offset, offset) for number, (_, left, _) in self._leases.items() for offset in left]
         self._leases = {}
-        connection = self.session.connection
-        if ranges and connection is not None:
-            connection.write(batches.pack_ranges(Kind.RECALL, self.number, 0, _merged(ranges)))
+        if ranges:
+            self.session.recall(self, _merged(ranges))
 
     def _recall(self) -> None:
         """Tell the client what was taken back from it."""
@@ -432,9 +405,8 @@ class DurableSubscriber(Subscriber):
         for number, offset in recalls:
             if self._forget(number, (offset,)):
                 ranges.append((number, offset, offset))
-        connection = self.session.connection
-        if ranges and connection is not None:
-            connection.write(batches.pack_ranges(Kind.RECALL, self.number, 0, _merged(ranges)))
+        if ranges:
+            self.session.recall(self, _merged(ranges))
 
     def _forget(self, number: int, offsets: Sequence[int]) -> bool:
         entry = self._leases.get(number)
@@ -511,51 +483,3 @@ def _merged(ranges: Sequence[Range]) -> list[Range]:
         else:
             joined.append((number, first, last))
     return joined
-
-
-DELTA_MAX = (1 << 32) - 1
-
-
-def _near(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Runs of messages whose offsets can be told from the first one's."""
-    start = 0
-    for place in range(1, len(messages) + 1):
-        if place == len(messages) or not 0 < messages[place].offset - messages[start].offset <= DELTA_MAX:
-            yield messages[start:place]
-            start = place
-
-
-def encode_messages(messages: Sequence[Message]) -> bytes:
-    """A body of messages that come from here and there."""
-    return encode_body(
-        [one.topic for one in messages],
-        [one.payload for one in messages],
-        [one.time_us for one in messages],
-        keys=[one.key for one in messages],
-        headers=[one.headers for one in messages],
-    )
-
-
-class Slices:
-    """Bodies of some messages of a batch, remembered while many subscribers want the same ones."""
-
-    SLICES_MAX = 64
-    BYTES_MAX = 16 * 1024 * 1024
-    """Of slices and the batches that they are of; beyond it, remembering starts anew."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[Batch, bytes, int]] = {}
-        self._bytes = 0
-
-    def get(self, batch: Batch, places: Sequence[int]) -> tuple[bytes, int]:
-        """The body and its checksum."""
-        key = (id(batch), tuple(places))
-        known = self._known.get(key)
-        if known is None or known[0] is not batch:
-            body = batch.body.slice(places)
-            self._bytes += len(batch.data) + len(body)
-            if len(self._known) >= self.SLICES_MAX or self._bytes > self.BYTES_MAX:
-                self._known.clear()
-                self._bytes = len(batch.data) + len(body)
-            known = self._known[key] = (batch, body, checksum(body))
-        return known[1], known[2]

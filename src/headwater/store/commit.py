@@ -240,6 +240,11 @@ class GroupCommit(Generic[T]):
             )
 
     @property
+    def is_alive(self) -> bool:
+        """Whether somebody commits what is pending: its thread is there, or was not needed yet."""
+        return self._thread is None or self._thread.is_alive()
+
+    @property
     def is_full(self) -> bool:
         """Whether the next to enqueue would have to wait."""
         return self._weight >= self._weight_max or len(self._pending) >= self._items_max

@@ -79,6 +79,14 @@ class Stream(Protocol):
         """Why nothing is appended any more."""
 
     @property
+    def holes(self) -> Sequence[Hole]:
+        """Gaps that are known."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Bytes, and in how many pieces."""
+
+    @property
     def rolls(self) -> int:
         """Changes whenever there may be something more to trim."""
 

@@ -79,6 +79,12 @@ class DiskStream:
         """Changes whenever there may be something more to trim: the base of the active segment."""
         return self.segments[-1].base if self.segments else 0
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Bytes, and in how many segments; from any thread."""
+        segments = tuple(self.segments)
+        return sum(segment.end for segment in segments), len(segments)
+
     def beyond(self, bytes_max: int) -> int:
         """The last offset of the oldest segments without which the stream would be so small; 0 if it is."""
         total, upto = sum(segment.end for segment in self.segments), 0

@@ -92,6 +92,8 @@ class Root:
         self._producers: dict[str, Producer] = {}
         self._producers_dirty: set[str] = set()
         self._producer_count = row.producers
+        self.bytes_in = 0
+        """Of batches that were appended since the bus was opened."""
 
     def _load_purges(self) -> tuple[Purge, ...]:
         found = self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))
@@ -341,6 +343,32 @@ class Root:
         for topic in sorted(found):
             count, offset = found[topic]
             yield TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
+
+    def topic(self, name: str) -> tuple[int, int] | None:
+        """How many messages a topic had, and the last one's offset; None if there is no such topic."""
+        if not self.has(name):
+            return None
+        row = self._state.get(rows.key_name(rows.TOPIC, self.stream.number, name))
+        count, last = (0, 0) if row is None else msgspec.msgpack.decode(row, type=tuple[int, int])
+        count, last = count + self._messages.get(name, 0), self._last.get(name, last)
+        for run, (times, first_offset) in tuple(self._runs.items()):
+            if times and name in run:
+                count += times * run.count(name)
+                last = max(last, first_offset + len(run) - 1 - run[::-1].index(name))
+        return count, last
+
+    def counted(self, prefix: str) -> Iterator[tuple[str, int, int]]:
+        """Topics whose names begin with this, in no order: how many messages each had, and the last one's offset."""
+        number = self.stream.number
+        messages, last = dict(self._messages), dict(self._last)
+        self._fold(messages, last)
+        for key, value in self._state.scan(rows.key_name(rows.TOPIC, number, prefix)):
+            topic = rows.name_in(key)
+            count, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
+            yield topic, count + messages.pop(topic, 0), last.pop(topic, offset)
+        for topic, count in messages.items():
+            if topic.startswith(prefix):
+                yield topic, count, last[topic]
 
     def forget_topics(self, wanted: Callable[[str], bool]) -> Rows:
         """Purged topics are no topics any more; the rows to write for that."""

@@ -15,6 +15,7 @@ import msgspec
 
 from headwater.clock import Clock
 from headwater.config import Config
+from headwater.counts import Counts
 from headwater.delivery.delays import due_key
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
 from headwater.message import Headers, Receipt, Receipts
@@ -84,7 +85,18 @@ class Part(msgspec.Struct, eq=False, gc=False):
 class Publish(Item):
     """One publish call: a part for each root that it touches."""
 
-    __slots__ = ("is_delayed", "is_one", "is_plain", "is_shown", "parts", "producer", "runs", "sequence", "topics")
+    __slots__ = (
+        "is_delayed",
+        "is_one",
+        "is_plain",
+        "is_shown",
+        "is_urgent",
+        "parts",
+        "producer",
+        "runs",
+        "sequence",
+        "topics",
+    )
 
     def __init__(
         self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
@@ -100,6 +112,8 @@ class Publish(Item):
         """Whether it is one message that can go over no limit once its topic is known."""
         self.is_shown = False
         """Whether live subscriptions have it already, before it is on disk."""
+        self.is_urgent = False
+        """Whether it may use the room that is kept for acks and recovery."""
         self.runs: list[tuple[Sequence[int], int, int, bool]] = []
         """Per part: positions in the call, first offset, append time, whether it is a repeat."""
 
@@ -203,8 +217,11 @@ class Roots:
         self._delays_promised = 0
         self._broken: dict[tuple[str, str], int] = {}
         """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
-        self._half_way: str | None = None
+        self.half_way: str | None = None
         """Why nothing may be called applied any more."""
+        self.counts = Counts()
+        self.since_us = 0
+        """When the group that is being written began to be, on the monotonic clock; 0 while none is."""
         self.is_hurried = False
         """Whether whoever commits sees to checkpoints itself."""
         self.version = 0
@@ -231,6 +248,15 @@ class Roots:
     def count(self) -> int:
         """How many there are."""
         return len(self._roots)
+
+    @property
+    def delayed(self) -> int:
+        """How many delayed messages wait."""
+        return self._delayed
+
+    def free_bytes(self) -> int:
+        """Room left on the disk."""
+        return self._log.free_bytes()
 
     def look_at(self, read: Callable[[], R]) -> R:
         """Read what is partly in memory and partly in the state, from any thread: not across a checkpoint."""
@@ -436,7 +462,7 @@ class Roots:
 
     def _admit(self, item: Publish, group: _Group) -> None:
         """Give a call its places in the group; refused as a whole, or not at all."""
-        if not self._has_room:
+        if not self._has_room and not item.is_urgent:
             raise DiskFull(
                 f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was "
                 "stored: free some room and publish again"
@@ -617,8 +643,10 @@ class Roots:
 
     def _append(self, group: _Group) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
+        now_us, self.since_us = self._clock.read()
         try:
-            self._log.append(writes, self._clock.now_us()).wait()
+            self._log.append(writes, now_us).wait()
+            self.counts.commits.add(self._clock.monotonic_us() - self.since_us)
         except DiskFull:
             self._has_room = False
             raise
@@ -627,16 +655,18 @@ class Roots:
                 for stream, _ in writes:
                     stream.fail(f"a commit was interrupted ({error!r})")
             raise
+        finally:
+            self.since_us = 0
         try:
             self._reflect(group)
         except BaseException as error:
             # It is on disk, and memory is half way: recovery re-applies it, if nothing calls it applied till then.
-            self._half_way = f"what a publish changed could not be noted ({error!r})"
+            self.half_way = f"what a publish changed could not be noted ({error!r})"
             for stream, _ in writes:
-                stream.fail(self._half_way)
+                stream.fail(self.half_way)
             if not isinstance(error, Exception):
                 raise
-            raise Failed(f"{self._half_way}; it may be stored or not: close the bus and open it again") from error
+            raise Failed(f"{self.half_way}; it may be stored or not: close the bus and open it again") from error
 
     def _reflect(self, group: _Group) -> None:
         """The group is durable: let everything reflect it, and tell who waits."""
@@ -644,6 +674,7 @@ class Roots:
         appended: dict[Root, list[Batch]] = {}
         for root, places in group.places.items():
             batches = appended[root] = []
+            before_bytes = stored_bytes
             for place in places:
                 batch = place.write.batch
                 assert batch is not None
@@ -655,6 +686,7 @@ class Roots:
                 stored_bytes += len(batch.data)
                 batches.append(batch)
             self._since_batches += len(places)
+            root.bytes_in += stored_bytes - before_bytes
         self._on_durable(appended)
         self._since_bytes += stored_bytes
         self._since_disk_check += stored_bytes
@@ -703,7 +735,7 @@ class Roots:
 
     def checkpoint(self) -> None:
         """Let the state reflect every stream, all in one atomic write."""
-        if self._half_way is not None:
+        if self.half_way is not None:
             return
         changed: Rows = {}
         marks: list[tuple[Root, Checkpoint]] = []
@@ -722,8 +754,8 @@ class Roots:
                 self._state.sync()
         except Exception as error:
             # The rows are there wholly or not at all, and the streams have everything: nothing is lost by stopping.
-            self._half_way = f"the state store failed ({error})"
-            raise Failed(f"{self._half_way}; messages are safe, close the bus and open it again") from error
+            self.half_way = f"the state store failed ({error})"
+            raise Failed(f"{self.half_way}; messages are safe, close the bus and open it again") from error
         finally:
             self.version += 1
         self._since_bytes = self._since_batches = 0

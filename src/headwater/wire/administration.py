@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headwater.message import SubscriptionInfo
-from headwater.wire.request import U32, U64, Change, Micros, Option, Request
+from headwater.wire.request import OPTIONS_MAX, U32, U64, Change, Micros, Option, Request, check_options
 
-OPTIONS_MAX = 32
 PAGE_MAX = 10_000
 """Levels of a topic that are listed at once."""
 CHANNELS_MAX = 1_000
@@ -139,7 +138,9 @@ class CheckToken(Request, frozen=True, kw_only=True):
 
 
 class ListSessions(Request, frozen=True, kw_only=True):
-    """Every session."""
+    """Every session, for administrators; for others those of the same user. With an id, that one."""
+
+    id: str | None = None
 
 
 class SessionSubscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +187,9 @@ class CreateSubscription(Change, frozen=True, kw_only=True):
     start: Literal["earliest", "latest"] | U64 = "latest"
     start_us: Micros | None = None
     options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_options(self.options)
 
 
 class ShowSubscription(Request, frozen=True, kw_only=True):
@@ -331,8 +335,8 @@ class ListLevels(Request, frozen=True, kw_only=True):
     """The levels right below a topic, or the roots; a page of them, in order."""
 
     parent: str = ""
-    after: str = ""
-    """The name after which the page begins."""
+    after: str | None = None
+    """The name after which the page begins; nil: with the first."""
     limit: Page = 1000
 
 
@@ -387,6 +391,8 @@ class SubscriptionFigures(msgspec.Struct, frozen=True, kw_only=True):
     retrying: int
     dead: int
     consumers: int
+    is_named: bool = True
+    """Rather than a session's own."""
 
 
 class SlowConsumer(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
+from headwater.errors import Malformed
+
 TIME_US_MAX = 253_402_300_799_000_000
 """The last second of the year 9999, where calendars end."""
 SECONDS_MAX = 1e10
+OPTIONS_MAX = 32
+CAUSE_MAX = 200
+"""Characters of what was sent that an error repeats."""
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -20,6 +26,27 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 """A duration; neither negative, nor infinite, nor no number."""
 
 Option = str | int | float | bool | None
+
+OPTION_NAMES = frozenset(
+    (
+        "order",
+        "max_in_flight",
+        "ack_timeout_s",
+        "max_attempts",
+        "expire_after_s",
+        "on_gap",
+        "retry_delay_s",
+        "retry_delay_s_max",
+    )
+)
+"""Options that a request may name; `id` and `filter` are fields of it, where they are checked against the rules."""
+
+
+def check_options(options: Mapping[str, Option]) -> None:
+    """Malformed unless each is one that a durable subscription has."""
+    unknown = options.keys() - OPTION_NAMES
+    if unknown:
+        raise Malformed(f"option {min(unknown)[:CAUSE_MAX]!r} is not known; use {', '.join(sorted(OPTION_NAMES))}")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag=True, omit_defaults=True):

@@ -18,13 +18,22 @@ from headwater.message import DeadLetter, Extent, Headers, SubscriptionInfo, Top
 from headwater.wire import administration
 from headwater.wire.batches import check_count
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.request import U32, U63, U64, Change, Micros, Option, Request, Seconds
+from headwater.wire.request import (
+    CAUSE_MAX,
+    OPTIONS_MAX,
+    U32,
+    U63,
+    U64,
+    Change,
+    Micros,
+    Option,
+    Request,
+    Seconds,
+    check_options,
+)
 
 TEXT_MAX = 4096
 """Characters of an error's text that are sent."""
-
-CAUSE_MAX = 200
-"""Characters of what the decoder says that an error repeats; it may quote what was sent."""
 
 REQUEST_BYTES_MAX = 1024 * 1024
 """A longer request: TooLarge (413). What is decoded takes up to 30 times the bytes that it came in."""
@@ -32,7 +41,6 @@ REQUEST_BYTES_MAX = 1024 * 1024
 CARRIERS = frozenset(("Delay", "Stage", "Mend"))
 """Requests that bring messages: they may be as long as a frame, as most of them stays bytes."""
 
-OPTIONS_MAX = 32
 HEADERS_MAX = 10_000
 LETTERS_MAX = 1_000
 """Dead letters that one request mends."""
@@ -43,20 +51,6 @@ Place = int | tuple[str, int]
 Not of U64: a union of a number with a `Meta` and a tuple of fixed length makes msgspec 0.22 crash the interpreter at
 the next garbage collection.
 """
-
-OPTION_NAMES = frozenset(
-    (
-        "order",
-        "max_in_flight",
-        "ack_timeout_s",
-        "max_attempts",
-        "expire_after_s",
-        "on_gap",
-        "retry_delay_s",
-        "retry_delay_s_max",
-    )
-)
-"""Options that a request may name; `id` and `filter` are fields of it, where they are checked against the rules."""
 
 
 def _check_places(places: Iterable[Place]) -> None:
@@ -114,9 +108,7 @@ class Subscribe(Request, frozen=True, kw_only=True):
     credit_bytes: U64 = 0
 
     def __post_init__(self) -> None:
-        unknown = self.options.keys() - OPTION_NAMES
-        if unknown:
-            raise Malformed(f"option {min(unknown)[:CAUSE_MAX]!r} is not known; use {', '.join(sorted(OPTION_NAMES))}")
+        check_options(self.options)
 
 
 class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,7 +309,7 @@ class Mend(Request, frozen=True, kw_only=True):
     """Which part of the write this is; mending a letter in it again replaces its contents."""
 
 
-class RedriveMended(Request, frozen=True, kw_only=True):
+class RedriveMended(Change, frozen=True, kw_only=True):
     """Hand the letters that parts of a write have mended to their subscription again, once."""
 
     id: str
@@ -348,7 +340,7 @@ class Purge(Change, frozen=True, kw_only=True):
     filter: str
 
 
-class Backup(Request, frozen=True, kw_only=True):
+class Backup(Change, frozen=True, kw_only=True):
     """A copy of the data, in a folder on the server's machine."""
 
     target: str

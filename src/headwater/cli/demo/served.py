@@ -39,7 +39,7 @@ class Served:
         """Have it listen."""
         command = [sys.executable, "-m", "headwater", "serve", "--data", self._folder, "--port", str(self._port)]
         self.process = subprocess.Popen(  # noqa: S603  (our own module)
-            [*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True
+            [*command, "--no-http", "--log-level", "error"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:

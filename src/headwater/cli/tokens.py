@@ -1,0 +1,89 @@
+"""`headwater tokens`: what opens the HTTP API of a served bus."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+import headwater
+from headwater.admin import Admin
+from headwater.cli.options import Data, Json, Url, look, own
+from headwater.cli.output import clock_time, console, emit, iso, safe, say
+from headwater.clock import to_datetime
+
+app = typer.Typer(help="Tokens that open the HTTP API for clients: add, list, remove.", no_args_is_help=True)
+
+ADDRESS = "http://127.0.0.1:7480/v1"
+
+
+@app.command()
+def add(
+    client: Annotated[str, typer.Argument(help="Which client's; it is registered already.")],
+    role: Annotated[
+        str,
+        typer.Option(
+            "--role",
+            help="reader: may look. operator: may publish, and look after what is there. admin: may do everything.",
+        ),
+    ],
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Make a token for a client, and show it: once. It is gone with the client.
+
+    With --json: an object with id, client, role and token.
+    """
+    with own(data, url) as bus:
+        made = _tokens(bus).add(client, role)
+    if json:
+        emit({"id": made.id, "client": made.client, "role": made.role, "token": made.token})
+        return
+    say((safe(made.client), "cyan"), f"  {made.role}  token {made.id} added")
+    say("token: ", (made.token, "bold"), "  (shown this once: keep it now)")
+    say(f"use it: curl -H 'Authorization: Bearer {made.token}' {ADDRESS}/topics")
+
+
+@app.command()
+def remove(
+    id: Annotated[str, typer.Argument(help="Which token, by its id.")],
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Let a token open nothing more."""
+    with own(data, url) as bus:
+        _tokens(bus).remove(id)
+    if json:
+        emit({"id": id, "done": "removed"})
+    else:
+        say((safe(id), "cyan"), "  removed")
+
+
+@app.command("list")
+def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
+    """List tokens, without their texts.
+
+    With --json: an object for each (id, client, role, created).
+    """
+    with look(data, url) as bus:
+        found = _tokens(bus).list()
+    if json:
+        for info in found:
+            created = iso(to_datetime(info.created_us))
+            emit({"id": info.id, "client": info.client, "role": info.role, "created": created})
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("client", "role", "id", "created"):
+        table.add_column(title, overflow="fold")
+    for info in found:
+        created = clock_time(to_datetime(info.created_us))
+        table.add_row(Text(safe(info.client), style="cyan"), info.role, info.id, created)
+    console().print(table)
+
+
+def _tokens(bus: Any) -> Any:
+    return bus.tokens if isinstance(bus, headwater.Bus) else Admin(bus).tokens

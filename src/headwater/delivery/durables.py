@@ -1,0 +1,131 @@
+"""Durable subscriptions, looked after without taking from them: made, moved, paused, deleted, by their ids.
+
+A consumer moves and pauses its subscription by the same way. Promises: whatever is done here is in the audit; nothing
+is deleted from under those who take from it unless by force, and then they are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from headwater.audit import Audit
+from headwater.config import Config
+from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.options import Options
+from headwater.delivery.rows import SubscriptionRow
+from headwater.delivery.start import Start, check_start, floor_for
+from headwater.delivery.subscriber import Subscriber
+from headwater.errors import Malformed, NotFound
+from headwater.message import SubscriptionInfo
+from headwater.topics.name import check_filter, filter_covers_root
+from headwater.topics.roots import Roots
+
+
+class Durables:
+    """Every durable subscription of a bus."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, roots: Roots, config: Config, audit: Audit, check_writable: Callable[[], None]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._roots = roots
+        self._config = config
+        self._audit = audit
+        self._check_writable = check_writable
+
+    # Looking
+
+    def row(self, id: str) -> SubscriptionRow:
+        """A subscription as it is stored; NotFound (404) if there is none."""
+        row = self._dispatcher.row(id)
+        if row is None:
+            raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
+        return row
+
+    def info(self, id: str) -> SubscriptionInfo:
+        """A subscription as users see it."""
+        return self._dispatcher.info(self.row(id))
+
+    def options(self, id: str) -> dict[str, Any]:
+        """What was decided about it, besides its filter."""
+        return options_of(self.row(id).options)
+
+    # Changing
+
+    def create(self, id: str, filter: str, *, start: Start = "latest", **given: Any) -> None:
+        """A named subscription that nobody takes from yet; Conflict (409) if there is one that differs."""
+        self._check_writable()
+        check_filter(filter, self._config)
+        check_start(filter, start)
+        try:
+            options = Options(id=id, filter=filter, **given)
+        except TypeError:
+            known = ", ".join(options_of(Options(id="", filter="")))
+            raise Malformed(f"options are {sorted(given)}; those that there are: {known}") from None
+        if self._roots.commit.run(lambda: self._dispatcher.create(options, given, start)):
+            after = {"filter": filter, "start": start, **options_of(options)}
+            self._audit.note("subscription-created", id, None, after)
+
+    def seek(self, id: str, to: Start | Mapping[str, int]) -> None:
+        """Have it go on from elsewhere; with offsets by root, roots that are not named stay."""
+        self._check_writable()
+
+        def work(subscriber: Subscriber) -> tuple[dict[str, int], dict[str, int]]:
+            before = subscriber.floors()
+            self.move(subscriber, to)
+            return before, subscriber.floors()
+
+        before, after = self._dispatcher.use(id, work)
+        self._audit.note("subscription-sought", id, {"floors": before}, {"to": to, "floors": after})
+
+    def move(self, subscriber: Subscriber, to: Start | Mapping[str, int]) -> None:
+        """Have a subscription that is served go on from elsewhere."""
+        wanted = subscriber.options.filter
+        covered = [root for root in self._roots.all() if filter_covers_root(wanted, root.name)]
+        if isinstance(to, Mapping):
+            streams = {root.name: root.stream for root in covered}
+            subscriber.seek(
+                {
+                    streams[root].number: max(1, min(offset, streams[root].durable + 1))
+                    for root, offset in to.items()
+                    if root in streams
+                }
+            )
+            return
+        check_start(wanted, to)
+        subscriber.seek({root.stream.number: floor_for(root, wanted, to) + 1 for root in covered})
+
+    def pause(self, id: str) -> None:
+        """Have it hand out nothing, to anybody, until it is resumed."""
+        self._pause(id, paused=True)
+
+    def resume(self, id: str) -> None:
+        """Have it go on."""
+        self._pause(id, paused=False)
+
+    def _pause(self, id: str, *, paused: bool) -> None:
+        self._check_writable()
+        if self.row(id).paused == paused:
+            return
+        self._dispatcher.use(id, lambda subscriber: self._dispatcher.pause(subscriber, paused))
+        self._audit.note("subscription-paused" if paused else "subscription-resumed", id)
+
+    def delete(self, id: str, *, force: bool = False) -> None:
+        """Delete it, its place and its dead letters; one that somebody takes from only by force: Conflict (409)."""
+        self._check_writable()
+        row = self.row(id)
+        self._roots.commit.run(lambda: self._dispatcher.delete(id, unless_used=not force))
+        self._audit.note("subscription-deleted", id, {"filter": row.options.filter, **options_of(row.options)})
+
+    def expire(self, id: str) -> None:
+        """Delete one whose session is over: no change of an administrator."""
+        self._check_writable()
+        self._roots.commit.run(lambda: self._dispatcher.delete(id))
+
+
+def options_of(options: Options) -> dict[str, Any]:
+    """Options besides those that name it."""
+    return {name: value for name, value in msgspec.structs.asdict(options).items() if name not in ("id", "filter")}

@@ -1,0 +1,261 @@
+"""A line: bytes to and from one client, whatever language it speaks.
+
+What is sent waits in the transport, whose fill decides whether more is taken for the client; who has too much on its
+hands holds the line, and nothing is read from it until all let go. Promises: nothing is read from a client that does
+not take its answers; however many publishes it has under way, no more than the limits are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from headwater.errors import HeadwaterError
+
+if TYPE_CHECKING:
+    from headwater.server.listener import Listener
+    from headwater.server.root import Served
+    from headwater.server.session import Session
+
+JOINED_BYTES_MAX = 16 * 1024
+"""Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
+SHARES = 16
+"""A publish counts so much among those in flight; one that nobody waits for counts 1, as a slow disk need not hold up
+what live subscriptions have at once."""
+
+
+class Line(asyncio.BufferedProtocol):
+    """One client's line."""
+
+    __slots__ = (
+        "_holds",
+        "_is_full",
+        "_publish_bytes",
+        "_publishes",
+        "_requests",
+        "_transport",
+        "_unsent_bytes",
+        "address",
+        "begun_s",
+        "client_id",
+        "closed_s",
+        "has_secret",
+        "heard_s",
+        "is_closed",
+        "is_inner",
+        "is_writable",
+        "listener",
+        "session",
+        "user",
+        "written_s",
+    )
+
+    def __init__(self, listener: Listener, *, is_inner: bool = False) -> None:
+        self.listener = listener
+        self.is_inner = is_inner
+        """Whether it came through the door that only the server's own processes know."""
+        self.address = ""
+        self.user = ""
+        self.has_secret = False
+        """Whether its user is in the registry of clients, and is to leave when removed from it."""
+        self.client_id = ""
+        self.session: Session | None = None
+        self.begun_s = 0.0
+        self.heard_s = 0.0
+        self.closed_s = 0.0
+        """When it was closed, though bytes may wait to be sent."""
+        self.written_s = 0.0
+        """When the client last took something, or the transport last had room."""
+        self.is_writable = True
+        self.is_closed = False
+        self._holds = 0
+        self._publishes = 0
+        self._publish_bytes = 0
+        self._requests = 0
+        self._is_full = False
+        self._unsent_bytes = 0
+        self._transport: asyncio.Transport | None = None
+
+    # What its language says
+
+    @abstractmethod
+    def take(self, data: memoryview) -> None:
+        """Bytes have come; raises what is wrong with them."""
+
+    @abstractmethod
+    def refuse(self, error: HeadwaterError, id: int = 0) -> None:
+        """Say what was wrong, and close."""
+
+    @abstractmethod
+    def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
+        """Say why it ends, and close it."""
+
+    @abstractmethod
+    def answers(self, items: Sequence[Served]) -> bytes:
+        """What the client is told about publishes that are on disk, or refused."""
+
+    @abstractmethod
+    def look_after(self, now_s: float) -> None:
+        """See whether the client is still there, and gets on; called about once a second."""
+
+    # The transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._limit_writes(self.listener.serving.hello_bytes_max)
+        self.begun_s = self.heard_s = self.listener.loop.time()
+        self.listener.on_connection(self)
+
+    def _limit_writes(self, bytes_max: int) -> None:
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=bytes_max, low=bytes_max // 4)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.listener.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_s = self.listener.loop.time()
+        try:
+            self.take(self.listener.buffer[:nbytes])
+        except HeadwaterError as error:
+            self.refuse(error)
+        self.listener.wakes.wake_now()
+        self.listener.attention.on_read(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self.listener.on_lost(self)
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+        self.written_s = self.listener.loop.time()
+        self._unsent_bytes = self.waiting_bytes
+        self.hold()
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        self.release()
+        if self.session is not None:
+            self.session.on_writable()
+
+    # Flow: whoever has too much on its hands holds the connection, and nothing is read until all let go.
+
+    def hold(self) -> None:
+        """Read nothing more for now."""
+        self._holds += 1
+        if self._holds == 1 and self._transport is not None and not self.is_closed:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read on, unless somebody else holds."""
+        self._holds -= 1
+        if self._holds == 0 and self._transport is not None and not self.is_closed:
+            self.heard_s = self.listener.loop.time()
+            self.on_released()
+            self._transport.resume_reading()
+
+    def on_released(self) -> None:
+        """It is read on."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is read at the moment."""
+        return self._holds > 0
+
+    def on_publish(self, weight: int, share: int = SHARES) -> None:
+        """One more publish is on its way to disk."""
+        self._publishes += share
+        self._publish_bytes += weight
+        serving = self.listener.serving
+        if not self._is_full and (
+            self._publishes >= serving.publishes_in_flight_max * SHARES
+            or self._publish_bytes >= serving.publish_bytes_in_flight_max
+        ):
+            self._is_full = True
+            self.hold()
+
+    def on_published(self, items: Sequence[Served]) -> None:
+        """Publishes are on disk, or refused."""
+        for item in items:
+            self._publishes -= item.share
+            self._publish_bytes -= item.weight
+        self.write(self.answers(items))
+        serving = self.listener.serving
+        if (
+            self._is_full
+            and self._publishes < serving.publishes_in_flight_max * SHARES
+            and self._publish_bytes < serving.publish_bytes_in_flight_max
+        ):
+            self._is_full = False
+            self.release()
+
+    def on_request(self) -> None:
+        """One more request is worked on."""
+        self._requests += 1
+        if self._requests == self.listener.serving.requests_in_flight_max:
+            self.hold()
+
+    def on_answered(self) -> None:
+        """A request is answered."""
+        if self._requests == self.listener.serving.requests_in_flight_max:
+            self.release()
+        self._requests -= 1
+
+    # Others send.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, in the order of these calls."""
+        if data and not self.is_closed and self._transport is not None:
+            self._transport.write(data)
+
+    def write_batch(self, head: bytes, body: bytes) -> None:
+        """Send a head and the body that others may be sent too."""
+        if self.is_closed or self._transport is None:
+            return
+        if len(body) <= JOINED_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    def is_stalled(self, now_s: float) -> bool:
+        """Whether bytes wait for a client that has taken none of them for too long."""
+        if self.is_writable:
+            return False
+        waiting = self.waiting_bytes
+        if waiting < self._unsent_bytes:
+            self.written_s = now_s
+        self._unsent_bytes = waiting
+        return now_s - self.written_s > self.listener.serving.write_stalled_s
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was written and not sent yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None and not self.is_closed else 0
+
+    def close(self) -> None:
+        """Send what waits, then end."""
+        if not self.is_closed and self._transport is not None:
+            self.is_closed = True
+            self.closed_s = self.listener.loop.time()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        if self._transport is not None:
+            self.is_closed = True
+            self._transport.abort()
+
+    @property
+    def peer_certificate(self) -> Any:
+        """The TLS connection, if it is one."""
+        return self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+
+    @property
+    def peer(self) -> object:
+        """Where it comes from."""
+        return self._transport.get_extra_info("peername") if self._transport is not None else None

@@ -1,0 +1,410 @@
+"""A session of a client that speaks the native protocol.
+
+It handles the frames of its connection, one after another, asks the broker who may, and passes on what is allowed:
+publishes to the roots, acks and credit to its subscribers, the rest to the bus in a thread. Promises: an error is
+answered to whoever asked and disturbs nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import groupby
+from typing import Any
+
+from headwater.delivery.live import Live
+from headwater.delivery.options import Options
+from headwater.delivery.replay import Reading
+from headwater.delivery.start import check_start
+from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.message import Message
+from headwater.server import subscriber as served
+from headwater.server.answers import Answers
+from headwater.server.line import Line
+from headwater.server.log import Log
+from headwater.server.session import Session
+from headwater.server.session_row import SubscriptionOf
+from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
+from headwater.store.batch import Batch, checksum
+from headwater.store.body import encode_body
+from headwater.topics.name import check_filter
+from headwater.wire import batches, requests
+from headwater.wire.batches import Range
+from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.request import Change, Request
+from headwater.wire.requests import Goodbye, Notice, Subscribe, Subscribed, decode, encode, pack_error, read_request
+
+log = Log("headwater.server")
+
+
+class NativeSession(Session):
+    """One client's session."""
+
+    __slots__ = ()
+
+    # Frames
+
+    def receive(self, frames: list[Frame]) -> None:
+        connection = self.connection
+        for frame in frames:
+            if connection is None or connection is not self.connection or connection.is_closed:
+                return
+            try:
+                self._on_frame(connection, frame)
+            except HeadwaterError as error:
+                if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
+                    connection.refuse(error)
+                    return
+                self.sessions.counts.refuse(error.code)
+                connection.write(pack_error(frame.id, error))
+
+    def _on_frame(self, connection: Line, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.PUBLISH:
+                self._on_publish(connection, frame)
+            case Kind.ACK:
+                number, ranges = batches.read_ranges(frame)
+                self._subscriber(number).tell(served.Ack(frame.id, ranges))
+            case Kind.TAKEN:
+                _, ranges = batches.read_ranges(frame)
+                self._tell(frame.id, served.Taken(ranges))
+            case Kind.CREDIT:
+                self._tell(frame.id, served.Credit(*batches.read_credit(frame)))
+            case Kind.REQUEST:
+                self._on_request(frame.id, read_request(frame))
+            case Kind.PING:
+                connection.write(pack(Kind.PONG, 0, frame.payload))
+            case Kind.GOODBYE:
+                self._on_goodbye(connection, decode(frame.payload, Goodbye))
+
+    def _on_publish(self, connection: Line, frame: Frame) -> None:
+        entry, broker = self.sessions.entry, self.sessions.broker
+        publish = batches.read_publish(frame)
+        producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
+        try:
+            item, names = entry.check(connection, frame.id, publish, bool(frame.flags & batches.QUIET))
+            broker.check_publish(self.row.user, self.row.id, publish.root, names)
+        except HeadwaterError:
+            if producer is not None:
+                broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
+            raise
+        item.producer = producer
+        connection.on_publish(item.weight, item.share)
+        entry.commit(item)
+
+    def _on_goodbye(self, connection: Line, goodbye: Goodbye) -> None:
+        if goodbye.end_session:
+            self.sessions.end(self)
+        connection.close()
+
+    def _subscriber(self, number: int) -> Subscriber:
+        subscriber = self.subscribers.get(number)
+        if subscriber is None:
+            raise NotFound(f"this session has no subscription {number} at the moment; subscribe again")
+        return subscriber
+
+    def _tell(self, number: int, message: object) -> None:
+        """For a subscription that may be gone already, which its client has yet to hear."""
+        subscriber = self.subscribers.get(number)
+        if subscriber is not None:
+            subscriber.tell(message)
+
+    # Answers
+
+    def reply(self, connection: Line | None, id: int, value: object, error: BaseException | None) -> None:
+        """Answer a request on the connection that it came from."""
+        if connection is None or connection is not self.connection:
+            return
+        if error is None:
+            connection.write(pack(Kind.REPLY, id, encode(value)))
+            return
+        if isinstance(error, HeadwaterError):
+            self.sessions.counts.refuse(error.code)
+        else:
+            log.error("request-failed", session=self.row.id, error=repr(error))
+        connection.write(pack_error(id, error))
+
+    def answer_when(self, id: int, future: Future[object]) -> None:
+        """Answer a request once rows are on disk."""
+        self.sessions.answers.expect(self, self.connection, id, future)
+
+    def _ask(self, id: int, work: Callable[[], Any]) -> None:
+        connection = self.connection
+        self._for_client(work, lambda value, error: self.reply(connection, id, value, error))
+
+    # What is sent without being asked for
+
+    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+        header = batch.header
+        root = header.root.encode()
+        if places is None or len(places) == header.count:
+            return self._send(
+                subscriber.number, root, header.first_offset, header.count, header.body_crc, batch.data, None, lease
+            )
+        first = places[0]
+        body, crc = self.sessions.slices.get(batch, places)
+        is_dense = places[-1] - first + 1 == len(places)
+        deltas = None if is_dense else [place - first for place in places]
+        return self._send(subscriber.number, root, header.first_offset + first, len(places), crc, body, deltas, lease)
+
+    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+        name, size = root.encode(), 0
+        for (attempt, is_retained), run in groupby(messages, key=lambda one: (one.attempt, one.retained)):
+            flags = batches.RETAINED if is_retained else 0
+            for near in _near(list(run)):
+                body = encode_messages(near)
+                first, crc = near[0].offset, checksum(body)
+                deltas = [one.offset - first for one in near]
+                size += self._send(subscriber.number, name, first, len(near), crc, body, deltas, lease, attempt, flags)
+        return size
+
+    def _send(
+        self,
+        number: int,
+        root: bytes,
+        first_offset: int,
+        count: int,
+        crc: int,
+        body: bytes,
+        deltas: Sequence[int] | None,
+        lease: int,
+        attempt: int = 1,
+        flags: int = 0,
+    ) -> int:
+        assert self.connection is not None
+        size = len(body)
+        head = batches.pack_deliver(number, lease, root, first_offset, count, crc, size, attempt, deltas, flags)
+        self.connection.write_batch(head, body)
+        return size
+
+    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
+        """Say that messages were taken back."""
+        if self.connection is not None:
+            self.connection.write(batches.pack_ranges(Kind.RECALL, subscriber.number, 0, ranges))
+
+    def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None:
+        """Tell the client something about a subscription."""
+        if self.connection is not None:
+            problem = requests.problem_of(error) if error is not None else None
+            said = Notice(what=what, problem=problem, count=count)  # type: ignore[arg-type]  # one of the literals
+            self.connection.write(pack(Kind.NOTICE, number, encode(said)))
+
+    # Requests
+
+    def _on_request(self, id: int, request: Request) -> None:
+        self.sessions.entry.give_places()  # what was published before this is to be before it
+        if isinstance(request, Change) and request.by is not None:
+            self.sessions.broker.check_admin(self.row.user, "speak for others")
+        match request:
+            case Subscribe():
+                self._on_subscribe(id, request)
+            case requests.Nack() | requests.Reject() | requests.Extend():
+                self._subscriber(request.number).tell(served.Failed(id, request))
+            case requests.Leave():
+                self._on_leave(id, request.number)
+            case requests.Unsubscribe():
+                self._on_unsubscribe(id, request)
+            case requests.Seek():
+                subscriber = self._durable(request.number)
+                seek = self.sessions.broker.bus.seek_subscriber
+                if isinstance(request.to, dict):
+                    places = request.to
+                    self._ask(id, lambda: seek(subscriber.durable, places))
+                    return
+                to = Answers.moment(request.to, request.to_us)
+                check_start(subscriber.filter, to)
+                self._ask(id, lambda: seek(subscriber.durable, to))
+            case requests.Pause():
+                subscriber = self._durable(request.number)
+                pause = self.sessions.broker.bus.inside.dispatcher.pause
+                paused = request.paused
+                self._ask(id, lambda: pause(subscriber.durable, paused))
+            case requests.Register():
+                raise Malformed("this connection has its session already")
+            case _:
+                self._ask(id, self.sessions.answers.work_for(self, request))
+
+    def _durable(self, number: int) -> DurableSubscriber:
+        subscriber = self._subscriber(number)
+        if not isinstance(subscriber, DurableSubscriber):
+            raise Malformed(f"subscription {number} is not durable: it has no place to move, and cannot be paused")
+        return subscriber
+
+    # Subscribing
+
+    def _on_subscribe(self, id: int, request: Subscribe) -> None:
+        sessions = self.sessions
+        check_filter(request.filter, sessions.broker.bus.config)
+        sessions.broker.check_subscribe(self.row.user, self.row.id, request.filter)
+        if not 0 < request.number < 1 << 32:
+            raise Malformed(f"subscription number {request.number} is out of range; use 1 to {(1 << 32) - 1}")
+        if min(request.credit_messages, request.credit_bytes) < 0:
+            raise Malformed("credit is never less than 0")
+        if request.kind in ("named", "session") and self._name_of(request) in self._names:
+            self._for_client(lambda: None, lambda _, error: self._subscribe_again(id, request, error))
+            return
+        existing = self._existing(request)
+        if existing is not None:
+            self.reply(self.connection, id, existing, None)
+            return
+        if request.number in self.subscribers or request.number in self._numbers:
+            raise Conflict(f"this session has a subscription {request.number} already; choose another number")
+        if len(self.subscribers) + len(self._numbers) >= sessions.serving.subscriptions_per_session_max:
+            raise QuotaExceeded(
+                f"this session has {len(self.subscribers)} subscriptions, and may have no more "
+                "(subscriptions_per_session_max)"
+            )
+        credit = (request.credit_messages, request.credit_bytes)
+        if request.kind in ("named", "session"):
+            self._subscribe_durable(id, request, credit)
+        elif request.kind == "live":
+            self._subscribe_live(id, request, credit)
+        else:
+            self._read(id, request, credit)
+
+    def _subscribe_again(self, id: int, request: Subscribe, error: BaseException | None) -> None:
+        """What was being made when it was asked for is there by now, or is not."""
+        connection = self.connection
+        if connection is None:
+            return
+        try:
+            if error is not None:
+                raise error
+            self._on_subscribe(id, request)
+        except HeadwaterError as refusal:
+            self.reply(connection, id, None, refusal)
+
+    def _existing(self, request: Subscribe) -> Subscribed | None:
+        """The durable subscription that is asked for, if this session has it already."""
+        if request.kind not in ("named", "session"):
+            return None
+        name = self._name_of(request)
+        for subscriber in self.subscribers.values():
+            if subscriber.id == name and subscriber.filter == request.filter:
+                return Subscribed(
+                    number=subscriber.number, id=name, filter=subscriber.filter, kind=subscriber.kind, existed=True
+                )
+        return None
+
+    def _name_of(self, request: Subscribe) -> str:
+        if request.kind == "session":
+            return f"{self.row.id}:{request.filter}"
+        if not request.id:
+            raise Malformed("a named subscription needs an id")
+        if self.sessions.owns(request.id):
+            raise NotAllowed(f'"{request.id}" is a session\'s own subscription; choose another id')
+        return request.id
+
+    def _subscribe_durable(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
+        name = self._name_of(request)
+        start = Answers.moment(request.start, request.start_us)
+        check_start(request.filter, start)
+        given: dict[str, Any] = dict(request.options)
+        try:
+            options = Options(**{**given, "id": name, "filter": request.filter})
+        except TypeError:
+            known = ", ".join(field for field in Options.__struct_fields__ if field not in ("id", "filter"))
+            raise Malformed(f"options are {sorted(given)}; those that there are: {known}") from None
+        given.pop("id", None), given.pop("filter", None)
+        numbers = self._numbers
+        numbers.add(request.number)
+        connection = self.connection
+        existed = self.sessions.broker.bus.inside.dispatcher.row(name) is not None
+
+        def made(subscriber: DurableSubscriber | None, error: BaseException | None) -> None:
+            numbers.discard(request.number)
+            if subscriber is None:
+                self.reply(connection, id, None, error)
+                return
+            answer = Subscribed(
+                number=request.number, id=name, filter=request.filter, kind=request.kind, existed=existed
+            )
+            one = SubscriptionOf(request.number, request.kind, name, request.filter, *credit)
+            self._keep(one, lambda _, error: self.reply(connection, id, answer, error))
+
+        self._attach_durable(request.number, request.kind, name, request.filter, credit, made, (options, given, start))
+
+    def _subscribe_live(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
+        bus = self.sessions.broker.bus
+
+        def make() -> Live:
+            live: Live = bus.subscribe(request.filter, when_full=request.when_full)  # type: ignore[arg-type]  # checked
+            return live
+
+        def serve(live: Live) -> Subscriber:
+            return LiveSubscriber(self, request.number, live, credit)
+
+        self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
+
+    def _read(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
+        bus = self.sessions.broker.bus
+        since = None if request.since_us is None else Answers.datetime(request.since_us)
+
+        def make() -> Reading:
+            if request.kind == "follow":
+                return bus.follow(request.filter, after=request.after, since=since)
+            return bus.replay(request.filter, after=request.after, since=since, upto=request.upto)
+
+        def serve(reading: Reading) -> Subscriber:
+            return ReadingSubscriber(self, request.number, request.kind, reading, credit)
+
+        self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
+
+    def _then_tell(self, id: int, request: Subscribe) -> Callable[[BaseException | None], None]:
+        connection = self.connection
+        answer = Subscribed(number=request.number, id=None, filter=request.filter, kind=request.kind)
+        return lambda error: self.reply(connection, id, answer, error)
+
+    # Leaving
+
+    def _on_leave(self, id: int, number: int) -> None:
+        subscriber = self.subscribers.pop(number, None)
+        connection = self.connection
+        if subscriber is None:
+            raise NotFound(f"this session has no subscription {number}")
+        self._let_go(subscriber)
+        if subscriber.id is not None and subscriber.kind == "named":
+            self._drop_row(subscriber.id)
+        self._for_client(lambda: None, lambda value, error: self.reply(connection, id, value, error))
+
+    def _on_unsubscribe(self, id: int, request: requests.Unsubscribe) -> None:
+        sessions, name = self.sessions, request.id
+        row = sessions.broker.bus.inside.dispatcher.row(name)
+        if row is None:
+            raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
+        if sessions.owns(name) and not name.startswith(f"{self.row.id}:"):
+            raise NotAllowed(f'"{name}" is another session\'s own subscription')
+        sessions.broker.check_subscribe(self.row.user, self.row.id, row.options.filter)
+        for subscriber in tuple(self.subscribers.values()):
+            if subscriber.id == name:
+                del self.subscribers[subscriber.number]
+                self._let_go(subscriber)
+        self._drop_row(name)
+        durables = sessions.broker.bus.durables
+        if sessions.owns(name):
+            self._ask(id, lambda: durables.expire(name))
+        else:
+            self._ask(id, sessions.answers.as_asked(self, request, lambda: durables.delete(name, force=True)))
+
+
+DELTA_MAX = (1 << 32) - 1
+
+
+def _near(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Runs of messages whose offsets can be told from the first one's."""
+    start = 0
+    for place in range(1, len(messages) + 1):
+        if place == len(messages) or not 0 < messages[place].offset - messages[start].offset <= DELTA_MAX:
+            yield messages[start:place]
+            start = place
+
+
+def encode_messages(messages: Sequence[Message]) -> bytes:
+    """A body of messages that come from here and there."""
+    return encode_body(
+        [one.topic for one in messages],
+        [one.payload for one in messages],
+        [one.time_us for one in messages],
+        keys=[one.key for one in messages],
+        headers=[one.headers for one in messages],
+    )

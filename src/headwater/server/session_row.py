@@ -1,0 +1,33 @@
+"""A session as it is stored."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headwater.store import state as rows
+from headwater.store.state import State
+
+
+class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
+    """A durable subscription that a session takes from."""
+
+    number: int
+    kind: str
+    id: str
+    filter: str
+    credit_messages: int
+    credit_bytes: int
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as it is stored."""
+
+    id: str
+    user: str
+    expire_after_s: float
+    subscriptions: tuple[SubscriptionOf, ...] = ()
+
+
+def stored_sessions(state: State) -> list[SessionRow]:
+    """Every session, as it is stored."""
+    return [msgspec.msgpack.decode(value, type=SessionRow) for _, value in state.scan(rows.SESSION)]

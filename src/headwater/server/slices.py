@@ -1,0 +1,32 @@
+"""Slices of batches: bodies of the messages that a subscriber wants, made once for all that want the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwater.store.batch import Batch, checksum
+
+
+class Slices:
+    """Bodies of some messages of a batch, remembered while many subscribers want the same ones."""
+
+    SLICES_MAX = 64
+    BYTES_MAX = 16 * 1024 * 1024
+    """Of slices and the batches that they are of; beyond it, remembering starts anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[Batch, bytes, int]] = {}
+        self._bytes = 0
+
+    def get(self, batch: Batch, places: Sequence[int]) -> tuple[bytes, int]:
+        """The body and its checksum."""
+        key = (id(batch), tuple(places))
+        known = self._known.get(key)
+        if known is None or known[0] is not batch:
+            body = batch.body.slice(places)
+            self._bytes += len(batch.data) + len(body)
+            if len(self._known) >= self.SLICES_MAX or self._bytes > self.BYTES_MAX:
+                self._known.clear()
+                self._bytes = len(batch.data) + len(body)
+            known = self._known[key] = (batch, body, checksum(body))
+        return known[1], known[2]
