@@ -197,6 +197,8 @@ def test_half_open_handshakes_are_bounded_and_end():
                 line.send(b"\x10")
             except OSError:
                 continue
+        for line in lines:
+            line.ends()
         served.until(lambda: not served.server.listener.connections, "their end")
         served.mqtt("after").ping()
 

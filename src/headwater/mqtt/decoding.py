@@ -101,8 +101,11 @@ class Decoder:
 def _read_connect(decoder: Decoder, fields: Fields) -> Connect:
     """Name, level, flags, keep alive, properties; client id, will, user name, password.
 
-        7           6          5             4 3        2      1             0
-    flags: user name, password, will retain, will QoS, will, clean start, 0
+    The flags, the highest bit first:
+
+        ├───────────┼──────────┼─────────────┼──────────────┼──────┼─────────────┼───┤
+        │ user name │ password │ will retain │ will QoS (2) │ will │ clean start │ 0 │
+        └───────────┴──────────┴─────────────┴──────────────┴──────┴─────────────┴───┘
     """
     decoder.version = _read_version(fields)
     bits = fields.byte("the connect flags")
@@ -214,10 +217,11 @@ def _read_subscribe(decoder: Decoder, fields: Fields) -> Subscribe:
 
 
 def _read_subscription(filter: str, options: int, version: int) -> Subscription:
-    """A filter with its options.
+    """A filter with its options, the highest bit first; in 3.1.1 all but QoS are 0.
 
-        7 6   5 4              3                    2         1 0
-    options:  0, retain handling, retain as published, no local, QoS; in 3.1.1 all but QoS are 0
+    ├───────┼─────────────────────┼─────────────────────┼──────────┼─────────┤
+    │ 0 (2) │ retain handling (2) │ retain as published │ no local │ QoS (2) │
+    └───────┴─────────────────────┴─────────────────────┴──────────┴─────────┘
     """
     if version == V4:
         if options > 2:

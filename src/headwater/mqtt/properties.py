@@ -224,7 +224,7 @@ def properties_bytes(properties: Properties, place: int) -> bytes:
     pieces: list[bytes] = []
     for row in PROPERTIES:
         value = getattr(properties, row.name)
-        if value is None or value == ():
+        if value is None or (row.may_repeat and not value):
             continue
         if place not in row.places:
             raise MqttError(f"{row.name} may not stand in {_place_name(place)}")
