@@ -242,8 +242,9 @@ class SubscribingSession(Session):
         )
         # From now on, not from when the thread has made it: what others publish after this SUBSCRIBE is part of it,
         # and what they published before is not.
-        self.sessions.entry.give_places()
-        fresh = Fresh(options, {}, bus.inside.dispatcher.ends(one.filter), with_retained)
+        entry = self.sessions.entry
+        entry.give_places()
+        fresh = Fresh(options, {}, bus.inside.dispatcher.ends(one.filter, is_quiet=entry.is_empty), with_retained)
         self._attach_durable(one.number, one.kind, one.id, one.filter, CREDIT, lambda _, error: then(error), fresh)
 
     # Unsubscribing

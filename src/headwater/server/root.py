@@ -208,6 +208,11 @@ class Entry:
             for call in waiting:
                 call()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on its way to disk."""
+        return not self._in_flight
+
     def when_empty(self, call: Callable[[], None]) -> None:
         """Call back once nothing is in flight."""
         if self._in_flight:
