@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli.command import run
+from cli.command import one_sentence, run
 
 
-def test_the_demo_ends_with_an_archive_a_rollup_and_a_query_over_lake_and_live(tmp_path: Path) -> None:
+def test_the_demo_holds_what_it_promises_from_the_house_to_the_lake(tmp_path: Path) -> None:
     picture = tmp_path / "rollup.png"
     result = run("demo", "--fast", "--data", tmp_path / "data", "--plot", picture, timeout_s=240)
     assert "All 19 checks hold." in result.stdout
+    assert "✗" not in result.stdout
     assert "home/attic/temp" in result.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "data-lake").is_dir()
+    run("verify", data=tmp_path / "data")
+    assert one_sentence(run("demo", "--fast", "--data", tmp_path / "data", code=2).stderr)

@@ -250,11 +250,6 @@ def kill_and_check(tmp: Path, chance: random.Random, kills: int) -> None:
         check(list(bus.replay("replay/#")), recorded)
 
 
-@pytest.mark.timeout(300)
-def test_a_replay_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    kill_and_check(tmp_path, random.Random(1), kills=1)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_is_killed_every_message_is_replayed_once(tmp_path: Path, seed: int) -> None:
