@@ -1,7 +1,7 @@
 """The dashboard: a broker to look at, in a browser.
 
-It is a client like any other, in the process that serves HTTP, so that looking slows no message down. Nothing is loaded
-from the internet, and nothing is written to disk.
+It is a client like any other, in the process that serves HTTP, so that no message waits for who looks. Nothing is
+loaded from the internet, and nothing is written to disk.
 """
 
 from __future__ import annotations
