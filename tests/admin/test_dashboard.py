@@ -22,6 +22,7 @@ from headwater.client.bus import Bus
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_MS = 20_000
+expect.set_options(timeout=PATIENCE_MS)
 SECRET = "a secret of a test"
 PAGES = ("/", "/topics", "/subscriptions", "/dead-letters", "/channels", "/sessions", "/clients", "/pipelines")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -114,6 +115,13 @@ def log_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
+def enter(page: Page, token: str, name: str) -> None:
+    """Log in, whoever was logged in before, and stand on a page."""
+    page.goto(f"/login?next=/{name.lower()}")
+    log_in(page, token)
+    see(page.get_by_role("heading", name=name, level=1))
+
+
 def go(page: Page, name: str) -> None:
     """To another page, as people go there."""
     page.get_by_role("link", name=name, exact=True).click()
@@ -121,7 +129,7 @@ def go(page: Page, name: str) -> None:
 
 
 def see(place: Any) -> None:
-    expect(place).to_be_visible(timeout=PATIENCE_MS)
+    expect(place).to_be_visible()
 
 
 def cookie(page: Page) -> str:
@@ -188,7 +196,8 @@ def test_a_wrong_token_is_refused_with_a_sentence_and_a_right_one_leads_on(house
     assert (kept["httpOnly"], kept["sameSite"]) == (True, "Lax")
 
 
-def test_a_reader_looks_and_changes_nothing(guest: Page) -> None:
+def test_a_reader_looks_and_changes_nothing(house: House, guest: Page) -> None:
+    enter(guest, house.tokens["reader"], "Subscriptions")
     expect(guest.get_by_role("button", name="New subscription")).to_be_disabled()
     go(guest, "Clients")
     expect(guest.get_by_role("button", name="New client")).to_be_disabled()
@@ -199,6 +208,7 @@ def test_a_reader_looks_and_changes_nothing(guest: Page) -> None:
 
 
 def test_a_log_out_ends_the_visit_in_every_tab(house: House, guest: Page) -> None:
+    enter(guest, house.tokens["reader"], "Topics")
     other = guest.context.new_page()
     other.goto("/sessions")
     see(other.get_by_role("heading", name="Sessions"))
@@ -212,9 +222,7 @@ def test_a_log_out_ends_the_visit_in_every_tab(house: House, guest: Page) -> Non
 
 def test_a_token_that_is_removed_closes_the_pages_it_opened(house: House, guest: Page) -> None:
     made = house.admin.tokens.add("ann", "operator")
-    guest.goto("/login?next=/topics")
-    log_in(guest, made.token)
-    see(guest.get_by_role("heading", name="Topics"))
+    enter(guest, made.token, "Topics")
     house.admin.tokens.remove(made.id)
     see(guest.get_by_label("Token"))
 
