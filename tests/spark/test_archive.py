@@ -283,13 +283,6 @@ def test_whatever_is_killed_every_message_of_a_server_is_archived_once(tmp_path:
         kill_and_check(tmp_path, random.Random(seed), kills=5, server=server)
 
 
-@pytest.mark.timeout(300)
-def test_an_archiver_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    """And so are its workers, and the broker that it reads from."""
-    with Server(tmp_path / "data") as server:
-        kill_and_check(tmp_path, random.Random(1), kills=1, server=server)
-
-
 def kill_and_check(tmp: Path, chance: random.Random, kills: int, server: Server | None = None) -> None:
     """Kill the archiver at random points, beside an owner that publishes; then compare with what was acknowledged."""
     url = None if server is None else server.url
