@@ -94,7 +94,7 @@ def main() -> None:
     elif args.receive == "http":
         asyncio.run(serve_http())
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
-        serve = ("-m", "headwater", "serve", "--data", f"{folder}/data", "--port", "0")
+        serve = ("-m", "headwater", "serve", "--data", f"{folder}/data", "--port", "0", "--no-http", "--no-mqtt")
         with started(*serve) as url, headwater.connect(url) as bus:
             for first in range(0, args.messages, BATCH):
                 topics = (f"bench/{number % args.topics}" for number in range(first, first + BATCH))

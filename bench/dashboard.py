@@ -80,7 +80,19 @@ def main() -> None:
         with headwater.open(data) as bus:
             for start in range(0, given.topics, 1000):
                 bus.publish_many([(f"many/device-{start + n:06}", b"on") for n in range(1000)])
-        command = [sys.executable, "-m", "headwater", "serve", "--data", str(data), "--port", "0", "--http-port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "headwater",
+            "serve",
+            "--data",
+            str(data),
+            "--port",
+            "0",
+            "--http-port",
+            "0",
+            "--no-mqtt",
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             assert process.stdout is not None
             http = [process.stdout.readline().split()[-1] for _ in range(2)][1]

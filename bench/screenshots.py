@@ -137,7 +137,19 @@ class Life:
 @contextmanager
 def serving(data: Path) -> Iterator[tuple[str, str]]:
     """A server: where it is natively, and over HTTP."""
-    command = [sys.executable, "-m", "headwater", "serve", "--data", str(data), "--port", "0", "--http-port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "headwater",
+        "serve",
+        "--data",
+        str(data),
+        "--port",
+        "0",
+        "--http-port",
+        "0",
+        "--no-mqtt",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:

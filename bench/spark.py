@@ -86,7 +86,18 @@ def served(folder: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "headwater", "serve", "--data", folder, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "headwater",
+        "serve",
+        "--data",
+        folder,
+        "--port",
+        str(port),
+        "--no-http",
+        "--no-mqtt",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"headwater://127.0.0.1:{port}"

@@ -71,7 +71,18 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=0.05)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
-        serve = [sys.executable, "-m", "headwater", "serve", "--data", f"{folder}/data", "--port", "0"]
+        serve = [
+            sys.executable,
+            "-m",
+            "headwater",
+            "serve",
+            "--data",
+            f"{folder}/data",
+            "--port",
+            "0",
+            "--no-http",
+            "--no-mqtt",
+        ]
         server = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert server.stdout is not None
         url = server.stdout.readline().split()[-1]

@@ -29,7 +29,19 @@ GOAL = 0.9
 @contextmanager
 def served(folder: str) -> Iterator[tuple[int, str]]:
     """The native port of a server, and the URL of its dashboard."""
-    command = [sys.executable, "-m", "headwater", "serve", "--data", folder, "--port", "0", "--http-port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "headwater",
+        "serve",
+        "--data",
+        folder,
+        "--port",
+        "0",
+        "--http-port",
+        "0",
+        "--no-mqtt",
+    ]
     process = subprocess.Popen([*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -41,8 +41,9 @@ class Served:
     def start(self) -> None:
         """Have it listen."""
         command = [sys.executable, "-m", "headwater", "serve", "--data", self._folder, "--port", str(self._port)]
+        doors = ["--no-mqtt", *(["--http-port", "0"] if self._with_http else ["--no-http"])]
         self.process = subprocess.Popen(  # noqa: S603  (our own module)
-            [*command, *(("--http-port", "0") if self._with_http else ("--no-http",)), "--log-level", "error"],
+            [*command, *doors, "--log-level", "error"],
             stdout=subprocess.PIPE,
             text=True,
         )
