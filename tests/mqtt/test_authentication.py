@@ -226,13 +226,15 @@ def test_a_gatekeeper_states_the_user_and_has_to():
 # Rights
 
 
-def test_what_is_not_granted_is_answered_with_0x87(served: Served):
+def test_what_is_not_granted_is_answered_with_0x87_and_counted(served: Served):
     peer = served.mqtt(user="ann")
+    before = served.server.sessions.counts.rights_refusals
     assert peer.publish("home/door", qos=1).reason == Reason.NOT_AUTHORIZED
     assert peer.publish("home/door", qos=2).reason == Reason.NOT_AUTHORIZED
     assert peer.subscribe("home/#", "other/#", "#", "+/x", "$share/g/other/x", qos=1) == (1, 0x87, 0x87, 0x87, 0x87)
     peer.publish("home/door", b"dropped", qos=0)
     peer.quiet()
+    assert served.server.sessions.counts.rights_refusals == before + 7
 
 
 def test_3_1_1_hears_0x80_for_a_filter_and_nothing_for_a_message(served: Served):

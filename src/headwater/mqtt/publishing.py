@@ -169,6 +169,7 @@ class Publishing:
             sessions.broker.check_publish(row.user, row.id, root, names)
         except HeadwaterError as error:
             if count == 1:
+                sessions.counts.refuse(error.code)
                 numbers.settle(error)
                 connection.write(connection.refusals(numbers, error))
                 return

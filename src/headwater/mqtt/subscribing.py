@@ -88,6 +88,7 @@ class SubscribingSession(Session):
             try:
                 self._subscribe(one, identifier, then)
             except HeadwaterError as error:
+                self.sessions.counts.refuse(error.code)
                 then(reason_of(error, Reason.TOPIC_FILTER_INVALID))
 
     def _on_subscribed(self, packet: Subscribe) -> None:
