@@ -214,6 +214,7 @@ class Server:
         self.pulse.stop()
         await self.sessions.close()
         self.listener.close()
+        await self._emptied()  # those that came in the last moment, too
         await self._loop.run_in_executor(None, self._executor.shutdown)
         self._remove_socket()
 
