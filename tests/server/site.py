@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ def until(test: Callable[[], Any], what: str = "it") -> Any:
     return found
 
 
-class Listening:
+class Listening(ABC):
     """A socket that listens, with a thread for each who connects."""
 
     def __init__(self, port: int = 0) -> None:
@@ -58,8 +59,9 @@ class Listening:
         with suppress(OSError), connection:
             self.serve(connection)
 
+    @abstractmethod
     def serve(self, connection: socket.socket) -> None:
-        raise NotImplementedError
+        """What one that listens does with who has connected."""
 
     def close(self) -> None:
         self._is_open = False

@@ -60,6 +60,21 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return cast("asyncio.AbstractEventLoop", uvloop.new_event_loop())
 
 
+def run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """A thread's work: run a loop until it is stopped, and leave nothing of it behind."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(asyncio.sleep(0))  # in which transports that were given up let go
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
 class Bus:
     """A bus that a server has."""
 
@@ -71,7 +86,7 @@ class Bus:
         self.settings = settings or Connecting()
         self._process = os.getpid()
         self._loop = new_loop()
-        self._thread = threading.Thread(target=self._serve, name=THREAD_NAME, daemon=True)
+        self._thread = threading.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
         self._closing = threading.Lock()
         self._closed = False
         self._thread.start()
@@ -88,19 +103,6 @@ class Bus:
         client = Client(self.address, self.settings)
         await client.open()
         return client
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self._loop.run_until_complete(asyncio.sleep(0))  # in which transports that were given up let go
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
 
     def close(self) -> None:
         """Finish what is under way, and leave."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from headwater.client.bus import extend_of, nack_of, new_loop, reject_of
+from headwater.client.bus import extend_of, nack_of, new_loop, reject_of, run_loop
 from headwater.client.connection import Connection
 from headwater.client.feed import Feed, Held
 from headwater.client.url import Address
@@ -73,7 +73,7 @@ class Receiver:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = new_loop()
-        self._thread = threading.Thread(target=self._serve, name=THREAD_NAME, daemon=True)
+        self._thread = threading.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
         self._thread.start()
         try:
             self._wait(self._listen())
@@ -84,18 +84,6 @@ class Receiver:
             ) from None
 
     # Listening
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self._loop.run_until_complete(asyncio.sleep(0))  # in which transports that were given up let go
-            self._loop.close()
 
     async def _listen(self) -> None:
         self._server = await self._loop.create_server(self._greet, self.host, self.port)

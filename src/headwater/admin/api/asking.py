@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -36,8 +36,8 @@ class Segment(Convertor[str]):
         return unquote(value)
 
     def to_string(self, value: str) -> str:
-        """Not asked for: nothing here makes URLs."""
-        raise NotImplementedError
+        """How it is written in a path."""
+        return quote(value, safe="")
 
 
 register_url_convertor("segment", Segment())
