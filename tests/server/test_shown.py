@@ -17,8 +17,6 @@ from headwater.wire import batches, requests
 from headwater.wire.frame import Kind
 from server.harness import PATIENCE_S, Peer, Running
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @contextmanager
 def nothing_is_committed(bus: Bus) -> Iterator[None]:
