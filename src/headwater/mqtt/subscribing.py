@@ -8,6 +8,7 @@ subscription is stored with its session before the client hears of it; one that 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from headwater.mqtt.wish import Wish
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, ReadingSubscriber, Subscriber
+from headwater.store.early import Early
 from headwater.topics.name import check_filter
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ class SubscribingSession(Session):
         self.tag: Headers = ()
         """What its publishes carry, so that subscriptions that want none of its own messages know them."""
         self._last_number = max((one.number for one in row.subscriptions), default=0)
+
+    @abstractmethod
+    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+        """Send one message that is shown early; how many bytes that took."""
 
     def _resume_all(self) -> None:
         """The client is back: every subscription of its session goes on."""
@@ -224,7 +230,10 @@ class SubscribingSession(Session):
                 pass
             return live
 
-        self._open(one.number, one.filter, make, lambda live: LiveSubscriber(self, one.number, live, CREDIT), then)
+        def serve(live: Live) -> LiveSubscriber:
+            return LiveSubscriber(self, one.number, live, CREDIT, self.deliver_one)
+
+        self._open(one.number, one.filter, make, serve, then)
 
     def _open_durable(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
