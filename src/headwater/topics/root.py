@@ -28,6 +28,8 @@ ONCE_WINDOW = 1024
 """Sequences that are remembered of an MQTT session's publishes of QoS 2: as many as it may have open."""
 SYS = "$sys"
 """Root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
+MQTT_SYS = "$SYS"
+"""What MQTT clients call it. Nothing is stored there."""
 KNOWN_TOPICS_MAX = 100_000
 RUNS_MAX = 16
 RUN_TOPICS_MIN = 64
