@@ -246,6 +246,23 @@ def test_retained_messages_are_bounded():
         assert reasons.count(Reason.QUOTA_EXCEEDED) == 5
 
 
+def test_the_bytes_of_retained_messages_are_bounded():
+    with Served(config=Config(retained_bytes_per_root_max=1000)) as served, undisturbed(served):
+        peer, old = served.mqtt(), served.mqtt("old", V4)
+        reasons = [
+            peer.publish(f"kept/{place}", b"x" * 300, qos, retain=True).reason for place, qos in enumerate((1, 2, 1))
+        ]
+        assert max(reasons) == 0
+        assert peer.publish("kept/4", b"x" * 101, 1, retain=True).reason == Reason.QUOTA_EXCEEDED
+        assert (
+            peer.publish("kept/4", b"x", 1, retain=True, user_properties=(("n", "v" * 100),)).reason
+            == Reason.QUOTA_EXCEEDED
+        )
+        assert old.publish("kept/4", b"x" * 101, 1, retain=True).reason == 0
+        assert len(served.bus.retained("kept/#")) == 3
+        assert peer.publish("kept/4", b"x" * 100, 1, retain=True).reason == 0
+
+
 def test_sessions_of_one_user_are_bounded():
     with Served(sessions_per_client_max=5) as served:
         for place in range(5):

@@ -25,7 +25,7 @@ from headwater.store.body import Body, encode_body
 from headwater.store.commit import GroupCommit, Item
 from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
 from headwater.store.state import Rows, State
-from headwater.topics.retained import check_retained
+from headwater.topics.retained import check_retained, retained_size
 from headwater.topics.root import DELAYED, SYS, Root, RootRow, check_topics
 
 STAGED = "$staged"
@@ -61,12 +61,29 @@ class Part(msgspec.Struct, eq=False, gc=False):
     time_us: int = -1
     """When its one message was published; less than 0: when it is committed."""
 
-    @property
-    def retained_topics(self) -> Sequence[str]:
-        """Topics of its messages with the retain flag."""
-        if self.retain is None:
-            return ()
-        return [topic for topic, retain in zip(self.topics, self.retain, strict=True) if retain]
+    retained: dict[str, int] | None = None
+    """How many bytes its topics retain after it, once somebody has asked."""
+
+    def retains(self) -> dict[str, int]:
+        """How many bytes each topic that it retains something of has then; 0 where it clears what was."""
+        if self.retained is None:
+            self.retained = self._measure() if self.retain is not None else {}
+        return self.retained
+
+    def _measure(self) -> dict[str, int]:
+        columns, retain = self.columns, self.retain or ()
+        keys, headers, payloads = self.keys, self.headers, self.payloads
+        if columns is not None:
+            keys, headers = columns.keys, columns.headers() or None
+        return {
+            topic: retained_size(
+                payloads[place] if columns is None else columns.payload(place),
+                keys[place] if keys is not None else None,
+                headers[place] if headers is not None else (),
+            )
+            for place, topic in enumerate(self.topics)
+            if retain[place]
+        }
 
     def encode(self, time_us: int) -> None:
         """Make the body here, in the publisher's thread, rather than in the one that commits."""
@@ -523,7 +540,7 @@ class Roots:
         for root, part in zip(roots, parts, strict=True):
             if part.retain is not None or not root.knows_all(part.topics):
                 group.promised.append(root)
-                root.promise(part.topics, part.retained_topics)
+                root.promise(part.topics, part.retains())
         return roots
 
     def _unrepeated(self, item: Publish, group: _Group) -> list[Part]:
@@ -568,16 +585,16 @@ class Roots:
 
     def check_all(self, items: Sequence[Publish]) -> None:
         """Refuse what would be refused of these, if they came together; in the committing role."""
-        joined: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+        joined: dict[str, tuple[dict[str, None], dict[str, int]]] = {}
         for item in items:
             for part in item.parts:
                 topics, retained = joined.setdefault(part.root, ({}, {}))
                 topics.update(dict.fromkeys(part.topics))
-                retained.update(dict.fromkeys(part.retained_topics))
+                retained.update(part.retains())
         parts = []
         for name, (topics, retained) in joined.items():
             part = Part(name, tuple(topics), (), ())
-            part.retain = [topic in retained for topic in topics]
+            part.retain, part.retained = [topic in retained for topic in topics], retained
             parts.append(part)
         self._check_quotas(Publish((), parts, 0, None, 0, is_one=False), parts)
 
@@ -607,10 +624,11 @@ class Roots:
             root = self._roots.get(part.root)
             if root is not None:
                 if part.retain is not None or not root.knows_all(part.topics):
-                    root.admit(part.topics, part.retained_topics)
+                    root.admit(part.topics, part.retains())
             else:
                 check_topics(part.root, 0, len(set(part.topics)), config)
-                check_retained(0, len(set(part.retained_topics)), config)
+                sizes = [size for size in part.retains().values() if size]
+                check_retained(0, 0, len(sizes), sum(sizes), config)
 
     def _open(self, name: str) -> Root:
         root = self._roots.get(name)
