@@ -260,8 +260,9 @@ class SubscribingSession(Session):
             # Sessions delete what they share; this is for what a crash keeps them from.
             expire_after_s=2 * self.sessions.serving.session_expire_after_s_max if one.kind == "named" else None,
         )
-        # From now on, not from when the thread has made it: what others publish after this SUBSCRIBE is part of it,
-        # and what they published before is not.
+        # From now on, not from when the thread has made it: what others published before this SUBSCRIBE is not part of
+        # it. What they publish after it is, but for what shares a commit with the look at the roots' ends: that is
+        # acknowledged before this is, so nobody who has seen the SUBACK has published it.
         entry = self.sessions.entry
         entry.give_places()
         fresh = Fresh(options, {}, bus.inside.dispatcher.ends(one.filter, is_quiet=entry.is_empty), with_retained)
