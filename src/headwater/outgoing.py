@@ -24,7 +24,7 @@ from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.topics.name import check_topic, is_utf8
 from headwater.topics.publish import ONLY, Part, Publish, parts_by_root
-from headwater.topics.root import SYS
+from headwater.topics.root import MQTT_SYS, SYS
 from headwater.topics.roots import STAGED
 
 CHECKED_TOPICS_MAX = 100_000
@@ -374,8 +374,8 @@ class Desk:
             raise Malformed(f'"{STAGED}" is where staged messages wait; use bus.stage and bus.commit_stage instead')
         if root == delays.ROOT:
             raise Malformed(f'"{delays.ROOT}" is where delayed messages wait; publish with deliver_at=datetime instead')
-        if root == SYS:
-            raise NotAllowed(f'"{SYS}" is where the broker tells about itself; publish under a root of yours')
+        if root in (SYS, MQTT_SYS):
+            raise NotAllowed(f'"{root}" is where the broker tells about itself; publish under a root of yours')
         if len(self._checked) >= CHECKED_TOPICS_MAX:
             self._checked.clear()
             self._seen.clear()

@@ -11,6 +11,7 @@ from headwater.message import Headers, Receipt, Receipts
 from headwater.store.batch import checksum
 from headwater.store.body import Body, encode_body
 from headwater.store.commit import Item
+from headwater.topics.retained import retained_size
 
 ONLY = (0,)
 """The positions of the messages of a call that brings one."""
@@ -36,12 +37,29 @@ class Part(msgspec.Struct, eq=False, gc=False):
     times: Sequence[int] | None = None
     """When each of several was published that are encoded by the thread that commits."""
 
-    @property
-    def retained_topics(self) -> Sequence[str]:
-        """Topics of its messages with the retain flag."""
-        if self.retain is None:
-            return ()
-        return [topic for topic, retain in zip(self.topics, self.retain, strict=True) if retain]
+    retained: dict[str, int] | None = None
+    """How many bytes its topics retain after it, once somebody has asked."""
+
+    def retains(self) -> dict[str, int]:
+        """How many bytes each topic that it retains something of has then; 0 where it clears what was."""
+        if self.retained is None:
+            self.retained = self._measure() if self.retain is not None else {}
+        return self.retained
+
+    def _measure(self) -> dict[str, int]:
+        columns, retain = self.columns, self.retain or ()
+        keys, headers, payloads = self.keys, self.headers, self.payloads
+        if columns is not None:
+            keys, headers = columns.keys, columns.headers() or None
+        return {
+            topic: retained_size(
+                payloads[place] if columns is None else columns.payload(place),
+                keys[place] if keys is not None else None,
+                headers[place] if headers is not None else (),
+            )
+            for place, topic in enumerate(self.topics)
+            if retain[place]
+        }
 
     def encode(self, time_us: int) -> None:
         """Make the body, of messages that were published at this time unless they say at which."""

@@ -374,7 +374,7 @@ class Roots:
         for root, part in zip(roots, parts, strict=True):
             if part.retain is not None or not root.knows_all(part.topics):
                 group.promised.append(root)
-                root.promise(part.topics, part.retained_topics)
+                root.promise(part.topics, part.retains())
         return roots
 
     def _unrepeated(self, item: Publish, group: _Group) -> list[Part]:
@@ -419,16 +419,16 @@ class Roots:
 
     def check_all(self, items: Sequence[Publish]) -> None:
         """Refuse what would be refused of these, if they came together; in the committing role."""
-        joined: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+        joined: dict[str, tuple[dict[str, None], dict[str, int]]] = {}
         for item in items:
             for part in item.parts:
                 topics, retained = joined.setdefault(part.root, ({}, {}))
                 topics.update(dict.fromkeys(part.topics))
-                retained.update(dict.fromkeys(part.retained_topics))
+                retained.update(part.retains())
         parts = []
         for name, (topics, retained) in joined.items():
             part = Part(name, tuple(topics), (), ())
-            part.retain = [topic in retained for topic in topics]
+            part.retain, part.retained = [topic in retained for topic in topics], retained
             parts.append(part)
         self._check_quotas(Publish((), parts, 0, None, 0, is_one=False), parts)
 
@@ -458,10 +458,11 @@ class Roots:
             root = self._roots.get(part.root)
             if root is not None:
                 if part.retain is not None or not root.knows_all(part.topics):
-                    root.admit(part.topics, part.retained_topics)
+                    root.admit(part.topics, part.retains())
             else:
                 check_topics(part.root, 0, len(set(part.topics)), config)
-                check_retained(0, len(set(part.retained_topics)), config)
+                sizes = [size for size in part.retains().values() if size]
+                check_retained(0, 0, len(sizes), sum(sizes), config)
 
     def _open(self, name: str) -> Root:
         root = self._roots.get(name)
