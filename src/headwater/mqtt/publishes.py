@@ -55,6 +55,13 @@ class Publishes:
         pieces[width - 1 :: width] = payloads
         self._pieces = pieces if qos else [b"".join(pieces)]
 
+    @classmethod
+    def received(cls, data: bytes, count: int, longest_bytes: int) -> Publishes:
+        """Packets with QoS 0 that go out as they came."""
+        made = cls.__new__(cls)
+        made.qos, made.count, made.longest_bytes, made._pieces = 0, count, longest_bytes, [data]
+        return made
+
     def _heads(
         self,
         topics: Sequence[str],
