@@ -48,9 +48,8 @@ from headwater import (
 )
 from headwater.store.state import MemoryState, RocksState
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 SMALL = Config(segment_bytes=64 * 1024)
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from headwater.delivery import delays
 from headwater.errors import Malformed, NotAllowed, TooLarge
 from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
-from headwater.store.body import Body
+from headwater.store.body import Body, one_of
+from headwater.store.early import Early
 from headwater.topics.name import check_topic, is_utf8
 from headwater.topics.publish import ONLY, Part, Publish, parts_by_root
 from headwater.topics.root import MQTT_SYS, SYS
@@ -110,9 +111,22 @@ class Desk:
         weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
         return Publish(names, [part], weight, producer, number, is_one=True)
 
-    def plain_root(self, topic: str, payload: bytes) -> str | None:
-        """The root of one message without options that nothing is wrong with; None if something may be."""
-        return self._checked.get(topic) if len(payload) <= self._config.message_bytes_max else None
+    def early(self, topic: str, payload: bytes) -> Early | None:
+        """One message without options that nothing is wrong with; None if something may be."""
+        root = self._checked.get(topic)
+        if root is None or len(payload) > self._config.message_bytes_max:
+            return None
+        return Early(root, topic, payload, self._clock.now_us())
+
+    def early_body(self, root: str, crc: int, data: bytes) -> Early | None:
+        """The same for one that was encoded elsewhere."""
+        one = one_of(data)
+        if one is None or len(data) > self._config.message_bytes_max:
+            return None
+        topic, payload, time_us = one
+        if self._checked.get(topic) != root or not 0 <= time_us <= self._time_us_max or checksum(data) != crc:
+            return None
+        return Early(root, topic, payload, time_us, 0, data, crc)
 
     def many(
         self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None

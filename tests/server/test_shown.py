@@ -13,8 +13,6 @@ from headwater.wire import batches, requests
 from headwater.wire.frame import Kind
 from server.harness import PATIENCE_S, Peer, Running, nothing_is_committed
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def say(peer: Peer, topic: str, payload: bytes, **options: Any) -> None:
     peer.publish_soon(topic, payload, flags=batches.QUIET, **options)

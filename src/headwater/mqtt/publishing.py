@@ -85,14 +85,14 @@ class Publishing:
         """Whether a message of QoS 0 without options has taken the shortest way."""
         session = self._session
         sessions, row = session.sessions, session.row
-        root = sessions.entry.desk.plain_root(topic, payload)
-        if root is None or session.tag:
+        early = sessions.entry.desk.early(topic, payload)
+        if early is None or session.tag:
             return False
         try:
-            sessions.broker.check_publish(row.user, row.id, root, (topic,))
+            sessions.broker.check_publish(row.user, row.id, early.root, (topic,))
         except HeadwaterError:
             return False  # it is refused, and counted, where all others are
-        return sessions.entry.take_quiet(connection, root, topic, payload)
+        return sessions.entry.take_quiet(connection, early)
 
     def take(self, connection: MqttConnection, packet: Publish) -> None:
         """One packet, with whatever properties."""

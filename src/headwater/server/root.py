@@ -163,16 +163,15 @@ class Entry:
         if len(self._waiting) == 1:
             self._loop.call_soon(self._submit)
 
-    def take_quiet(self, connection: Line, root: str, topic: str, payload: bytes) -> bool:
-        """One message that was found to be plain, and that nobody waits for: it is with the live subscriptions when
-        this returns; or False, and nothing has happened, if it has to go the way of others."""
+    def take_quiet(self, connection: Line, early: Early) -> bool:
+        """One message that nothing is wrong with: it is with the live subscriptions when this returns; or False, and
+        nothing has happened, if it has to go the way of others."""
         if self._waiting:
             return False
-        now_us = self._clock.now_us()
-        quiet = self._roots.showing.show_one(root, topic, payload, now_us, self._shower.show_one, self._new_quiet)
+        quiet = self._roots.showing.show_one(early, self._shower.show_one, self._new_quiet)
         if quiet is None:
             return False
-        weight = len(payload)
+        weight = len(early.payload)
         quiet.senders.append((connection, weight))
         connection.on_publish(weight, QUIET_SHARE)
         self._on_shown(weight)

@@ -120,26 +120,18 @@ class Showing:
         item.is_shown = True
         return True
 
-    def show_one(
-        self,
-        name: str,
-        topic: str,
-        payload: bytes,
-        time_us: int,
-        tell: Callable[[Root, Early], None],
-        new: Callable[[str, int], J],
-    ) -> J | None:
+    def show_one(self, early: Early, tell: Callable[[Root, Early], None], new: Callable[[str, int], J]) -> J | None:
         """The same for one message without options: what it joins on its way to disk; None if it has to be there
         first, or may be refused."""
+        name = early.root
         root = self._roots.get(name)
-        if root is None or not self._may_show(root) or not root.knows(topic):
+        if root is None or not self._may_show(root) or not root.knows(early.topic):
             return None
         commit = self._roots.commit
         with commit.places:
             if not commit.is_open or self._hidden.any_of(name):
                 return None
-            offset = self._offset(root)
-            early = Early(name, topic, payload, offset, time_us, QUIET)
+            early.offset = offset = self._offset(root)
             tell(root, early)
             joined = self._joined.get(name)
             if joined is None or joined.turn != commit.turn or joined.weight > JOINED_BYTES_MAX:
