@@ -20,7 +20,7 @@
 #include "messages.h"
 #include "works.h"
 
-static const struct protocol *const PROTOCOLS[] = {&NATIVE, &MQTT, &REDIS, &NATS, &SINK};
+static const struct protocol *const PROTOCOLS[] = {&NATIVE, &MQTT, &REDIS, &NATS, &AMQP, &SINK};
 
 enum { PROTOCOL_COUNT = sizeof PROTOCOLS / sizeof *PROTOCOLS };
 

@@ -284,8 +284,9 @@ static void open_control(struct line *line, const struct job *job, unsigned plac
     subscribe(line, subject);
 }
 
-static void prepare(const struct job *job)
+static void prepare(const struct job *job, unsigned subscribers)
 {
+    (void)subscribers;
     struct line line;
     char subject[80], body[200];
     open_control(&line, job, 0);

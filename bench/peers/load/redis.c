@@ -338,8 +338,9 @@ static void open_line(struct line *line)
         begin_replay(line);
 }
 
-static void prepare(const struct job *job)
+static void prepare(const struct job *job, unsigned subscribers)
 {
+    (void)subscribers;
     struct line line;
     line_connect(&line, job, &REDIS, CONTROL, 0);
     add_command(&line.out, 1 + job->topics);

@@ -55,7 +55,7 @@ static void open_subscribers(struct run *run, unsigned count, enum role role)
 static void declare(struct run *run, unsigned count)
 {
     if (run->protocol->prepare)
-        run->protocol->prepare(run->job);
+        run->protocol->prepare(run->job, count);
     for (unsigned place = 0; place < count; place++)
         run->protocol->declare(run->job, place);
     run->declared_count = count;
