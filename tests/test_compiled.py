@@ -31,14 +31,14 @@ pytestmark = [pytest.mark.xdist_group("compiled"), pytest.mark.timeout(2 * BUILD
 
 HELD_TO = (
     "tests/mqtt/test_packets.py",
+    "tests/mqtt/test_paho.py",
     "tests/mqtt/test_publishes.py",
     "tests/mqtt/test_reader.py",
     "tests/mqtt/test_runs.py",
-    "tests/mqtt/test_paho.py",
     "tests/wire/test_frame.py",
     "tests/delivery/test_live.py",
-    "tests/server/test_delivery.py",
-    "tests/faults/test_crash_points.py",
+    "tests/server/test_publish_flow.py",
+    "tests/faults/test_crash_points.py::test_nothing_is_lost_when_a_kill_is_followed_by_a_crash[0]",
 )
 
 
