@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from headwater import ManualClock
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
 
-pytestmark = pytest.mark.timeout(30)
-
-
 # The machine's clocks
 
 

@@ -19,7 +19,7 @@ from headwater.wire.channel import ChannelHello, ChannelWelcome
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
 from headwater.wire.requests import encode
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Broker:

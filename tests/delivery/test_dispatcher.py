@@ -16,8 +16,6 @@ from headwater.store.batch import Batch
 from headwater.store.state import MemoryState
 from headwater.topics.root import Root
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.fixture
 def clock() -> ManualClock:

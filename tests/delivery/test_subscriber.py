@@ -15,8 +15,7 @@ from faults.faulty_state import FaultyState
 from headwater import Bus, Config, Failed, ManualClock, Message, Outgoing, ReadOnly, Recalled
 from headwater.store.state import MemoryState
 
-WAIT_S = 10.0
-pytestmark = pytest.mark.timeout(30)
+WAIT_S = 60.0
 
 
 class GatedState(MemoryState):

@@ -82,6 +82,8 @@ class NativeSession(Speech, Session):
     def _on_publish(self, connection: Line, frame: Frame) -> None:
         entry, broker = self.sessions.entry, self.sessions.broker
         publish = batches.read_publish(frame)
+        if frame.flags & batches.QUIET and publish.count == 1 and self._took_quiet(connection, publish):
+            return
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         try:
             item, names = entry.check(connection, frame.id, publish, QUIET if frame.flags & batches.QUIET else 0)
@@ -93,6 +95,15 @@ class NativeSession(Speech, Session):
         item.producer = producer
         connection.on_publish(item.weight, item.share)
         entry.commit(item)
+
+    def _took_quiet(self, connection: Line, publish: batches.Publish) -> bool:
+        """Whether one message without options, that nobody waits for, has taken the shortest way."""
+        entry, broker = self.sessions.entry, self.sessions.broker
+        early = entry.desk.early_body(publish.root, publish.crc, publish.body) if publish.producer is None else None
+        if early is None:
+            return False
+        broker.check_publish(self.row.user, self.row.id, early.root, (early.topic,))
+        return entry.take_quiet(connection, early)
 
     def _on_goodbye(self, connection: Line, goodbye: Goodbye) -> None:
         if goodbye.end_session:
@@ -280,7 +291,7 @@ class NativeSession(Speech, Session):
             return live
 
         def serve(live: Live) -> Subscriber:
-            return LiveSubscriber(self, request.number, live, credit)
+            return LiveSubscriber(self, request.number, live, credit, self.deliver_one)
 
         self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
 
