@@ -18,13 +18,13 @@ from headwater.store.early import Early
 
 Key = tuple[int, tuple[int, ...] | None, int, int, bool, int]
 
+KEPT_MAX = 64
+BYTES_MAX = 16 * 1024 * 1024
+"""Of the batches that they are of; beyond it, remembering starts anew."""
+
 
 class Deliveries:
     """Packets of batches, remembered while many sessions want the same ones."""
-
-    KEPT_MAX = 64
-    BYTES_MAX = 16 * 1024 * 1024
-    """Of the batches that they are of; beyond it, remembering starts anew."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,7 +54,7 @@ class Deliveries:
         made = self.make(batch.body, places, version, qos, wish)
         if batch.body.expiries is None:  # what is left of a message's time is another with each second
             self._bytes += len(batch.data)
-            if len(self._kept) >= self.KEPT_MAX or self._bytes > self.BYTES_MAX:
+            if len(self._kept) >= KEPT_MAX or self._bytes > BYTES_MAX:
                 self._kept.clear()
                 self._bytes = len(batch.data)
             self._kept[key] = (batch, made)
