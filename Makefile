@@ -9,10 +9,10 @@ INSTALLED := .venv/.installed
 PYTEST_WORKERS ?= -n auto --maxprocesses=2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak screenshots fmt clean java chromium clients
+.PHONY: help demo test bench bench-peers soak screenshots fmt clean java chromium clients
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) java ## publish, subscribe, fail, retry, resume, archive and query before your eyes
 	$(BIN)/headwater demo
@@ -25,6 +25,9 @@ test: $(INSTALLED) java chromium clients ## lint, formatting, types and tests
 
 bench: $(INSTALLED) ## measure throughput and latency on this machine
 	$(BIN)/headwater bench all
+
+bench-peers: $(INSTALLED) ## the same beside Redis, NATS, RabbitMQ and Mosquitto; writes docs/benchmarks.md
+	$(BIN)/python -m bench.peers
 
 soak: $(INSTALLED) ## the tests that run for long
 	$(BIN)/pytest tests -m soak --timeout=0
