@@ -56,7 +56,7 @@ class Setting:
 
 def headwater(given: str, folder: Path) -> Launch:
     native, mqtt = free_port(), free_port()
-    where = ("--data", str(folder / "data"), "--port", str(native), "--mqtt-port", str(mqtt), "--no-http")
+    where = ("--data", str(folder / "data"), "--port", str(native), "--mqtt", "--mqtt-port", str(mqtt), "--no-http")
     command = [interpreter(given), "-m", "headwater", "serve", *where, "--log-level", "error"]
     return Launch(command, {"native": native, "mqtt": mqtt}, import_path(given))
 

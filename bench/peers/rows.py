@@ -120,6 +120,7 @@ AMQTT = Contender("amqtt", "amqtt", "amqtt", "mqtt", {"qos": 0})
 DURABLE = (REDIS_ALWAYS, JETSTREAM_ALWAYS, RABBITMQ, REDIS, JETSTREAM, MOSQUITTO_1)
 LIVE = (REDIS, NATS, MOSQUITTO_0)
 BATCH = 1000
+LIVE_BATCH = 100
 
 
 def _publish() -> Row:
@@ -146,6 +147,7 @@ def _publish() -> Row:
             Goal("headwater-batches", "≥", 10, ("redis-always",), "least"),
             Goal("headwater-batches", "≥", 3, ("jetstream",), "least"),
             Goal("headwater", "≥", 4, ("redis-always",), "least"),
+            Goal("headwater-mqtt", "≥", 4, ("redis-always",), "least"),
             Goal("headwater-mqtt", "≥", 2, ("mosquitto",), "mqtt"),
         ),
     )
@@ -172,8 +174,8 @@ def _deliver() -> Row:
         ),
         points=(at(), at(64), at(4096), at(topics=1000)),
         goals=(
-            Goal("headwater", "≥", 3, ("mosquitto",), "least"),
-            Goal("headwater", "≥", 4, ("mosquitto",)),
+            Goal("headwater-batches", "≥", 3, ("mosquitto",), "least"),
+            Goal("headwater-batches", "≥", 4, ("mosquitto",)),
             Goal("headwater-mqtt", "≥", 1.5, ("mosquitto",), "mqtt"),
         ),
     )
@@ -191,14 +193,19 @@ def _fan_out() -> Row:
         unit="deliveries/s",
         work="fanout",
         options={"in-flight": 1000},
-        contenders=(native(), mqtt(0), *LIVE),
+        contenders=(
+            native("headwater-batches", f"Headwater, batches of {LIVE_BATCH}", batch=LIVE_BATCH),
+            native("headwater", "Headwater, a packet each"),
+            mqtt(0),
+            *LIVE,
+        ),
         points=(at(1), at(10), at(100)),
         quick_points=3,
         goals=(
-            Goal("headwater", "≥", 1.0, live, "least", {"subscribers": 1}),
-            Goal("headwater", "≥", 1.5, live, "least", {"subscribers": 10}),
-            Goal("headwater", "≥", 1.5, live, "least", {"subscribers": 100}),
-            *(Goal("headwater", "≥", 2, live, at={"subscribers": count}) for count in (1, 10, 100)),
+            Goal("headwater-batches", "≥", 1.0, live, "least", {"subscribers": 1}),
+            Goal("headwater-batches", "≥", 1.5, live, "least", {"subscribers": 10}),
+            Goal("headwater-batches", "≥", 1.5, live, "least", {"subscribers": 100}),
+            *(Goal("headwater-batches", "≥", 2, live, at={"subscribers": count}) for count in (1, 10, 100)),
             *(Goal("headwater-mqtt", "≥", 2, ("mosquitto",), "mqtt", {"subscribers": n}) for n in (1, 10, 100)),
         ),
     )

@@ -12,8 +12,8 @@ def result(row: str, at: At, **figures: list[float]) -> Result:
 
 def test_a_ratio_is_of_medians_to_the_best_of_those_that_were_measured():
     at = ROWS["fan-out"].points[0]
-    found = verdicts(result("fan-out", at, headwater=[1, 30, 20], redis=[9, 10, 11], nats=[5, 8, 6]))
-    least = next(one for one in found if one.who == "headwater" and one.source == "least")
+    found = verdicts(result("fan-out", at, headwater_batches=[1, 30, 20], redis=[9, 10, 11], nats=[5, 8, 6]))
+    least = next(one for one in found if one.who == "headwater-batches" and one.source == "least")
     assert (least.value, least.than, least.theirs, least.ratio, least.is_met) == (20, "redis", 10, 2.0, True)
     assert least.goal == "≥ 1×"
 
