@@ -1,0 +1,24 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What the command line asks for. */
+struct job {
+    const char *host;
+    unsigned port;
+    unsigned message_bytes;
+    unsigned topics;
+    unsigned publishers;
+    unsigned subscribers;
+    unsigned in_flight;  /* messages, for each publisher */
+    unsigned batch;
+    unsigned qos;        /* of MQTT */
+    uint64_t count;      /* messages, or 0: as many as go in `seconds` */
+    double seconds;
+    unsigned rounds;
+    double timeout_s;    /* how long nothing may happen */
+
+    const char *name;    /* first level of every topic; what is filled has one of its own */
+    char run[24];        /* differs from run to run, so that ids of clients and subscriptions are new */
+};

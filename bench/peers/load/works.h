@@ -1,0 +1,16 @@
+#pragma once
+
+#include "protocol.h"
+
+/* Something to do with a broker, whatever it speaks. */
+struct work {
+    const char *name;
+    void (*run)(const struct job *job, const struct protocol *protocol);
+    unsigned needs; /* what a protocol must be able to do */
+    bool is_kept;   /* is about messages that one run leaves for others */
+};
+
+/* NULL if there is none of this name. */
+const struct work *work_named(const char *name);
+/* All names, for people. */
+void works_list(char *to, size_t capacity);
