@@ -76,7 +76,7 @@ def run(given: argparse.Namespace, console: Console) -> Report:
     programs, missing = programs_of(given)
     for name, install in missing.items():
         console.print(f"{name} is not installed, so it is left out; to have it: {install}", style="yellow")
-    wanted = given.only or list(ROWS)
+    wanted = given.only or [key for key in ROWS if key != "spark" or (not given.quick and machine.has_spark())]
     raise_files_max()
     with tempfile.TemporaryDirectory(prefix="headwater-load-") as folder:
         generator = Generator.built(Path(folder))

@@ -8,6 +8,7 @@ from html import escape
 
 from bench.peers.brokers import SETTINGS
 from bench.peers.figures import number, short
+from bench.peers.goals import judged
 from bench.peers.results import Point, Result
 from bench.peers.rows import ROWS, Contender, Row, named
 
@@ -27,11 +28,18 @@ WIDTH = 960
 MARGIN = 24
 GAP = 36
 BAR, BAR_STEP = 15, 22
-NAME_WIDTH, VALUE_WIDTH = 170, 66
+NAME_WIDTH, VALUE_WIDTH = 184, 66
 LINES_HEIGHT = 190
 LINES_COLUMNS = 3
 COLOURS = {"headwater": "#0b9fa5", "redis": "#d64545", "nats": "#3b7dd8", "mosquitto": "#9a57cd", "rabbitmq": "#e08a1e"}
-DASHES = {"headwater-mqtt": "2 3", "headwater-batches": "", "headwater": "7 3"}
+DASHES = {
+    "headwater": "7 3",
+    "headwater-mqtt": "2 3",
+    "cold": "7 3",
+    "wildcard": "7 3",
+    "warm-changing": "2 3",
+    "cold-changing": "9 3 2 3",
+}
 
 
 def bars(results: Iterable[Result]) -> str:
@@ -57,13 +65,7 @@ def _judged(result: Result) -> list[Point]:
     row = ROWS[result.row]
     if row.key.startswith("look-up"):  # nobody stands beside Headwater there
         return []
-    wanted = [goal.at for goal in row.goals]
-    return [
-        point
-        for place, point in enumerate(result.points)
-        if any(cell.values for cell in point.cells)
-        and any(at.items() <= point.at.items() and (at or not place) for at in wanted)
-    ]
+    return [point for point in judged(result) if any(cell.values for cell in point.cells)]
 
 
 def _key() -> str:
@@ -114,7 +116,7 @@ def _bars(row: Row, point: Point, left: float, top: float, width: float) -> str:
 def _kind(one: Contender) -> str:
     if one.is_headwater:
         return "headwater"
-    return "synced" if SETTINGS[one.setting].is_synced else "unsynced"
+    return "synced" if one.setting and SETTINGS[one.setting].is_synced else "unsynced"
 
 
 def growth(results: Iterable[Result]) -> str:
@@ -142,7 +144,7 @@ def _line_keys(panels: Sequence[tuple[Row, str, list[Point]]]) -> list[Contender
     for row, _, points in panels:
         for cell in points[0].cells:
             one = row.contender(cell.who)
-            if one.protocol and cell.values:
+            if cell.values:
                 found.setdefault(one.key, one)
     return list(found.values())
 
@@ -154,12 +156,13 @@ def _line_key(one: Contender, place: int) -> str:
 
 
 def _stroke(one: Contender) -> str:
-    family = SETTINGS[one.setting].peer
-    dash = DASHES.get(one.key, "7 3" if SETTINGS[one.setting].is_synced and family != "rabbitmq" else "")
-    if not one.protocol:
-        dash = {"warm": "", "cold": "7 3", "warm-changing": "2 3", "cold-changing": "9 3 2 3"}.get(one.key, "")
+    dash = DASHES.get(one.key, "7 3" if one.key.endswith("always") else "")
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'fill="none" stroke="{COLOURS.get(family, "#888888")}" stroke-width="2"{dashed}'
+    return f'fill="none" stroke="{_colour(one)}" stroke-width="2"{dashed}'
+
+
+def _colour(one: Contender) -> str:
+    return COLOURS.get(SETTINGS[one.setting].peer, "#888888")
 
 
 def _lines(row: Row, axis: str, points: list[Point], left: float, top: float, width: float) -> str:
@@ -181,9 +184,12 @@ def _lines(row: Row, axis: str, points: list[Point], left: float, top: float, wi
     for power in range(lowest, highest + 1):
         at = y(10.0**power)
         parts.append(f'<path class="grid" d="M{left + 40:.0f} {at:.1f} h{width - 48:.0f}"/>')
-        parts.append(f'<text class="dim" x="{left + 34:.0f}" y="{at + 4:.1f}" text-anchor="end">{_tick(power)}</text>')
+        parts.append(
+            f'<text class="dim" x="{left + 34:.0f}" y="{at + 4:.1f}" text-anchor="end">{_tick(10.0**power)}</text>'
+        )
     for place, point in zip(places, points, strict=True):
-        shown = short(float(point.at[axis])).replace(".00", "").replace(".0", "")
+        value = float(point.at[axis])
+        shown = f"{value:,.0f}" if value < 10_000 else _tick(value)
         parts.append(
             f'<text class="dim" x="{x(place):.1f}" y="{begin + height + 18:.0f}" text-anchor="middle">{shown}</text>'
         )
@@ -192,12 +198,15 @@ def _lines(row: Row, axis: str, points: list[Point], left: float, top: float, wi
         drawn = [(at, y(one.median)) for at, one in found if one is not None and one.median]
         if drawn:
             path = "M" + " L".join(f"{at:.1f} {down:.1f}" for at, down in drawn)
-            parts.append(f'<path d="{path}" {_stroke(row.contender(cell.who))} stroke-linejoin="round"/>')
+            stroke = _stroke(row.contender(cell.who))
+            parts.append(f'<path d="{path}" {stroke} stroke-linejoin="round"/>')
+            colour = _colour(row.contender(cell.who))
+            parts += [f'<circle cx="{at:.1f}" cy="{down:.1f}" r="2.6" fill="{colour}"/>' for at, down in drawn]
     return "".join(parts)
 
 
-def _tick(power: int) -> str:
-    return short(10.0**power).replace(".00", "").replace(".0", "") if power >= 0 else f"{10.0**power:g}"
+def _tick(value: float) -> str:
+    return short(value).replace(".00", "").replace(".0", "") if value >= 1 else f"{value:g}"
 
 
 def _picture(parts: Iterable[str], height: float) -> str:

@@ -11,6 +11,8 @@ def number(value: float | None, unit: str) -> str:
         return "–"
     if unit.endswith("/s"):
         return f"{short(value)}/s"
+    if unit == "µs" and value >= 999.5:
+        return f"{short(value / 1000)} ms"
     return f"{short(value)} {unit}"
 
 

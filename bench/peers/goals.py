@@ -18,6 +18,12 @@ def verdicts(result: Result) -> list[Verdict]:
     return found
 
 
+def judged(result: Result) -> list[Point]:
+    """The points that goals are about."""
+    spoken_of = [_point(result, goal) for goal in ROWS[result.row].goals]
+    return [point for point in result.points if point in spoken_of]
+
+
 def _point(result: Result, goal: Goal) -> Point | None:
     return next((point for point in result.points if goal.at.items() <= point.at.items()), None)
 

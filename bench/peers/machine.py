@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +27,11 @@ def versions(programs: Mapping[str, str]) -> dict[str, str]:
     """Of all that were measured."""
     found = {"headwater": f"{__version__}, Python {platform.python_version()}"}
     return found | {name: version_of(PEERS[name], program) for name, program in programs.items() if name in PEERS}
+
+
+def has_spark() -> bool:
+    """Whether Spark and its Java are here."""
+    return importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
 
 def _after(path: str, word: str) -> str:

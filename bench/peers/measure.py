@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from bench.peers.brokers import Broker, Fleet, import_path, interpreter
 from bench.peers.generator import Generator, Refused
@@ -22,6 +24,9 @@ LOAD_AXES = ("bytes", "publishers", "topics", "subscribers")
 SINK_BYTES = (64, 400, 4096)
 START_S_MAX = 120.0
 WARM_CONNECTIONS = 50
+BENCHES = Path(__file__).parents[1]
+SPARK_LINE = re.compile(r"(?P<name>folder, all columns|aggregate over (files|history)) +(?P<rate>[\d,]+) rows/s")
+SPARK_NAMES = {"folder, all columns": "log", "aggregate over history": "history", "aggregate over files": "parquet"}
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,8 @@ class Measuring:
             speeds, sizes = self._look_ups()
             both = (("look-up", speeds), ("look-up-memory", sizes))
             yield from (self._result(ROWS[key], points) for key, points in both if key in wanted)
+        elif row.key == "spark":
+            yield self._result(row, [self._spark()])
 
     def _result(self, row: Row, points: list[Point]) -> Result:
         at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -245,6 +252,25 @@ class Measuring:
         said = asked(self._headwater, "-m", "headwater", "bench", "match", *options)
         found: list[dict[str, float]] = json.loads(said)["figures"]
         return found
+
+    # Spark
+
+    def _spark(self) -> Point:
+        """As the benches of Spark measure it: warm, medians of their own."""
+        stored = self._size.stored[0]
+        tallies = {one.key: Tally(one.key) for one in ROWS["spark"].contenders}
+        for script, name in (("spark.py", "the log"), ("spark_archive.py", "history")):
+            self._say(f"Spark reads {name}")
+            for key, rate in self._said_of_rows(script, stored):
+                tallies[key].values.append(rate)
+        return Point({"stored": stored}, [tally.cell() for tally in tallies.values()])
+
+    def _said_of_rows(self, script: str, rows: int) -> Iterator[tuple[str, float]]:
+        said = asked(self._headwater, str(BENCHES / script), "--rows", str(rows), "--runs", str(self._size.rounds + 1))
+        for line in said.splitlines():
+            found = SPARK_LINE.match(line)
+            if found:
+                yield SPARK_NAMES[found["name"]], float(found["rate"].replace(",", ""))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ JSON = "benchmarks.json"
 PAGE = "benchmarks.md"
 BARS, GROWTH = "images/benchmarks.svg", "images/benchmarks-growth.svg"
 LIMITS = re.compile(r"<!-- limits: (?P<row>[a-z-]+) -->\n(?P<text>.*?)\n?<!-- end of limits -->", re.DOTALL)
+BUSY = "generator, broker"
 UNKNOWN = "Nobody has looked yet."
 SOURCES = {"least": "at least", "mqtt": "at least, MQTT", "design": "goal"}
 
@@ -100,13 +101,13 @@ def _verdicts(verdicts: list[Verdict]) -> str:
 def _row(result: Result, limits: str) -> str:
     row = ROWS[result.row]
     lines = [f"## {row.title}\n", f"{row.about} In {row.unit}; {'less' if row.less_is_better else 'more'} is better.\n"]
-    lines.append(f"| | {' | '.join(named(point.at) for point in result.points)} |")
-    lines.append(f"|---|{'--:|' * len(result.points)}")
+    lines.append(f"| | {' | '.join(named(point.at) for point in result.points)} | {BUSY if row.work else ''} |")
+    lines.append(f"|---|{'--:|' * len(result.points)}--:|")
     for one in row.contenders:
         cells = [point.cell(one.key) for point in result.points]
         if any(cells):
             title = f"**{one.title}**" if one.is_headwater else one.title
-            lines.append(f"| {title} | {' | '.join(_cell(cell) for cell in cells)} |")
+            lines.append(f"| {title} | {' | '.join(_cell(cell) for cell in cells)} | {_busy(cells[0])} |")
     lines += ["", _how(result, row), "", "### What limits it\n"]
     lines += [f"<!-- limits: {row.key} -->", limits, "<!-- end of limits -->", ""]
     return "\n".join(lines)
@@ -128,22 +129,16 @@ def _how(result: Result, row: Row) -> str:
     quick = ", a quick run" if result.is_quick else ""
     said = [f"Measured {result.measured_at[:10]}, {rounds}, Headwater {compiled}{quick}."]
     if row.work:
-        said.append(_shares(result))
+        said.append("The last column: how much of a core the generator and the broker used at the first point.")
+    if any(cell.is_generator_bound for point in result.points for cell in point.cells):
+        said.append("† The generator used more than 90% of a core, and may be what was measured.")
     return " ".join(said)
 
 
-def _shares(result: Result) -> str:
-    """How busy the generator was: where it had no time left, the figure may be its own."""
-    row = ROWS[result.row]
-    first = result.points[0]
-    shares = [
-        f"{row.contender(cell.who).title} {cell.generator_share:.0%}/{cell.broker_share or 0:.0%}"
-        for cell in first.cells
-        if cell.generator_share is not None
-    ]
-    bound = any(cell.is_generator_bound for point in result.points for cell in point.cells)
-    said = f"Of a core, used by the generator/the broker at the first point: {'; '.join(shares)}."
-    return f"{said} † The generator used more than 90% of a core, and may be what was measured." if bound else said
+def _busy(cell: Cell | None) -> str:
+    if cell is None or cell.generator_share is None:
+        return ""
+    return f"{cell.generator_share:.0%}, {cell.broker_share or 0:.0%}"
 
 
 def _measured(report: Report) -> str:

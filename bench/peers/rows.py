@@ -305,13 +305,13 @@ def _look_up() -> Row:
     return Row(
         key="look-up",
         title="Filter look-ups",
-        about="Which subscribers a topic has, in the process itself, at rest or while filters come and go.",
+        about="Which subscribers a topic has, in the process itself, at rest and while 100 filters a second change.",
         unit="look-ups/s",
         contenders=(
             own("warm", "warm"),
             own("cold", "cold"),
-            own("warm-changing", "warm, 100 subscribes/s"),
-            own("cold-changing", "cold, 100 subscribes/s"),
+            own("warm-changing", "warm while changing"),
+            own("cold-changing", "cold while changing"),
         ),
         points=tuple({"subscriptions": count} for count in (1000, 100_000, MILLION)),
         goals=(Goal("warm", "≥", 3_000_000, at=million), Goal("cold", "≥", 150_000, at=million)),
@@ -334,6 +334,25 @@ def _look_up_memory() -> Row:
     )
 
 
+def _spark() -> Row:
+    def reading(key: str, title: str, setting: str = "headwater") -> Contender:
+        return Contender(key, title, setting, "")
+
+    return Row(
+        key="spark",
+        title="Spark reads a topic",
+        about="An aggregate over every row, from the log and from the lake, beside Spark's own scan of the same files.",
+        unit="rows/s",
+        contenders=(
+            reading("log", "Headwater, the log"),
+            reading("history", "Headwater, history in the lake"),
+            reading("parquet", "Parquet, the same files", ""),
+        ),
+        points=({"stored": MILLION},),
+        goals=(Goal("log", "≥", 1_000_000), Goal("history", "≥", 0.8, ("parquet",))),
+    )
+
+
 ROWS = {
     row.key: row
     for row in (
@@ -347,5 +366,6 @@ ROWS = {
         _idle(),
         _look_up(),
         _look_up_memory(),
+        _spark(),
     )
 }
