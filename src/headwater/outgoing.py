@@ -23,8 +23,9 @@ from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.topics.name import check_topic, is_utf8
-from headwater.topics.root import SYS
-from headwater.topics.roots import ONLY, STAGED, Part, Publish, parts_by_root
+from headwater.topics.publish import ONLY, Part, Publish, parts_by_root
+from headwater.topics.root import MQTT_SYS, SYS
+from headwater.topics.roots import STAGED
 
 CHECKED_TOPICS_MAX = 100_000
 MESSAGE_WEIGHT = 100
@@ -108,6 +109,10 @@ class Desk:
         )
         weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
         return Publish(names, [part], weight, producer, number, is_one=True)
+
+    def plain_root(self, topic: str, payload: bytes) -> str | None:
+        """The root of one message without options that nothing is wrong with; None if something may be."""
+        return self._checked.get(topic) if len(payload) <= self._config.message_bytes_max else None
 
     def many(
         self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
@@ -369,8 +374,8 @@ class Desk:
             raise Malformed(f'"{STAGED}" is where staged messages wait; use bus.stage and bus.commit_stage instead')
         if root == delays.ROOT:
             raise Malformed(f'"{delays.ROOT}" is where delayed messages wait; publish with deliver_at=datetime instead')
-        if root == SYS:
-            raise NotAllowed(f'"{SYS}" is where the broker tells about itself; publish under a root of yours')
+        if root in (SYS, MQTT_SYS):
+            raise NotAllowed(f'"{root}" is where the broker tells about itself; publish under a root of yours')
         if len(self._checked) >= CHECKED_TOPICS_MAX:
             self._checked.clear()
             self._seen.clear()

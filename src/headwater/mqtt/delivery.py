@@ -9,11 +9,12 @@ from headwater.message import Kept, Message
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.properties import EMPTY
-from headwater.mqtt.publishes import Publishes
+from headwater.mqtt.publishes import Publishes, quiet_packet
 from headwater.mqtt.translation import block_of
 from headwater.mqtt.wish import Wish
 from headwater.store.batch import Batch
 from headwater.store.body import Body
+from headwater.store.early import Early
 
 Key = tuple[int, tuple[int, ...] | None, int, int, bool, int]
 
@@ -29,6 +30,10 @@ class Deliveries:
         self._clock = clock
         self._kept: dict[Key, tuple[Batch, Publishes]] = {}
         self._bytes = 0
+        self._early: Early | None = None
+        """The message whose packets were made last."""
+        self._packets: dict[int, bytes] = {}
+        """By version."""
 
     def get(self, batch: Batch, places: Sequence[int] | None, version: int, qos: int, wish: Wish) -> Publishes:
         """The packets of the messages at these places, or of all."""
@@ -45,6 +50,15 @@ class Deliveries:
                 self._bytes = len(batch.data)
             self._kept[key] = (batch, made)
         return made
+
+    def one(self, early: Early, version: int) -> bytes:
+        """The packet of one message with QoS 0, the same for all whose wish is plain."""
+        if early is not self._early:
+            self._early, self._packets = early, {}
+        packet = self._packets.get(version)
+        if packet is None:
+            packet = self._packets[version] = quiet_packet(early.topic, early.payload, version)
+        return packet
 
     def make(
         self,

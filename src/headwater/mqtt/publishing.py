@@ -76,8 +76,23 @@ class Publishing:
             return
         if run.qos:
             self._count(connection, len(run.packet_ids))
+        elif len(run.topics) == 1 and not run.retain and self._took_quiet(connection, run.topics[0], run.payloads[0]):
+            return
         for root, part in run.by_root().items():
             self._publish(connection, root, part.topics, part.payloads, part.qos, part.retain, part.packet_ids)
+
+    def _took_quiet(self, connection: MqttConnection, topic: str, payload: bytes) -> bool:
+        """Whether a message of QoS 0 without options has taken the shortest way."""
+        session = self._session
+        sessions, row = session.sessions, session.row
+        root = sessions.entry.desk.plain_root(topic, payload)
+        if root is None or session.tag:
+            return False
+        try:
+            sessions.broker.check_publish(row.user, row.id, root, (topic,))
+        except HeadwaterError:
+            return False  # it is refused, and counted, where all others are
+        return sessions.entry.take_quiet(connection, root, topic, payload)
 
     def take(self, connection: MqttConnection, packet: Publish) -> None:
         """One packet, with whatever properties."""

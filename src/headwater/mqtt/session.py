@@ -41,6 +41,7 @@ from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import Subscriber
 from headwater.store import state as rows
 from headwater.store.batch import Batch
+from headwater.store.early import Early
 from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
@@ -243,6 +244,9 @@ class MqttSession(SubscribingSession):
 
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         return self._sending.deliver_batch(subscriber, batch, places, lease)
+
+    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+        return self._sending.deliver_one(subscriber, early)
 
     def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
         return self._sending.deliver_messages(subscriber, root, messages, lease)

@@ -1,13 +1,14 @@
 """Subscribing: what an MQTT session takes from, and how its client wants it.
 
 QoS 0 subscriptions are live ones; those of QoS 1 and 2 are durable subscriptions of the session, whose messages wait
-for the client to come back; `$share/group/filter` is one durable subscription for all who share it, and
-`$replay/place/filter` reads history first. Promises: a
-subscription is stored with its session before the client hears of it; one that is made again misses nothing.
+for the client to come back; `$share/group/filter` is one durable subscription for all who share it,
+`$replay/place/filter` reads history first, and `$SYS` tells the broker's figures. Promises: a subscription is stored
+with its session before the client hears of it; one that is made again misses nothing.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
 from headwater.errors import HeadwaterError, Malformed, NotFound, QuotaExceeded
 from headwater.message import Headers, Message
+from headwater.mqtt.broker_topics import Watch, WatchSubscriber
 from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason, violation
 from headwater.mqtt.refusal import reason_of
@@ -29,7 +31,9 @@ from headwater.mqtt.wish import Wish
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, ReadingSubscriber, Subscriber
+from headwater.store.early import Early
 from headwater.topics.name import check_filter
+from headwater.topics.root import MQTT_SYS
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -56,6 +60,10 @@ class SubscribingSession(Session):
         self.tag: Headers = ()
         """What its publishes carry, so that subscriptions that want none of its own messages know them."""
         self._last_number = max((one.number for one in row.subscriptions), default=0)
+
+    @abstractmethod
+    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+        """Send one message that is shown early; how many bytes that took."""
 
     def _resume_all(self) -> None:
         """The client is back: every subscription of its session goes on."""
@@ -103,11 +111,15 @@ class SubscribingSession(Session):
             return
         group, wanted = split_shared(one.filter)
         check_filter(wanted, sessions.broker.bus.config)
+        is_sys = is_of_sys(wanted)
         sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
         if group is not None and one.no_local:
             raise violation("a shared subscription cannot leave out the client's own messages")
-        wish = Wish(one.qos, one.no_local, one.retain_as_published, identifier)
-        kind = "named" if group is not None else "session" if one.qos else "live"
+        if group is not None and is_sys:
+            raise Malformed(f'"{MQTT_SYS}" is told to each who subscribes, and cannot be shared')
+        qos = 0 if is_sys else one.qos
+        wish = Wish(qos, one.no_local, one.retain_as_published, identifier)
+        kind = "named" if group is not None else "session" if qos else "live"
         known = self._known(one.filter)
         if known is not None and known.kind in (kind, "session"):
             self._change(known, wish, one.retain_handling == 0 and group is None, then)
@@ -202,8 +214,9 @@ class SubscribingSession(Session):
             again = partial(inside.dispatcher.send_retained, one.id)
             self._for_client(lambda: inside.roots.commit.run(again), lambda _, error: self._note(error))
         else:
-            connection, bus = self.connection, self.sessions.broker.bus
-            self._for_client(lambda: bus.retained(one.filter), partial(self._show_retained, connection, one))
+            told = self.sessions.broker_topics if is_of_sys(one.filter) else self.sessions.broker.bus
+            shown = partial(self._show_retained, self.connection, one)
+            self._for_client(lambda: told.retained(one.filter), shown)
 
     def _show_retained(
         self, connection: object, one: SubscriptionOf, messages: list[Message], error: BaseException | None
@@ -216,6 +229,9 @@ class SubscribingSession(Session):
     def _open_live(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
     ) -> None:
+        if is_of_sys(one.filter):
+            self._watch(one, with_retained, then)
+            return
         bus = self.sessions.broker.bus
 
         def make() -> Live:
@@ -224,7 +240,19 @@ class SubscribingSession(Session):
                 pass
             return live
 
-        self._open(one.number, one.filter, make, lambda live: LiveSubscriber(self, one.number, live, CREDIT), then)
+        def serve(live: Live) -> LiveSubscriber:
+            return LiveSubscriber(self, one.number, live, CREDIT, self.deliver_one)
+
+        self._open(one.number, one.filter, make, serve, then)
+
+    def _watch(self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]) -> None:
+        topics = self.sessions.broker_topics
+
+        def serve(watch: Watch) -> Subscriber:
+            topics.add(watch)
+            return WatchSubscriber(self, one.number, watch)
+
+        self._open(one.number, one.filter, lambda: topics.watch(one.filter, with_retained), serve, then)
 
     def _open_durable(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
@@ -241,8 +269,9 @@ class SubscribingSession(Session):
             # Sessions delete what they share; this is for what a crash keeps them from.
             expire_after_s=2 * self.sessions.serving.session_expire_after_s_max if one.kind == "named" else None,
         )
-        # From now on, not from when the thread has made it: what others publish after this SUBSCRIBE is part of it,
-        # and what they published before is not.
+        # From now on, not from when the thread has made it: what others published before this SUBSCRIBE is not part of
+        # it. What they publish after it is, but for what shares a commit with the look at the roots' ends: that is
+        # acknowledged before this is, so nobody who has seen the SUBACK has published it.
         entry = self.sessions.entry
         entry.give_places()
         fresh = Fresh(options, {}, bus.inside.dispatcher.ends(one.filter, is_quiet=entry.is_empty), with_retained)
@@ -297,6 +326,11 @@ class SubscribingSession(Session):
         """A subscription that others may share is deleted with the last of them."""
         if not any(other.id == id for session in self.sessions.all() for other in session.row.subscriptions):
             self.later(partial(self._delete, id), lambda _, error: self._note(error))
+
+
+def is_of_sys(filter: str) -> bool:
+    """Whether a filter is for the broker's figures."""
+    return filter.partition("/")[0] == MQTT_SYS
 
 
 def split_shared(filter: str) -> tuple[str | None, str]:

@@ -17,6 +17,11 @@ class Wish(msgspec.Struct, frozen=True, array_like=True):
     """Whether each message is to say where and when it was published."""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all who wish like this get the same packets."""
+        return not (self.no_local or self.identifier or self.is_replay)
+
+    @property
     def identifiers(self) -> tuple[int, ...]:
         """As the properties of a PUBLISH have it."""
         return (self.identifier,) if self.identifier else ()
