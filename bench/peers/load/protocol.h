@@ -33,4 +33,4 @@ struct protocol {
     size_t (*take)(struct line *line, const uint8_t *data, size_t length);
 };
 
-extern const struct protocol NATIVE, MQTT, SINK;
+extern const struct protocol NATIVE, MQTT, REDIS, NATS, SINK;
