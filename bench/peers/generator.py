@@ -46,7 +46,7 @@ class Generator:
             raise Refused(f"did not end within {RUN_S_MAX:g} s") from None
         if done.returncode:
             raise Refused(
-                done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"ended with {done.returncode}"
+                done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"ended with {done.returncode}"
             )
         found: dict[str, float] = json.loads(done.stdout)
         return found
