@@ -289,6 +289,14 @@ def test_a_client_id_that_is_too_long_is_refused():
         assert served.line().connect("x" * 20).reason == Reason.SUCCESS
 
 
+def test_a_client_that_takes_no_connack_is_closed():
+    with Served() as served, undisturbed(served):
+        peer = served.line()
+        peer.send(Connect("c", V5, properties=Properties(maximum_packet_size=2)))
+        assert peer.ends() is None
+        assert not peer.inbox
+
+
 def test_two_clients_that_fight_for_one_id_disturb_nobody():
     with Served() as served, undisturbed(served):
         for _ in range(20):

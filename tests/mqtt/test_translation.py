@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.mqtt.kinds import V4, V5, Kind
-from headwater.mqtt.packets import Publish
+from headwater.mqtt.packets import Publish, Subscription
 from headwater.mqtt.properties import Properties
 from headwater.mqtt.reasons import Reason
 from mqtt.peer import Served
@@ -55,6 +55,23 @@ def test_properties_are_headers_for_native_clients_and_back() -> None:
         found = peer.got().properties
         assert found.content_type == "x/y"
         assert found.user_properties == (("unit", "C"), ("headwater-key", "awA="))
+
+
+def test_user_properties_are_unaltered_whatever_their_names_and_hide_a_message_from_nobody() -> None:
+    names = ("content-type", "reply-to", "correlation-id", "payload-format", "headwater-from", "mqtt-user-x", "x")
+    with Served() as served:
+        peer, publisher = served.mqtt("s"), served.mqtt("p")
+        peer.subscribe(Subscription("home/#", 1, no_local=True))
+        said = tuple((name, "anonymous/s") for name in names)
+        publisher.publish("home/x", b"1", 1, user_properties=said, payload_format_indicator=0)
+        found = peer.got().properties
+        assert found == Properties(user_properties=said, payload_format_indicator=0)
+        (message,) = served.bus.replay("home/#")
+        assert message.headers == (
+            ("payload-format", "bytes"),
+            *((f"mqtt-user-{name}", value) for name, value in said[:-1]),
+            ("x", "anonymous/s"),
+        )
 
 
 def test_a_native_request_is_answered_by_an_mqtt_client() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headwater.config import Config
 from headwater.mqtt.kinds import V4, V5
 from headwater.mqtt.packets import Will
 from headwater.mqtt.properties import NONE, Properties
@@ -163,3 +164,15 @@ def test_a_will_that_waits_survives_the_server(tmp_path: object) -> None:
         if not list(served.bus.replay("wills/#")):
             assert watching.got().payload == b"later"
         assert [one.payload for one in served.bus.replay("wills/#")] == [b"later"]
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_a_will_that_could_never_be_published_is_refused_with_its_connect(version: int) -> None:
+    with Served(config=Config(message_bytes_max=1000, headers_max=2)) as served:
+        answer = served.line(version).connect("c", will=Will("home/will", bytes(1001)))
+        assert answer.reason == (Reason.PACKET_TOO_LARGE if version == V5 else Reason.SERVER_UNAVAILABLE)
+        assert served.line(version).connect("c", will=Will("$SYS/will", b"")).reason == Reason.NOT_AUTHORIZED
+        if version == V5:
+            many = Properties(user_properties=(("a", "b"),) * 3)
+            assert served.line().connect("c", will=Will("home/will", b"", properties=many)).reason >= 0x80
+        assert served.line(version).connect("c", will=Will("home/will", bytes(1000))).reason == 0

@@ -167,12 +167,15 @@ class MqttConnection(Line):
     # Going out
 
     def send(self, packet: Packet) -> None:
-        """Send one packet; one that is too long for the client goes without its words."""
+        """Send one packet; one that is too long for the client goes without its words. A client that takes not even
+        a CONNACK cannot be served."""
         data = encode(packet, self.version or V5)
         if len(data) > self.bytes_max and isinstance(packet, Ack | Disconnect | Suback | Unsuback):
             data = encode(msgspec.structs.replace(packet, properties=NONE), self.version)
         if len(data) <= self.bytes_max:
             self.write(data)
+        elif isinstance(packet, Connack):
+            self.close()
 
     def answers(self, items: Sequence[Served]) -> bytes:
         said: list[bytes] = []

@@ -210,8 +210,10 @@ class MqttSession(SubscribingSession):
             case Publish():
                 self._publishing.take(connection, packet)
             case Acks():
+                self._sending.window.check(packet.kind, packet.packet_ids)
                 self._on_acks(connection, packet.kind, packet.packet_ids)
             case Ack():
+                self._sending.window.check(packet.kind, (packet.packet_id,))
                 is_refused = packet.reason >= 0x80 and packet.kind in (Kind.PUBACK, Kind.PUBREC)
                 # What the client will never take is done with, as if it had: there is nothing to try again.
                 self._on_acks(connection, Kind.PUBACK if is_refused else packet.kind, (packet.packet_id,))

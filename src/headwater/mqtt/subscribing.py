@@ -3,7 +3,8 @@
 QoS 0 subscriptions are live ones; those of QoS 1 and 2 are durable subscriptions of the session, whose messages wait
 for the client to come back; `$share/group/filter` is one durable subscription for all who share it,
 `$replay/place/filter` reads history first, and `$SYS` tells the broker's figures. Promises: a subscription is stored
-with its session before the client hears of it; one that is made again misses nothing.
+with its session before the client hears of it, and it hears of it before the first message; one that is made again
+misses nothing.
 """
 
 from __future__ import annotations
@@ -100,8 +101,18 @@ class SubscribingSession(Session):
                 then(reason_of(error, Reason.TOPIC_FILTER_INVALID))
 
     def _on_subscribed(self, packet: Subscribe) -> None:
-        """A SUBSCRIBE is answered."""
+        """A SUBSCRIBE is answered: its messages may come."""
         self.making.difference_update(one.filter for one in packet.subscriptions)
+        for one in packet.subscriptions:
+            known = self._known(one.filter)
+            subscriber = self.subscribers.get(known.number) if known is not None else None
+            if subscriber is not None and subscriber.is_held:
+                subscriber.is_held = False
+                subscriber.ring()
+
+    def _hold(self, number: int) -> None:
+        """Have messages of a new subscription wait for its SUBACK."""
+        self.subscribers[number].is_held = True
 
     def _subscribe(self, one: Subscription, identifier: int, then: Callable[[int], None]) -> None:
         sessions = self.sessions
@@ -168,6 +179,7 @@ class SubscribingSession(Session):
                 is_bad = isinstance(error, Malformed)
                 then(reason_of(error, Reason.TOPIC_FILTER_INVALID if is_bad else Reason.UNSPECIFIED_ERROR))
             else:
+                self._hold(made.number)
                 then(0)
 
         def serve(reading: Reading) -> Subscriber:
@@ -193,6 +205,7 @@ class SubscribingSession(Session):
             self.wishes.pop(one.number, None)
             then(reason_of(error, Reason.UNSPECIFIED_ERROR))
             return
+        self._hold(one.number)
         if replaced is not None:
             self._leave(replaced)
         self._store(one, then)
@@ -206,9 +219,16 @@ class SubscribingSession(Session):
         """The same filter again: what is wanted of it is now this, and nothing that comes is missed."""
         one = msgspec.structs.replace(known, wish=wish)
         self._note_wish(one.number, wish)
-        self._store(one, then)
-        if not with_retained:
-            return
+
+        def stored(reason: int) -> None:
+            then(reason)
+            if with_retained and reason < Reason.UNSPECIFIED_ERROR and self.connection is not None:
+                self._send_retained(one)
+
+        self._store(one, stored)
+
+    def _send_retained(self, one: SubscriptionOf) -> None:
+        """Send what is retained once more."""
         inside = self.sessions.broker.bus.inside
         if one.kind == "session":
             again = partial(inside.dispatcher.send_retained, one.id)

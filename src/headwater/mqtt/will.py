@@ -20,6 +20,8 @@ from headwater.topics.name import root_of
 
 if TYPE_CHECKING:
     from headwater.mqtt.session import MqttSession
+    from headwater.outgoing import Desk
+    from headwater.topics.publish import Publish
 
 log = Log("headwater.mqtt")
 
@@ -73,24 +75,10 @@ class LastWill:
             return
         found, inside = will, self._session.sessions.broker.bus.inside
         broker, row = self._session.sessions.broker, self._session.row
-        headers, key = headers_of(will.properties)
-        ttl_s = will.properties.message_expiry_interval
 
         def work() -> None:
             broker.check_publish(row.user, row.id, root_of(found.topic), (found.topic,))
-            item = inside.desk.one(
-                found.topic,
-                found.payload,
-                found.retain,
-                key,
-                headers,
-                float(ttl_s) if ttl_s else None,
-                None,
-                None,
-                None,
-            )
-            item.flags = FLAGS[found.qos]
-            inside.roots.commit.submit_and_wait(item)
+            inside.roots.commit.submit_and_wait(item_of(found, inside.desk))
 
         self._session.later(work, self._published)
 
@@ -98,3 +86,14 @@ class LastWill:
         if error is not None:
             why = str(error) if isinstance(error, HeadwaterError) else repr(error)
             log.warning("will-refused", session=self._session.row.id, reason=why)
+
+
+def item_of(will: Will, desk: Desk) -> Publish:
+    """A will ready to be published; raises what is wrong with it."""
+    headers, key = headers_of(will.properties)
+    ttl_s = will.properties.message_expiry_interval
+    item = desk.one(
+        will.topic, will.payload, will.retain, key, headers, float(ttl_s) if ttl_s else None, None, None, None
+    )
+    item.flags = FLAGS[will.qos]
+    return item

@@ -334,10 +334,12 @@ class Session(Actor):
                 error = self._objection(connection, filter)
                 if error is not None:
                     self.later(source.close, lambda _, error: self._note(error))
-            then(error)
-            if error is None:
-                subscriber = self.subscribers[number] = serve(source)
-                subscriber.ring()
+            if error is not None:
+                then(error)
+                return
+            subscriber = self.subscribers[number] = serve(source)
+            then(None)
+            subscriber.ring()
 
         self._for_client(make, made)
 

@@ -90,6 +90,7 @@ class Subscriber(Actor):
         "_rest",
         "filter",
         "id",
+        "is_held",
         "is_left",
         "is_rung",
         "kind",
@@ -107,6 +108,8 @@ class Subscriber(Actor):
         self.id = id
         self.filter = filter
         self.is_rung = False
+        self.is_held = False
+        """Whether it is to send nothing yet, as its client is not told that it is there."""
         self.is_left = False
         """Whether its session has let go of it."""
         self._credit_messages = 0
@@ -162,6 +165,7 @@ class Subscriber(Actor):
         return (
             connection is not None
             and not self.is_left
+            and not self.is_held
             and connection.is_writable
             and not connection.is_closed
             and self._credit_messages > 0
