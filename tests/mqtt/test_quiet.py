@@ -110,6 +110,27 @@ def test_those_that_come_one_by_one_and_those_that_come_together_are_stored_in_t
         assert [payload for _, payload in stored] == [b"%d" % number for number in range(1, 8)]
 
 
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("publisher", [V4, V5])
+def test_those_that_come_together_reach_each_in_its_version_and_as_it_wishes(publisher: int, retain: bool):
+    with Served() as served:
+        served.bus.publish_many([("home/x", b"0"), ("home/y", b"0")])
+        ann, old, new = served.mqtt("ann", publisher), served.mqtt("old", V4), served.mqtt("new")
+        known, some, small = served.mqtt("known"), served.mqtt("some"), served.mqtt("small", maximum_packet_size=50)
+        for peer in (old, new, small):
+            peer.subscribe("home/#")
+        known.subscribe("home/#", subscription_identifiers=(3,))
+        some.subscribe("home/y")
+        sent = [("home/x", b"1"), ("home/y", b"2" * 100), ("home/y", b"3"), ("home/x", b"4")]
+        ann.send(*[Publish(topic, payload, retain=retain) for topic, payload in sent])
+        for peer in (old, new, known):
+            got = [peer.got() for _ in sent]
+            assert [(one.topic, one.payload, one.qos, one.retain) for one in got] == [(*one, 0, False) for one in sent]
+            assert all(one.properties.subscription_identifiers == ((3,) if peer is known else ()) for one in got)
+        assert some.payloads(2) == [b"2" * 100, b"3"]
+        assert small.payloads(3) == [b"1", b"3", b"4"]
+
+
 def test_one_that_comes_after_others_were_stored_is_stored_too():
     with Served() as served:
         served.bus.publish("home/x", b"0")

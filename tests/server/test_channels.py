@@ -90,12 +90,13 @@ def test_a_receiver_is_three_lines(running: Running):
                 got.append(message.payload)
                 message.ack()
 
-        thread = threading.Thread(target=listen)
+        thread = threading.Thread(target=listen, daemon=True)
         thread.start()
         add(running, receiver.port)
         publish(running, b"1", b"2")
         until(lambda: info(running).delivered == 2)
     thread.join(PATIENCE_S)
+    assert not thread.is_alive()
     assert got == [b"1", b"2"]
 
 

@@ -53,6 +53,17 @@ void bytes_print(struct bytes *bytes, const char *format, ...)
     va_end(values);
 }
 
+/* For every message, where printing would be what takes longest. */
+void bytes_add_decimal(struct bytes *bytes, uint64_t value)
+{
+    char digits[20], *at = digits + sizeof digits;
+    do {
+        *--at = (char)('0' + value % 10);
+        value /= 10;
+    } while (value);
+    bytes_add(bytes, at, (size_t)(digits + sizeof digits - at));
+}
+
 void bytes_add_zeros(struct bytes *bytes, size_t count)
 {
     memset(bytes_room(bytes, count), 0, count);

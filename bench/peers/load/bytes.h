@@ -39,6 +39,7 @@ static inline void bytes_add(struct bytes *bytes, const void *from, size_t count
 
 void bytes_add_text(struct bytes *bytes, const char *text);
 void bytes_print(struct bytes *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void bytes_add_decimal(struct bytes *bytes, uint64_t value);
 void bytes_add_zeros(struct bytes *bytes, size_t count);
 void bytes_add_u8(struct bytes *bytes, uint8_t value);
 

@@ -19,6 +19,6 @@ struct job {
     unsigned rounds;
     double timeout_s;    /* how long nothing may happen */
 
-    const char *name;    /* first level of every topic; what is filled has one of its own */
+    const char *name;    /* first level of every topic */
     char run[24];        /* differs from run to run, so that ids of clients and subscriptions are new */
 };

@@ -20,9 +20,14 @@ uint32_t pending_add(struct pending *pending, uint32_t messages)
     return number;
 }
 
+bool pending_has(const struct pending *pending, uint32_t number)
+{
+    return pending->messages && number <= PENDING_MAX && pending->messages[number];
+}
+
 uint32_t pending_take(struct pending *pending, uint32_t number)
 {
-    if (number > PENDING_MAX || !pending->messages || !pending->messages[number])
+    if (!pending_has(pending, number))
         fail("the broker acked publish %" PRIu32 ", which does not wait for an ack: a doubled or wrong ack", number);
     uint32_t messages = pending->messages[number];
     pending->messages[number] = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,7 @@ struct pending {
 enum { PENDING_MAX = 65535 };
 
 uint32_t pending_add(struct pending *pending, uint32_t messages);
+bool pending_has(const struct pending *pending, uint32_t number);
 /* How many messages that ack is for; fails if none wait under this number. */
 uint32_t pending_take(struct pending *pending, uint32_t number);
 

@@ -20,7 +20,7 @@
 #include "messages.h"
 #include "works.h"
 
-static const struct protocol *const PROTOCOLS[] = {&NATIVE, &MQTT, &SINK};
+static const struct protocol *const PROTOCOLS[] = {&NATIVE, &MQTT, &REDIS, &NATS, &AMQP, &SINK};
 
 enum { PROTOCOL_COUNT = sizeof PROTOCOLS / sizeof *PROTOCOLS };
 
@@ -134,7 +134,7 @@ static struct job job_from(int count, char **arguments, const struct work *work)
         .seconds = 1,
         .rounds = 1000,
         .timeout_s = 60,
-        .name = work->is_kept ? "stored" : "load",
+        .name = work->topics,
     };
     snprintf(job.run, sizeof job.run, "%llx%x", (unsigned long long)wall_us(), (unsigned)getpid());
     int option, place = 0;

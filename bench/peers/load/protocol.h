@@ -18,8 +18,8 @@ struct protocol {
 
     /* Starts whatever else is needed; may be NULL. */
     void (*begin)(struct job *job);
-    /* Makes what messages are stored in, empty; may be NULL. */
-    void (*prepare)(const struct job *job);
+    /* Makes what messages are stored in, empty, before so many durable subscriptions are declared; may be NULL. */
+    void (*prepare)(const struct job *job, unsigned subscribers);
     /* Makes a durable subscription, whose messages are those from now on. */
     void (*declare)(const struct job *job, unsigned place);
     /* Removes it again, so that the next run is not slowed down by a subscription that nobody takes from. */
@@ -33,4 +33,4 @@ struct protocol {
     size_t (*take)(struct line *line, const uint8_t *data, size_t length);
 };
 
-extern const struct protocol NATIVE, MQTT, SINK;
+extern const struct protocol NATIVE, MQTT, REDIS, NATS, AMQP, SINK;

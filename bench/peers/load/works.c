@@ -55,7 +55,7 @@ static void open_subscribers(struct run *run, unsigned count, enum role role)
 static void declare(struct run *run, unsigned count)
 {
     if (run->protocol->prepare)
-        run->protocol->prepare(run->job);
+        run->protocol->prepare(run->job, count);
     for (unsigned place = 0; place < count; place++)
         run->protocol->declare(run->job, place);
     run->declared_count = count;
@@ -339,15 +339,15 @@ static void idle_work(const struct job *job, const struct protocol *protocol)
 }
 
 static const struct work WORKS[] = {
-    {"publish", publish_work, CAN_STORE, false},
-    {"deliver", deliver_work, CAN_DELIVER, false},
-    {"backlog", backlog_work, CAN_KEEP, false},
-    {"fanout", fanout_work, CAN_FAN_OUT, false},
-    {"roundtrip", roundtrip_work, CAN_FAN_OUT, false},
-    {"durable-roundtrip", durable_roundtrip_work, CAN_DELIVER, false},
-    {"fill", publish_work, CAN_STORE, true},
-    {"replay", replay_work, CAN_REPLAY, true},
-    {"idle", idle_work, CAN_FAN_OUT, false},
+    {"publish", publish_work, CAN_STORE, "load"},
+    {"deliver", deliver_work, CAN_DELIVER, "load"},
+    {"backlog", backlog_work, CAN_KEEP, "load"},
+    {"fanout", fanout_work, CAN_FAN_OUT, "live"},
+    {"roundtrip", roundtrip_work, CAN_FAN_OUT, "live"},
+    {"durable-roundtrip", durable_roundtrip_work, CAN_DELIVER, "load"},
+    {"fill", publish_work, CAN_STORE, "kept"},
+    {"replay", replay_work, CAN_REPLAY, "kept"},
+    {"idle", idle_work, CAN_FAN_OUT, "live"},
 };
 
 enum { WORK_COUNT = sizeof WORKS / sizeof *WORKS };

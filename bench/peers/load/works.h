@@ -6,8 +6,8 @@
 struct work {
     const char *name;
     void (*run)(const struct job *job, const struct protocol *protocol);
-    unsigned needs; /* what a protocol must be able to do */
-    bool is_kept;   /* is about messages that one run leaves for others */
+    unsigned needs;     /* what a protocol must be able to do */
+    const char *topics; /* their first level: what is live must not be stored, nor be among what others store */
 };
 
 /* NULL if there is none of this name. */

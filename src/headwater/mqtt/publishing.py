@@ -16,6 +16,7 @@ from headwater.errors import HeadwaterError
 from headwater.message import Headers
 from headwater.mqtt.kinds import V5, Kind
 from headwater.mqtt.packets import Ack, Publish, Run
+from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.reasons import MqttError, Reason, violation
 from headwater.mqtt.receiving import Receiving
 from headwater.mqtt.translation import expiry_us, headers_of
@@ -79,7 +80,10 @@ class Publishing:
         elif len(run.topics) == 1 and not run.retain and self._took_quiet(connection, run.topics[0], run.payloads[0]):
             return
         for root, part in run.by_root().items():
-            self._publish(connection, root, part.topics, part.payloads, part.qos, part.retain, part.packet_ids)
+            came = Publishes.received(part.data, len(part.topics), part.longest_bytes) if part.data else None
+            self._publish(
+                connection, root, part.topics, part.payloads, part.qos, part.retain, part.packet_ids, came=came
+            )
 
     def _took_quiet(self, connection: MqttConnection, topic: str, payload: bytes) -> bool:
         """Whether a message of QoS 0 without options has taken the shortest way."""
@@ -156,8 +160,10 @@ class Publishing:
         key: bytes | None = None,
         expires_us: int = 0,
         sequence: int | None = None,
+        came: Publishes | None = None,
     ) -> None:
-        """Messages of one root, alike but for topic and payload."""
+        """Messages of one root, alike but for topic and payload; with the packets that they came in, if those may go
+        out as they are."""
         sessions, row = self._session.sessions, self._session.row
         count = len(topics)
         tag = self._session.tag
@@ -194,6 +200,8 @@ class Publishing:
                 self._publish(connection, root, *alone)
             return
         connection.on_publish(item.weight, item.share)
+        if came is not None and not headers:
+            sessions.deliveries.came(body, connection.version, came)
         sessions.entry.commit(item)
 
     def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:
