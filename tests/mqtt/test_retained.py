@@ -130,3 +130,14 @@ def until(peer: MqttPeer, count: int) -> None:
     """Wait for so many packets."""
     while len(peer.inbox) < count:
         peer.more()
+
+
+def test_what_a_client_publishes_before_it_subscribes_is_not_new_to_the_subscription() -> None:
+    with Served() as served:
+        peer = served.mqtt()
+        for place in range(20):
+            topic = f"home/{place}"
+            never = Subscription(topic, retain_handling=2)
+            peer.send(Publish(topic, b"1", retain=True), Subscribe(place + 1, (never,)))
+            peer.expect(Suback)
+        peer.quiet()
