@@ -371,7 +371,8 @@ static void prepare(const struct job *job, unsigned subscribers)
 {
     struct line line;
     open_control(&line, job);
-    delete_queue(&line, job->name);
+    if (!job->adds)
+        delete_queue(&line, job->name);
     if (!subscribers)
         declare_queue(&line, job->name, DURABLE_BIT);
     line_close(&line);

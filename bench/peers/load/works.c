@@ -116,7 +116,7 @@ static void publish_on(struct run *run, struct line *publisher)
         unsigned count = left < run->job->batch ? (unsigned)left : run->job->batch;
         if (count > most)
             return;
-        run->protocol->publish(publisher, run->published, count);
+        run->protocol->publish(publisher, run->job->first + run->published, count);
         publisher->sent += count;
         run->published += count;
         most -= count;
@@ -186,7 +186,10 @@ static void check(struct run *run)
     for (unsigned i = 0; i < run->subscriber_count; i++) {
         const struct line *line = &run->subscribers[i];
         uint64_t gap = seen_gap(&line->seen, run->target);
-        if (gap != run->target || line->delivered != run->target)
+        if (gap == run->target && line->delivered > run->target)
+            fail("%s has %" PRIu64 " messages, which is more than %" PRIu64, line_name(line), line->delivered,
+                 run->target);
+        if (gap != run->target)
             fail("%s has %" PRIu64 " messages of %" PRIu64 ", and message %" PRIu64 " is not among them",
                  line_name(line), line->delivered, run->target, gap);
     }
@@ -339,15 +342,15 @@ static void idle_work(const struct job *job, const struct protocol *protocol)
 }
 
 static const struct work WORKS[] = {
-    {"publish", publish_work, CAN_STORE, "load"},
-    {"deliver", deliver_work, CAN_DELIVER, "load"},
-    {"backlog", backlog_work, CAN_KEEP, "load"},
-    {"fanout", fanout_work, CAN_FAN_OUT, "live"},
-    {"roundtrip", roundtrip_work, CAN_FAN_OUT, "live"},
-    {"durable-roundtrip", durable_roundtrip_work, CAN_DELIVER, "load"},
-    {"fill", publish_work, CAN_STORE, "kept"},
-    {"replay", replay_work, CAN_REPLAY, "kept"},
-    {"idle", idle_work, CAN_FAN_OUT, "live"},
+    {"publish", publish_work, CAN_STORE, "load", false},
+    {"deliver", deliver_work, CAN_DELIVER, "load", false},
+    {"backlog", backlog_work, CAN_KEEP, "load", false},
+    {"fanout", fanout_work, CAN_FAN_OUT, "live", false},
+    {"roundtrip", roundtrip_work, CAN_FAN_OUT, "live", false},
+    {"durable-roundtrip", durable_roundtrip_work, CAN_DELIVER, "load", false},
+    {"fill", publish_work, CAN_STORE, "kept", true},
+    {"replay", replay_work, CAN_REPLAY, "kept", true},
+    {"idle", idle_work, CAN_FAN_OUT, "live", false},
 };
 
 enum { WORK_COUNT = sizeof WORKS / sizeof *WORKS };
