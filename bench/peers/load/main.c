@@ -3,9 +3,9 @@
  *
  *     load <protocol> <work> --port N [--count N | --seconds S] [options]
  *
- * One process, one thread, no dependency but libc: built on the spot by `cc -O2 -o load *.c`. A work (works.c) is
- * written once for all brokers, and speaks with them through a table of functions (protocol.h), which each protocol
- * fills in its own file. Results are one line of JSON; problems are a sentence on stderr and status 2. A message that
+ * One process, one thread, no dependency but libc: built on the spot by `cc -O2 -o load *.c`. A work (works.c, with
+ * what they share in run.c) is written once for all brokers, and speaks with them through a table of functions
+ * (protocol.h), which each protocol fills in its own file. Results are one line of JSON; problems are a sentence on stderr and status 2. A message that
  * is lost, doubled or acked twice is a problem, not a figure (ledger.h).
  */
 #include <errno.h>
