@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import Final
 
 from headwater.mqtt.fields import text_bytes, variable_bytes
-from headwater.mqtt.kinds import V5, Kind
+from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.properties import EMPTY
 
 DUP: Final = 0x08
@@ -55,11 +55,11 @@ class Publishes:
         pieces[width - 1 :: width] = payloads
         self._pieces = pieces if qos else [b"".join(pieces)]
 
-    @classmethod
-    def received(cls, data: bytes, count: int, longest_bytes: int) -> Publishes:
+    @staticmethod
+    def received(data: bytes, count: int, longest_bytes: int) -> Publishes:
         """Packets with QoS 0 that go out as they came."""
-        made = cls.__new__(cls)
-        made.qos, made.count, made.longest_bytes, made._pieces = 0, count, longest_bytes, [data]
+        made = Publishes((), (), version=V4)
+        made.count, made.longest_bytes, made._pieces = count, longest_bytes, [data]
         return made
 
     def _heads(
