@@ -206,17 +206,17 @@ def test_a_group_that_others_have_filled_does_not_stop_publishing():
 
         def block() -> None:
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
         blocking = threading.Thread(target=commit.run, args=(block,))
         blocking.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         others = running.bus.publish_soon("b", bytes(2000))
         number = peer.publish_soon("a", b"mine")
         peer.ping()
         running.until(lambda: running.server.entry._waiting)
         go_on.set()
-        others.result(10)
+        others.result(60)
         assert peer.published(number).first_offset == 2
         assert peer.publish("a") == 3
         blocking.join()
