@@ -167,7 +167,8 @@ class Measuring:
         """Replays of the first amount; starts with each."""
         there = self._there(ROWS["start"])
         kept = {one.key: 0 for one in there}
-        replays, starts = [], []
+        replays: list[Point] = []
+        starts: list[Point] = []
         for stored in self._size.stored:
             rounds = 1 if starts else self._size.rounds  # what is large is slow to start for some
             replayed, started = ({one.key: Tally(one.key) for one in there} for _ in range(2))
