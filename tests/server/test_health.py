@@ -115,13 +115,13 @@ def test_a_group_that_waits_for_the_disk_ails(disk: Disk, monkeypatch: pytest.Mo
 
         def hang(path: str, number: int) -> None:
             reached.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
         disk.files.on_sync = hang
         publishing = threading.Thread(target=running.bus.publish, args=("home/a", b"1"))
         publishing.start()
         try:
-            assert reached.wait(10)
+            assert reached.wait(60)
             time.sleep(0.01)
             assert "whether the disk answers" in ailing(peer)["commits"]
         finally:
