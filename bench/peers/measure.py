@@ -22,7 +22,7 @@ from headwater.cli.bench.served.cores import placed
 KIB = 1024
 LOAD_AXES = ("bytes", "publishers", "topics", "subscribers")
 SINK_BYTES = (64, 400, 4096)
-START_S_MAX = 120.0
+START_S_MAX = 60.0
 WARM_CONNECTIONS = 50
 BENCHES = Path(__file__).parents[1]
 SPARK_LINE = re.compile(r"(?P<name>folder, all columns|aggregate over (files|history)) +(?P<rate>[\d,]+) rows/s")
@@ -164,31 +164,36 @@ class Measuring:
     # What is stored
 
     def _stored(self) -> tuple[list[Point], list[Point]]:
+        """Replays of the first amount; starts with each."""
         there = self._there(ROWS["start"])
-        replays, starts, filled = [], [], 0
+        kept = {one.key: 0 for one in there}
+        replays: list[Point] = []
+        starts: list[Point] = []
         for stored in self._size.stored:
-            is_first = not filled
+            rounds = 1 if starts else self._size.rounds  # what is large is slow to start for some
             replayed, started = ({one.key: Tally(one.key) for one in there} for _ in range(2))
             for one in there:
                 self._say(f"{one.title}: to {stored:,} stored")
-                with self._problems(replayed[one.key]), self._fleet.alone(one.setting) as broker:
-                    fill = {"count": stored - filled, "bytes": 400, "in-flight": 20_000, "batch": 1000}
-                    self._generator.run(one.protocol, "fill", broker.port(one.protocol), fill)
-            filled = stored
-            for turn in range(self._size.rounds if is_first else 1):
-                for one in there:
-                    if replayed[one.key].problem:
-                        started[one.key].problem = replayed[one.key].problem
-                        continue
+                with self._problems(started[one.key]), self._fleet.alone(one.setting) as broker:
+                    kept[one.key] += self._keep(one, broker, stored - kept[one.key], kept[one.key])
+            for turn in range(rounds):
+                for one in (one for one in there if not started[one.key].problem):
                     self._say(f"{one.title}: {stored:,} stored, round {turn + 1}")
-                    with self._problems(replayed[one.key]), self._fleet.alone(one.setting) as broker:
-                        if is_first:
-                            self._replay(one, broker, stored, replayed[one.key])
-                        started[one.key].values.append(self._start_s(one, broker))
-            if is_first:
+                    with self._problems(started[one.key]), self._fleet.alone(one.setting) as broker:
+                        if not starts:
+                            self._replay(one, broker, kept[one.key], replayed[one.key])
+                        started[one.key].values.append(self._start_s(one, broker, kept[one.key]))
+                        kept[one.key] += 1
+            if not starts:
                 replays.append(Point({"stored": stored}, [tally.cell() for tally in replayed.values()]))
             starts.append(Point({"stored": stored}, [tally.cell() for tally in started.values()]))
         return replays, starts
+
+    def _keep(self, one: Contender, broker: Broker, count: int, first: int) -> int:
+        """Store so many more, numbered from there on."""
+        options = {"count": count, "first": first, "bytes": 400, "batch": min(count, 1000), "in-flight": 20_000}
+        self._generator.run(one.protocol, "fill", broker.port(one.protocol), options)
+        return count
 
     def _replay(self, one: Contender, broker: Broker, stored: int, tally: Tally) -> None:
         before_s = broker.process.cpu_s
@@ -198,18 +203,18 @@ class Measuring:
         tally.generator_shares.append(said["cpu_share"])
         tally.broker_shares.append((broker.process.cpu_s - before_s) / max(said["seconds"], 0.001))
 
-    def _start_s(self, one: Contender, broker: Broker) -> float:
-        """Seconds from the start of the process to the ack of a publish into what is stored."""
+    def _start_s(self, one: Contender, broker: Broker, stored: int) -> float:
+        """Seconds from the start of the process to the ack of one more message after what is stored."""
         broker.process.kill()
         begun = time.perf_counter()
         broker.start()
         while True:
             try:
-                self._generator.run(one.protocol, "fill", broker.port(one.protocol), {"count": 1, "bytes": 400})
+                self._keep(one, broker, 1, stored)
             except Refused as error:
                 if time.perf_counter() - begun > START_S_MAX or not broker.process.is_running:
                     raise Refused(f"did not come back within {START_S_MAX:g} s: {error}") from None
-                time.sleep(0.005)
+                time.sleep(0.002)
             else:
                 return time.perf_counter() - begun
 
@@ -286,8 +291,7 @@ def on_cores(at: At, broker: Broker) -> Iterator[None]:
 
 def is_compiled(headwater: str) -> bool:
     """Whether the Headwater that is measured has compiled modules."""
-    program = "import headwater, pathlib; print(any(pathlib.Path(headwater.__file__).parent.rglob('*.so')))"
-    return asked(headwater, "-c", program).strip() == "True"
+    return asked(headwater, "-c", "import headwater.compiled as it; print(it.is_compiled())").strip() == "True"
 
 
 def asked(headwater: str, *arguments: str) -> str:

@@ -271,7 +271,7 @@ def _start() -> Row:
     return Row(
         key="start",
         title="Start after kill -9",
-        about="From the start of the process until it has acked a publish into what it had stored.",
+        about="From the start of the process until it has acked one more message after those that it had stored.",
         unit="s",
         less_is_better=True,
         contenders=STORED,

@@ -21,7 +21,7 @@ from headwater.delivery import delays
 from headwater.errors import Malformed, NotAllowed, TooLarge
 from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
-from headwater.store.body import Body, one_of
+from headwater.store.body import Body, encode_body, one_of
 from headwater.store.early import Early
 from headwater.topics.name import check_topic, is_utf8
 from headwater.topics.publish import ONLY, Part, Publish, parts_by_root
@@ -127,6 +127,16 @@ class Desk:
         if self._checked.get(topic) != root or not 0 <= time_us <= self._time_us_max or checksum(data) != crc:
             return None
         return Early(root, topic, payload, time_us, 0, data, crc)
+
+    def run(self, run: Sequence[Early], item: type[P]) -> P:
+        """Messages of one root that came one by one and go as one batch; TooLarge if they cannot."""
+        topics = [early.topic for early in run]
+        body = encode_body(topics, [early.payload for early in run], [early.time_us for early in run])
+        if len(body) > self._config.batch_bytes_max:
+            raise TooLarge("these are more than go into one batch; publish them one by one")
+        part = Part(run[0].root, topics, (), range(len(topics)))
+        part.body, part.crc, part.columns = body, checksum(body), Body(body)
+        return item(topics, [part], len(body), None, 0, is_one=False)
 
     def many(
         self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None

@@ -1,8 +1,8 @@
 /*
- * AMQP 0-9-1, as RabbitMQ speaks it. Messages go to an exchange of the job's name, under their topics. What is durable is
- * kept in a durable queue for each subscriber (or in one, where nobody subscribes): publishes are persistent and
- * confirmed, deliveries are acked, many at once. What is live goes to queues that end with their subscribers, without
- * acks. A batch is a pipeline: publishes that are sent together.
+ * AMQP 0-9-1, as RabbitMQ speaks it. Messages go to an exchange of the job's name. What is durable is kept in a durable
+ * queue for each subscriber, or in one where nobody subscribes: publishes are persistent and confirmed, deliveries are
+ * acked, many at once. What is live goes to queues that end with their subscribers, without acks. A batch is a
+ * pipeline: publishes that are sent together.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -371,7 +371,8 @@ static void prepare(const struct job *job, unsigned subscribers)
 {
     struct line line;
     open_control(&line, job);
-    delete_queue(&line, job->name);
+    if (!job->adds)
+        delete_queue(&line, job->name);
     if (!subscribers)
         declare_queue(&line, job->name, DURABLE_BIT);
     line_close(&line);

@@ -3,9 +3,9 @@
  *
  *     load <protocol> <work> --port N [--count N | --seconds S] [options]
  *
- * One process, one thread, no dependency but libc: built on the spot by `cc -O2 -o load *.c`. A work (works.c) is
- * written once for all brokers, and speaks with them through a table of functions (protocol.h), which each protocol
- * fills in its own file. Results are one line of JSON; problems are a sentence on stderr and status 2. A message that
+ * One process, one thread, no dependency but libc: built on the spot by `cc -O2 -o load *.c`. A work (works.c, with
+ * what they share in run.c) is written once for all brokers, and speaks with them through a table of functions
+ * (protocol.h), which each protocol fills in its own file. Results are one line of JSON; problems are a sentence on stderr and status 2. A message that
  * is lost, doubled or acked twice is a problem, not a figure (ledger.h).
  */
 #include <errno.h>
@@ -42,7 +42,7 @@ static _Noreturn void usage(void)
     fprintf(stderr,
             "usage: load <protocol> <work> --port N [--host 127.0.0.1] [--bytes 400] [--topics 1] [--publishers 1]\n"
             "            [--subscribers 1] [--in-flight 1000] [--batch 1] [--count N | --seconds 1] [--rounds 1000]\n"
-            "            [--qos 0|1|2] [--timeout 60]\n"
+            "            [--qos 0|1|2] [--first 0] [--timeout 60]\n"
             "protocols: %s\nworks: %s\n",
             protocols, works);
     exit(2);
@@ -58,6 +58,7 @@ enum setting {
     IN_FLIGHT,
     BATCH,
     COUNT,
+    FIRST,
     SECONDS,
     ROUNDS,
     QOS,
@@ -74,6 +75,7 @@ static const struct option OPTIONS[] = {
     {"in-flight", required_argument, NULL, IN_FLIGHT},
     {"batch", required_argument, NULL, BATCH},
     {"count", required_argument, NULL, COUNT},
+    {"first", required_argument, NULL, FIRST},
     {"seconds", required_argument, NULL, SECONDS},
     {"rounds", required_argument, NULL, ROUNDS},
     {"qos", required_argument, NULL, QOS},
@@ -113,6 +115,7 @@ static void set(struct job *job, const char *name, enum setting setting, const c
     case IN_FLIGHT: job->in_flight = (unsigned)whole(name, text, 1, 1000000); break;
     case BATCH: job->batch = (unsigned)whole(name, text, 1, 100000); break;
     case COUNT: job->count = whole(name, text, 1, UINT64_C(1) << 40); break;
+    case FIRST: job->first = whole(name, text, 0, UINT64_C(1) << 40); break;
     case SECONDS: job->seconds = positive(name, text); break;
     case ROUNDS: job->rounds = (unsigned)whole(name, text, 1, 10000000); break;
     case QOS: job->qos = (unsigned)whole(name, text, 0, 2); break;
@@ -135,6 +138,7 @@ static struct job job_from(int count, char **arguments, const struct work *work)
         .rounds = 1000,
         .timeout_s = 60,
         .name = work->topics,
+        .adds = work->adds,
     };
     snprintf(job.run, sizeof job.run, "%llx%x", (unsigned long long)wall_us(), (unsigned)getpid());
     int option, place = 0;
@@ -157,6 +161,8 @@ static void check(struct job *job, const struct protocol *protocol, const struct
         fail("say where the broker listens: --port N");
     if (work->needs == CAN_REPLAY && !job->count)
         fail("say how many messages were filled: --count N");
+    if (job->first && !work->adds)
+        fail("%s begins with message 0: --first is for fill", work->name);
     if (work->needs != CAN_FAN_OUT && !job->qos)
         fail("%s is about acks, which --qos 0 does not have", work->name);
     if (job->in_flight < job->batch)

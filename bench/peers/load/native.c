@@ -5,10 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
+#include "batch.h"
 #include "crc32c.h"
 #include "failure.h"
-#include "messages.h"
 #include "msgpack.h"
 #include "protocol.h"
 
@@ -65,51 +64,7 @@ static void frame_end(struct bytes *out, size_t start, enum kind kind, uint8_t f
     put_le(header + 8, id, 4);
 }
 
-static size_t padding(size_t length) { return -length & 7; }
-
-static void pad(struct bytes *out, size_t start) { bytes_add_zeros(out, padding(bytes_waiting(out) - start)); }
-
-/* Publishing: count, crc, lengths of names, sequence; the root; and the body, whose columns begin at multiples of 8. */
-
-/* The topics of messages that follow each other: as many as there are, from the first one's on. */
-static void add_topics(struct bytes *out, size_t body, const struct job *job, uint64_t first, unsigned count)
-{
-    unsigned names = count < job->topics ? count : job->topics;
-    bytes_add_le(out, count, 4);
-    bytes_add_le(out, names, 4);
-    bytes_add_zeros(out, 8);
-    uint32_t end = 0;
-    bytes_add_le(out, end, 4);
-    for (unsigned i = 0; i < names; i++)
-        bytes_add_le(out, end += topic_of(job, first + i)->length, 4);
-    pad(out, body);
-    for (unsigned i = 0; i < names; i++)
-        bytes_add(out, topic_of(job, first + i)->name, topic_of(job, first + i)->length);
-    pad(out, body);
-    for (unsigned i = 0; i < count; i++)
-        bytes_add_le(out, i % names, 4);
-    pad(out, body);
-}
-
-static void add_payloads(struct bytes *out, size_t body, const struct job *job, uint64_t first, unsigned count)
-{
-    for (unsigned i = 0; i <= count; i++)
-        bytes_add_le(out, (uint64_t)i * job->message_bytes, 4);
-    pad(out, body);
-    for (unsigned i = 0; i < count; i++)
-        message_add(out, first + i, job->message_bytes);
-    pad(out, body);
-}
-
-static void add_body(struct bytes *out, const struct job *job, uint64_t first, unsigned count)
-{
-    size_t body = bytes_waiting(out);
-    add_topics(out, body, job, first, count);
-    uint64_t now_us = wall_us();
-    for (unsigned i = 0; i < count; i++)
-        bytes_add_le(out, now_us, 8);
-    add_payloads(out, body, job, first, count);
-}
+/* Publishing: count, crc, lengths of names, sequence; the root; and the body. */
 
 static void publish(struct line *line, uint64_t first, unsigned count)
 {
@@ -123,7 +78,7 @@ static void publish(struct line *line, uint64_t first, unsigned count)
     bytes_add_text(out, line->job->name);
     pad(out, payload);
     size_t body = bytes_waiting(out);
-    add_body(out, line->job, first, count);
+    batch_add(out, line->job, first, count);
     uint8_t *data = bytes_first(out);
     put_le(data + payload + 4, crc32c(data + body, bytes_waiting(out) - body), 4);
     if (line->is_acked)
@@ -140,17 +95,12 @@ static void take_published(struct line *line, const uint8_t *data, size_t length
 
 /* Subscribing */
 
-static void add_ack(struct line *line, uint64_t lease, uint64_t first, uint64_t last, uint32_t count)
-{
-    struct bytes *out = &line->out;
-    size_t start = frame_begin(out);
-    bytes_add_le(out, SUBSCRIPTION, 4);
-    bytes_add_le(out, 1, 4);
-    bytes_add_le(out, lease, 8);
-    bytes_add_le(out, first, 8);
-    bytes_add_le(out, last, 8);
-    frame_end(out, start, ACK, 0, pending_add(&line->pending, count));
-}
+/* What a subscriber has got, and not answered yet. */
+struct taking {
+    uint64_t messages, bytes; /* for which no new credit was given */
+    struct bytes ranges;      /* to ack, each a lease and its first and last offset */
+    uint32_t range_count, acked_count;
+};
 
 static void add_credit(struct line *line, uint64_t messages, uint64_t body_bytes)
 {
@@ -160,30 +110,38 @@ static void add_credit(struct line *line, uint64_t messages, uint64_t body_bytes
     frame_end(&line->out, start, CREDIT, 0, SUBSCRIPTION);
 }
 
-/* Passes over the columns to the payloads, of bodies such as `add_body` makes: nothing here publishes others. */
-static void take_body(struct line *line, const uint8_t *body, size_t length, uint32_t count)
+/* Whenever half is gone, as clients do: often enough to keep the flow steady, and a frame for many messages. */
+static void renew_credit(struct line *line)
 {
-    uint32_t names = (uint32_t)get_le(body + 4, 4);
-    if (get_le(body, 4) != count || get_le(body + 8, 4) != 0)
-        fail("%s got a batch that is not what was published", line_name(line));
-    size_t at = 16 + (size_t)names * 4;
-    if (at + 4 > length)
-        fail("%s got a batch that is cut", line_name(line));
-    size_t name_bytes = get_le(body + at, 4);
-    at += 4 + padding(at + 4);
-    at += name_bytes + padding(at + name_bytes);
-    at += (size_t)count * 4 + padding((size_t)count * 4) + (size_t)count * 8;
-    const uint8_t *offsets = body + at;
-    at += ((size_t)count + 1) * 4;
-    at += padding(at);
-    if (at > length || at + get_le(offsets + (size_t)count * 4, 4) > length)
-        fail("%s got a batch that is cut", line_name(line));
-    for (uint32_t i = 0; i < count; i++) {
-        size_t begin = get_le(offsets + (size_t)i * 4, 4), end = get_le(offsets + (size_t)(i + 1) * 4, 4);
-        if (begin > end || at + end > length)
-            fail("%s got a batch whose offsets decrease", line_name(line));
-        line_delivered(line, body + at + begin, end - begin);
-    }
+    struct taking *taking = line->state;
+    if (taking->messages < CREDIT_MESSAGES / 2 && taking->bytes < CREDIT_BYTES / 2)
+        return;
+    add_credit(line, taking->messages, taking->bytes);
+    taking->messages = taking->bytes = 0;
+}
+
+static void note_ack(struct taking *taking, uint64_t lease, uint64_t first, uint64_t last, uint32_t count)
+{
+    bytes_add_le(&taking->ranges, lease, 8);
+    bytes_add_le(&taking->ranges, first, 8);
+    bytes_add_le(&taking->ranges, last, 8);
+    taking->range_count++;
+    taking->acked_count += count;
+}
+
+/* One ack for all that came together. */
+static void ack(struct line *line)
+{
+    struct taking *taking = line->state;
+    if (!taking->range_count)
+        return;
+    size_t start = frame_begin(&line->out);
+    bytes_add_le(&line->out, SUBSCRIPTION, 4);
+    bytes_add_le(&line->out, taking->range_count, 4);
+    bytes_add(&line->out, bytes_first(&taking->ranges), bytes_waiting(&taking->ranges));
+    frame_end(&line->out, start, ACK, 0, pending_add(&line->pending, taking->acked_count));
+    bytes_drop(&taking->ranges, bytes_waiting(&taking->ranges));
+    taking->range_count = taking->acked_count = 0;
 }
 
 static void take_deliver(struct line *line, uint8_t flags, const uint8_t *data, size_t length)
@@ -204,10 +162,12 @@ static void take_deliver(struct line *line, uint8_t flags, const uint8_t *data, 
     }
     if (at + 16 > length)
         fail("%s got a DELIVER that is cut", line_name(line));
-    take_body(line, data + at, length - at, count);
+    batch_take(line, data + at, length - at, count);
+    struct taking *taking = line->state;
     if (line->role == DURABLE)
-        add_ack(line, lease, first, last, count);
-    add_credit(line, count, length - at);
+        note_ack(taking, lease, first, last, count);
+    taking->messages += count;
+    taking->bytes += length - at;
 }
 
 /* Understanding */
@@ -276,6 +236,10 @@ static size_t take(struct line *line, const uint8_t *data, size_t length)
             break;
         take_frame(line, data + used, frame_bytes);
         used += frame_bytes;
+    }
+    if (line->state) {
+        ack(line);
+        renew_credit(line);
     }
     return used;
 }
@@ -361,6 +325,9 @@ static void subscribe(struct line *line, const char *kind, const char *filter, c
 {
     struct bytes *out = &line->out;
     bool is_replay = line->role == REPLAY;
+    line->state = calloc(1, sizeof(struct taking));
+    if (!line->state)
+        fail("there is no memory for a subscriber");
     size_t start = request_begin(out, "Subscribe", 3 + (id ? 2 : 0) + (is_replay ? 1 : 0));
     field_number(out, "number", SUBSCRIPTION);
     field_text(out, "filter", filter);

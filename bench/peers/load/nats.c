@@ -291,7 +291,8 @@ static void prepare(const struct job *job, unsigned subscribers)
     char subject[80], body[200];
     open_control(&line, job, 0);
     snprintf(subject, sizeof subject, "$JS.API.STREAM.DELETE.%s", job->name);
-    ask(&line, true, subject, "");
+    if (!job->adds)
+        ask(&line, true, subject, "");
     snprintf(subject, sizeof subject, "$JS.API.STREAM.CREATE.%s", job->name);
     snprintf(body, sizeof body, "{\"name\":\"%s\",\"subjects\":[\"%s.*\"],\"storage\":\"file\",\"num_replicas\":1}",
              job->name, job->name);

@@ -18,7 +18,8 @@ struct protocol {
 
     /* Starts whatever else is needed; may be NULL. */
     void (*begin)(struct job *job);
-    /* Makes what messages are stored in, empty, before so many durable subscriptions are declared; may be NULL. */
+    /* Makes what messages are stored in, empty unless the job adds to it; so many durable subscriptions will be
+     * declared. May be NULL. */
     void (*prepare)(const struct job *job, unsigned subscribers);
     /* Makes a durable subscription, whose messages are those from now on. */
     void (*declare)(const struct job *job, unsigned place);

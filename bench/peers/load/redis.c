@@ -341,6 +341,8 @@ static void open_line(struct line *line)
 static void prepare(const struct job *job, unsigned subscribers)
 {
     (void)subscribers;
+    if (job->adds)
+        return;
     struct line line;
     line_connect(&line, job, &REDIS, CONTROL, 0);
     add_command(&line.out, 1 + job->topics);

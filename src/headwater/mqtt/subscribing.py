@@ -253,6 +253,7 @@ class SubscribingSession(Session):
             self._watch(one, with_retained, then)
             return
         bus = self.sessions.broker.bus
+        self.sessions.entry.give_places()  # what came before this SUBSCRIBE is before it, also in the log
 
         def make() -> Live:
             live: Live = bus.subscribe(one.filter)

@@ -12,7 +12,7 @@ the disk takes to sync.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.clock import Clock
@@ -152,6 +152,12 @@ class Entry:
         item.entry, item.connection, item.id = self, connection, id
         item.flags = flags
         return item, body.names
+
+    def enter(self, item: Served, connection: Line, ids: Sequence[int], flags: int) -> None:
+        """Have publishes of a connection, which are one item, committed."""
+        item.entry, item.connection, item.id, item.flags = self, connection, ids, flags
+        connection.on_publish(item.weight, item.share)
+        self.commit(item)
 
     def commit(self, item: Served) -> None:
         """Have it committed; its client hears of it."""

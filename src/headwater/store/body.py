@@ -162,18 +162,16 @@ def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:
 
 
 def one_of(data: bytes) -> tuple[str, bytes, int] | None:
-    """Topic, payload and time of a body of a single message without optional columns, to a topic that is known; None
-    if it is another, or none at all."""
+    """Topic, payload and time of a body of a single message without optional columns; None if it is another, or none
+    at all."""
     if not data.startswith(ONE_FIXED):
         return None
     try:
         raw, time_us, start, length = _lay_out_one(data)
+        topic = raw[8:].decode()
     except (ValueError, struct.error):
         return None
-    names = _names_cache.get(raw)
-    if names is None or (start + length + 7) & ~7 != len(data):
-        return None
-    return names[0], data[start : start + length], time_us
+    return (topic, data[start : start + length], time_us) if (start + length + 7) & ~7 == len(data) else None
 
 
 def _lay_out_one(data: bytes) -> tuple[bytes, int, int, int]:
