@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import objects, one_sentence, run
+from cli.command import here, objects, objects_here, one_sentence, run
 
 
 @pytest.fixture
@@ -55,5 +55,5 @@ def test_rules_are_made_listed_and_taken_back(data: Path):
     ],
 )
 def test_wrong_input_is_refused_in_one_sentence(data: Path, wrong: tuple[str, ...]):
-    assert one_sentence(run("acl", *wrong, data=data, code=2).stderr)
-    assert objects("acl", "list", data=data) == []
+    assert one_sentence(here("acl", *wrong, "--data", data, code=2).stderr)
+    assert objects_here("acl", "list", "--data", data) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import objects, one_sentence, run
+from cli.command import here, objects, objects_here, one_sentence, run
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_dead_letters_are_redriven_and_dropped(data: Path):
     "wrong", [("list", "none"), ("show", "worker", "9"), ("redrive", "worker"), ("drop", "worker", "1", "--all")]
 )
 def test_wrong_input_is_refused_in_one_sentence(data: Path, wrong: tuple[str, ...]):
-    assert one_sentence(run("dead", *wrong, data=data, code=2).stderr)
-    assert len(objects("dead", "list", data=data)) == 3
+    assert one_sentence(here("dead", *wrong, "--data", data, code=2).stderr)
+    assert len(objects_here("dead", "list", "--data", data)) == 3
 
 
 def test_an_offset_that_is_none_of_them_is_code_1(data: Path):

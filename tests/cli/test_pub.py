@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import objects, one_sentence, run, start
+from cli.command import here, objects, one_sentence, run, start
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_delayed_message_waits(data: Path):
 def test_wrong_input_is_refused_in_one_sentence_and_nothing_is_stored(data: Path, wrong: tuple[str, ...]):
     with headwater.open(data):
         pass
-    result = run("pub", *wrong, data=data, code=2)
+    result = here("pub", *wrong, "--data", data, code=2)
     assert one_sentence(result.stderr)
     assert not stored(data)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import ENVIRONMENT, command, objects, one_sentence, run, start
+from cli.command import ENVIRONMENT, command, here, objects, one_sentence, run, start
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(data: Path):
     "wrong", [("#", "--after", "3"), ("home/#", "--after", "x"), ("home/#", "--since", "x"), ("home/#/x",)]
 )
 def test_wrong_input_is_refused_in_one_sentence(data: Path, wrong: tuple[str, ...]):
-    assert one_sentence(run("replay", *wrong, data=data, code=2).stderr)
+    assert one_sentence(here("replay", *wrong, "--data", data, code=2).stderr)
 
 
 def test_no_folder_is_said_in_one_sentence(tmp_path: Path):

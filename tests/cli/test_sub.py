@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import objects, one_sentence, run, start
+from cli.command import here, objects, one_sentence, run, start
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \u202egnp.exe \\ \n".encode()
 
@@ -88,7 +88,7 @@ def test_fewer_messages_than_asked_for_is_code_1(data: Path):
     ],
 )
 def test_wrong_input_is_refused_in_one_sentence(data: Path, wrong: tuple[str, ...]):
-    assert one_sentence(run("sub", *wrong, data=data, code=2).stderr)
+    assert one_sentence(here("sub", *wrong, "--data", data, code=2).stderr)
 
 
 @pytest.mark.parametrize("arguments", [("sub", "home/#", "--id", "s"), ("sub", "home/#")])
