@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "NO_COLOR": "1",
     "COLUMNS": "160",
 }
-TIMEOUT_S = 60
+TIMEOUT_S = 200
 
 
 def command(*arguments: object) -> list[str]:
