@@ -5,6 +5,7 @@ The ledger moves messages and counts them. It does not decide who may have them:
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, State, step
@@ -145,6 +146,35 @@ class Ledger:
             lane.numbers.setdefault(offset, lease.number)
             self._land(lane, (offset,))
             self._wait(lane, offset)
+
+    # Any → ACKED
+
+    def spare(self, lane: Lane, offsets: Sequence[int], changes: Changes) -> None:
+        """Messages are done with, whether they are in flight, wait, or were not read yet."""
+        handed = [offset for offset in offsets if offset in lane.in_flight]
+        waiting = [offset for offset in offsets if offset in lane.numbers and offset not in lane.in_flight]
+        unread = [offset for offset in offsets if offset >= lane.position and offset not in lane.acked]
+        for offset in (*waiting, *unread):
+            step(lane.state(offset), Event.SPARE)
+            if lane.due.pop(offset, None) is not None:
+                self.retrying -= 1
+            elif offset < lane.position:
+                self.held -= 1
+            else:
+                insort(lane.ahead, offset)
+            if lane.failures.pop(offset, None):
+                changes.failures[lane.id, offset] = None
+        self.waiting.forget(lane, set(waiting))
+        for offset in waiting:
+            del lane.numbers[offset]
+            lane.keys.pop(offset, None)
+        lane.acked.update(unread)
+        self.acked += len(unread)
+        changes.acked.extend((lane.id[0], offset) for offset in unread)
+        if waiting:
+            self.settle(lane, waiting, changes)
+        if handed:
+            self.finish(lane, handed, Event.SPARE, changes)
 
     # Any → forgotten
 

@@ -307,6 +307,25 @@ class Subscription:
             ledger.finish(lane, offsets, Event.ACK, changes)
         return changes
 
+    def spare(self, stream: int, offsets: Sequence[int]) -> tuple[Changes, list[tuple[int, int]]]:
+        """Messages are done, wherever they are: handed out, waiting or yet to be read; and, of those that were handed
+        out, the number of the hand-out and the offset."""
+        lane, changes = self._ledger.lane((stream, False)), Changes()
+        handed = [(lane.in_flight[offset].number, offset) for offset in offsets if offset in lane.in_flight]
+        self._ledger.spare(lane, offsets, changes)
+        return changes, handed
+
+    def put_back(self, lease: Lease, offsets: Sequence[int]) -> None:
+        """Messages of a hand-out are taken back, to be handed out again; no attempt is counted."""
+        lane = self._ledger.lane_of(lease)
+        held = self._ledger.held_by(lease, lane, offsets)
+        self._ledger.recall([(lane, offset) for offset in held], "its consumer has put it back")
+
+    def undone(self, stream: int, offsets: Sequence[int]) -> list[int]:
+        """Those of these messages that are not done."""
+        lane = self._ledger.lane((stream, False))
+        return [offset for offset in offsets if lane.state(offset) is not State.ACKED]
+
     def nack(self, lease: Lease, offset: int, error: str, delay_s: float | None, now: Moment) -> Changes:
         """A message failed: it is tried again after `delay_s`, or a growing delay."""
         if delay_s is not None and not delay_s >= 0:

@@ -15,7 +15,7 @@ from headwater.mqtt.wish import Wish
 from headwater.store.batch import Batch
 from headwater.store.body import Body
 
-Key = tuple[int, tuple[int, ...] | None, int, int, bool, int]
+Key = tuple[int, tuple[int, ...] | None, int, int, bool, tuple[int, ...]]
 
 
 class Deliveries:
@@ -33,7 +33,7 @@ class Deliveries:
     def get(self, batch: Batch, places: Sequence[int] | None, version: int, qos: int, wish: Wish) -> Publishes:
         """The packets of the messages at these places, or of all."""
         as_published = wish.retain_as_published
-        key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifier)
+        key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifiers)
         kept = self._kept.get(key)
         if kept is not None and kept[0] is batch:
             return kept[1]

@@ -74,6 +74,7 @@ class LastWill:
         found, inside = will, self._session.sessions.broker.bus.inside
         broker, row = self._session.sessions.broker, self._session.row
         headers, key = headers_of(will.properties)
+        headers = (*headers, self._session.mark)
         ttl_s = will.properties.message_expiry_interval
 
         def work() -> None:

@@ -58,7 +58,18 @@ class Fresh(NamedTuple):
 class Session(Actor):
     """One client's session."""
 
-    __slots__ = ("_desk", "_names", "_numbers", "_restarts", "connection", "is_ended", "row", "sessions", "subscribers")
+    __slots__ = (
+        "_desk",
+        "_names",
+        "_numbers",
+        "_restarts",
+        "_turn",
+        "connection",
+        "is_ended",
+        "row",
+        "sessions",
+        "subscribers",
+    )
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(self, sessions.serving.mailbox_max)
@@ -72,6 +83,7 @@ class Session(Actor):
         self._names: set[str] = set()
         """Ids of the durable ones among them."""
         self._restarts: dict[int, int] = {}
+        self._turn = 0
         self._desk: Desk | None = None
 
     # What its client's language says
@@ -182,7 +194,10 @@ class Session(Actor):
 
     def on_writable(self) -> None:
         """The connection takes more."""
-        for subscriber in tuple(self.subscribers.values()):
+        subscribers = tuple(self.subscribers.values())
+        self._turn += 1
+        first = self._turn % len(subscribers) if subscribers else 0
+        for subscriber in subscribers[first:] + subscribers[:first]:  # or the first would take all
             subscriber.tell(served.WAKE)
 
     def leaves(self) -> list[Callable[[], object]]:
