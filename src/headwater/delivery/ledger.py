@@ -16,7 +16,7 @@ from headwater.errors import Conflict, NotFound, Recalled
 class Ledger:
     """The lanes of a subscription, what waits in them, and how many are in which state."""
 
-    __slots__ = ("acked", "held", "in_flight", "lanes", "number", "retrying", "waiting")
+    __slots__ = ("acked", "held", "in_flight", "lanes", "number", "retrying", "unread", "waiting")
 
     def __init__(self, order: str) -> None:
         self.lanes: dict[LaneId, Lane] = {}
@@ -28,7 +28,9 @@ class Ledger:
         self.held = 0
         """Known and pending."""
         self.acked = 0
-        """Above the floors."""
+        """Above the floors,"""
+        self.unread = 0
+        """and, among these, ahead of the reader."""
 
     # Lanes
 
@@ -82,6 +84,7 @@ class Ledger:
         for offset in sorted({*offsets, *lane.come_up(position)}):
             lane.trail.append(offset)
             if offset in lane.acked:
+                self.unread -= 1
                 continue
             key = key_of.get(offset)
             if key is not None:
@@ -170,6 +173,7 @@ class Ledger:
             lane.keys.pop(offset, None)
         lane.acked.update(unread)
         self.acked += len(unread)
+        self.unread += len(unread)
         changes.acked.extend((lane.id[0], offset) for offset in unread)
         if waiting:
             self.settle(lane, waiting, changes)
@@ -192,6 +196,7 @@ class Ledger:
                 lane.acked.discard(offset)
                 changes.unacked.append((lane.id[0], offset))
                 self.acked -= 1
+                self.unread -= offset >= lane.position
             elif lane.due.pop(offset, None) is not None:
                 self.retrying -= 1
             else:
