@@ -19,7 +19,7 @@ from headwater.mqtt.reasons import Reason
 from headwater.mqtt.window import Place, Sent, Window
 from headwater.mqtt.wish import Wish
 from headwater.server import subscriber as served
-from headwater.server.subscriber import Subscriber
+from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store import state as rows
 from headwater.store.state import Rows
 from headwater.wire.batches import Range
@@ -82,7 +82,16 @@ class Flight:
             self._write({self._key(number): rows.pack(sent) for number, sent in moved.items() if sent.is_stored})
             for one in overlaps.durables():
                 one.tell(served.PutBack(self.window.sent_of(one.number)))
-        self._end(self.window.forget(subscription))
+        self._end(self.window.forget(lambda place: place[0] == subscription))
+
+    def on_attached(self, subscriber: DurableSubscriber) -> None:
+        """A subscription is served: what was sent of it before, and is done with in it, does not come again."""
+        number, undone = subscriber.number, subscriber.durable.undone
+
+        def is_done(place: Place) -> bool:
+            return place[0] == number and place[2] > 0 and not undone(place[1], place[2:])
+
+        self._end(self.window.forget(is_done))
 
     def _let_go(self, gone: Mapping[int, Sent]) -> Steps:
         """Messages do not come again. Of QoS 1 their numbers are free; of QoS 2 the client may know them, and would

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headwater.delivery.start import Ends
+from headwater.mqtt.window import Sent
 from headwater.mqtt.wish import Wish
 from headwater.server import subscriber as served
 from headwater.server.session_row import SubscriptionOf
@@ -175,9 +176,15 @@ class Overlaps:
             if done:
                 subscriber.tell(served.Spare(root, done))
 
-    def heir(self, numbers: Sequence[int]) -> int | None:
-        """The first of subscriptions that is still there."""
-        return next((number for number in numbers if number in self._found), None)
+    def heir(self, sent: Sent) -> int | None:
+        """The first of the other subscriptions that match a message, and are not known to be done with it."""
+        _, root, offset = sent.place
+        for number in sent.others:
+            there = self._session.subscribers.get(number)
+            is_done = isinstance(there, DurableSubscriber) and not there.durable.undone(root, [offset])
+            if number in self._found and not is_done:
+                return number
+        return None
 
     def durables(self) -> list[Subscriber]:
         """Those that are served, and may have been left messages to bring themselves."""

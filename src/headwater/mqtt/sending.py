@@ -120,10 +120,32 @@ class Sending(Flight):
         others: tuple[int, ...] = (),
     ) -> int:
         """Messages of a batch that are wanted alike."""
+        header = batch.header
+        qos = min(wish.qos, qos_of(header.flags)) if lease else 0
+        if not (lease and self.window.is_behind):
+            return self._deliver_some(subscriber, batch, places, lease, qos, wish, others)
+        there = range(header.count) if places is None else places
+        number, root, first, known = subscriber.number, header.root, header.first_offset, self.window.qos_of
+        size = 0
+        for was, run in groupby(there, lambda place: known((number, root, first + place))):
+            some = list(run)
+            size += self._deliver_some(subscriber, batch, some, lease, qos if was is None else was, wish, others)
+        return size
+
+    def _deliver_some(
+        self,
+        subscriber: Subscriber,
+        batch: Batch,
+        places: Sequence[int] | None,
+        lease: int,
+        qos: int,
+        wish: Wish,
+        others: tuple[int, ...],
+    ) -> int:
+        """The same, of one QoS."""
         session = self._session
         connection = cast("MqttConnection", session.connection)
         header, version = batch.header, connection.version
-        qos = min(wish.qos, qos_of(header.flags)) if lease else 0
         if wish.no_local and session.tag:
             places = self._of_others(subscriber, batch, places, lease)
             if not places:
@@ -259,7 +281,9 @@ class Sending(Flight):
                 sent.copy = copies[place] if copies is not None else None
                 changed[self._key(number)] = rows.pack(sent)
         if self.window.is_behind and not again[0]:
-            self._end(self.window.pass_over(subscription, root, offsets[0]))
+            # What was sent of it before this, and has not come again, is gone.
+            here, first = (subscription, root), offsets[0]
+            self._end(self.window.forget(lambda place: place[:2] == here and 0 < place[2] < first))
         data = made.numbered(numbers, again if any(again) else None)
         if copies is None:
             self._put(data, changed)

@@ -126,9 +126,12 @@ class MqttSession(SubscribingSession):
         subscriber: DurableSubscriber | None,
         error: BaseException | None,
     ) -> None:
-        super()._resumed(one, numbers, subscriber, error)
-        if subscriber is not None and one.number not in self.wishes:  # it was unsubscribed meanwhile
-            self._leave(one)
+        if one.number in self.wishes:
+            super()._resumed(one, numbers, subscriber, error)
+        else:
+            numbers.discard(one.number)  # it was unsubscribed meanwhile
+        if subscriber is not None:
+            self._sending.on_attached(subscriber)
         if self.overlaps is not None:
             self.on_writable()
 

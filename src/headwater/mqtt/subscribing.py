@@ -17,7 +17,7 @@ import msgspec
 from headwater.delivery.live import Live
 from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
-from headwater.errors import HeadwaterError, Malformed, NotFound, QuotaExceeded
+from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, QuotaExceeded
 from headwater.message import Headers, Message
 from headwater.mqtt.overlap import PLAIN, Overlaps
 from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
@@ -34,6 +34,7 @@ from headwater.topics.name import check_filter
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
+    from headwater.server.line import Line
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions
 
@@ -89,6 +90,11 @@ class SubscribingSession(Session):
         self.plain.pop(number, None)
         if self.overlaps is not None:
             self.overlaps.remove(number)
+
+    def _objection(self, connection: Line | None, number: int, filter: str) -> HeadwaterError | None:
+        if number not in self.wishes and connection is self.connection:
+            return Closed("it was unsubscribed meanwhile")
+        return super()._objection(connection, number, filter)
 
     @property
     def mark(self) -> tuple[str, str]:

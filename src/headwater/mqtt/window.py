@@ -7,7 +7,7 @@ once have a number; a number means one message at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -156,23 +156,18 @@ class Window:
         self._known_numbers.discard(number)
         return number, sent
 
-    def pass_over(self, subscription: int, root: str, offset: int) -> dict[int, Sent]:
-        """A subscription has come to an offset: what was sent before it, and has not come again, does not any more."""
-        gone = [place for place in self._known if place[:2] == (subscription, root) and 0 < place[2] < offset]
-        return dict(map(self._forget, gone))
+    def forget(self, is_gone: Callable[[Place], bool]) -> dict[int, Sent]:
+        """What was to come again and does not, and its numbers."""
+        return dict(map(self._forget, filter(is_gone, tuple(self._known))))
 
-    def forget(self, subscription: int) -> dict[int, Sent]:
-        """A subscription has ended: what was to come again does not."""
-        return dict(map(self._forget, [place for place in self._known if place[0] == subscription]))
-
-    def move(self, subscription: int, heir: Callable[[Sequence[int]], int | None]) -> dict[int, Sent]:
+    def move(self, subscription: int, heir: Callable[[Sent], int | None]) -> dict[int, Sent]:
         """A subscription has ended: what was sent of it is that of the others that brought it along, if there are any
         left. What was moved so."""
         moved = {}
         there = [*self._known.values(), *self._sent.items()]
         for number, sent in there:
             _, root, offset = before = sent.place
-            to = heir(sent.others) if before[0] == subscription and not sent.is_received else None
+            to = heir(sent) if before[0] == subscription and not sent.is_received else None
             if to is None:
                 continue
             sent.place, sent.lease = (to, root, offset), 0

@@ -297,7 +297,7 @@ class Session(Actor):
         def attached(durable: Any, error: BaseException | None) -> None:
             names.discard(name)
             if error is None:
-                error = self._objection(connection, filter)
+                error = self._objection(connection, number, filter)
                 if error is not None:
                     detach = inside.dispatcher.detach
                     self.later(
@@ -317,7 +317,7 @@ class Session(Actor):
         else:
             self._for_client(attach, attached)
 
-    def _objection(self, connection: Line | None, filter: str) -> HeadwaterError | None:
+    def _objection(self, connection: Line | None, number: int, filter: str) -> HeadwaterError | None:
         """Why something that was made for a connection is not wanted any more: its client left, or lost the right."""
         if self.connection is not connection or self.is_ended:
             return Closed("the connection was lost")
@@ -342,7 +342,7 @@ class Session(Actor):
         def made(source: S, error: BaseException | None) -> None:
             numbers.discard(number)
             if error is None:
-                error = self._objection(connection, filter)
+                error = self._objection(connection, number, filter)
                 if error is not None:
                     self.later(source.close, lambda _, error: self._note(error))
             then(error)
