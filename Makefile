@@ -9,10 +9,10 @@ INSTALLED := .venv/.installed
 PYTEST_WORKERS ?= -n auto --maxprocesses=2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak screenshots fmt clean java chromium clients
+.PHONY: help demo test bench bench-peers compiled soak screenshots fmt clean java chromium clients
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) java ## publish, subscribe, fail, retry, resume, archive and query before your eyes
 	$(BIN)/headwater demo
@@ -26,6 +26,14 @@ test: $(INSTALLED) java chromium clients ## lint, formatting, types and tests
 bench: $(INSTALLED) ## measure throughput and latency on this machine
 	$(BIN)/headwater bench all
 
+compiled: $(INSTALLED) ## .compiled: the same with its hot modules compiled, for PYTHONPATH=.compiled
+	rm -rf .compiled
+	COMPILE_HEADWATER=1 $(BIN)/python -m build --wheel --no-isolation --outdir .compiled
+	$(BIN)/python -m zipfile -e .compiled/*.whl .compiled
+
+bench-peers: $(INSTALLED) ## the same beside Redis, NATS, RabbitMQ and Mosquitto; writes docs/benchmarks.md
+	$(BIN)/python -m bench.peers
+
 soak: $(INSTALLED) ## the tests that run for long
 	$(BIN)/pytest tests -m soak --timeout=0
 
@@ -37,7 +45,7 @@ fmt: $(INSTALLED) ## fix what ruff can fix, and format
 	$(BIN)/ruff format
 
 clean: ## remove builds and caches (.venv and headwater-data stay)
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist .compiled .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Spark runs on Java; what does not need Spark does not need this.

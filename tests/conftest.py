@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import os
 
+import pytest
+from hypothesis import HealthCheck, settings
+
 # Servers that tests start serve no HTTP and no MQTT, unless the test is about that: it would be a process, and ports,
 # for each.
 os.environ.setdefault("HEADWATER_HTTP", "false")
 os.environ.setdefault("HEADWATER_MQTT", "false")
+
+# Examples are the same in every run, and may take as long as a slow machine needs: a test that fails was made to fail
+# by what was changed. The soak tries others each time.
+settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is collected, as tests take their settings from the profile when they are read."""
+    if config.option.markexpr == "soak":
+        settings.load_profile("soak")

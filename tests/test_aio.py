@@ -39,9 +39,9 @@ def test_an_ack_that_returned_is_on_disk(tmp_path: Path) -> None:
         async with headwater.aio.open(tmp_path / "data") as bus:
             await bus.publish_many([("a/b", b"%d" % n) for n in range(10)])
             async with bus.subscribe("a/#", id="s", start="earliest") as sub:
-                await sub.ack(await sub.batch(4, 1))
+                await sub.ack(await sub.batch(4, 60))
         async with headwater.aio.open(tmp_path / "data") as bus, bus.subscribe("a/#", id="s") as sub:
-            assert [message.payload for message in await sub.batch(10, 1)] == [b"4", b"5", b"6", b"7", b"8", b"9"]
+            assert [message.payload for message in await sub.batch(10, 60)] == [b"4", b"5", b"6", b"7", b"8", b"9"]
 
     run(work())
 
@@ -65,9 +65,9 @@ def test_nack_retry_reject_and_dead_letters() -> None:
         async with headwater.aio.open(":memory:") as bus:
             await bus.publish("a/b", b"1")
             async with bus.subscribe("a/#", id="s", start="earliest", retry_delay_s=0) as sub:
-                first = await sub.next(5)
+                first = await sub.next(60)
                 await first.nack(ValueError("no"))
-                again = await sub.next(5)
+                again = await sub.next(60)
                 assert again.attempt == 2
                 with pytest.raises(Recalled):
                     await first.ack()
@@ -77,7 +77,7 @@ def test_nack_retry_reject_and_dead_letters() -> None:
             assert [(letter.offset, letter.errors) for letter in letters] == [(1, ("ValueError: no", "never"))]
             assert await bus.redrive("s", mended=[letters[0].mend(payload=b"2")], write="w") == 1
             async with bus.subscribe("a/#", id="s") as sub:
-                assert (await sub.next(5)).payload == b"2"
+                assert (await sub.next(60)).payload == b"2"
             await bus.mend("s", "w", letters)
             assert await bus.redrive_mended("s", "w") == 1
             await bus.drop_mended("s", "w")
@@ -92,7 +92,7 @@ def test_a_live_subscription_gets_retained_values_first_and_ends_with_its_block(
             await bus.publish("a/b", b"kept", retain=True)
             async with bus.subscribe("a/#") as live:
                 await bus.publish("a/c", b"new")
-                seen = [await live.next(5), await live.next(5)]
+                seen = [await live.next(60), await live.next(60)]
                 assert [(message.payload, message.retained) for message in seen] == [(b"kept", True), (b"new", False)]
                 reader = asyncio.create_task(live.batch(1, 20))
                 await asyncio.sleep(0.02)
@@ -176,9 +176,9 @@ def test_listings_pause_seek_and_upkeep_are_coroutines(tmp_path: Path) -> None:
                 await sub.pause()
                 assert await sub.next(0.05) is None
                 await sub.resume()
-                await (await sub.next(5)).ack()
+                await (await sub.next(60)).ack()
                 await sub.seek("earliest")
-                await (await sub.next(5)).ack()
+                await (await sub.next(60)).ack()
             assert [topic.topic for topic in await bus.topics()] == ["a/b"]
             assert [message.payload for message in await bus.retained("a/#")] == [b"1"]
             assert [info.id for info in await bus.subscriptions()] == ["s"]

@@ -48,9 +48,8 @@ from headwater import (
 )
 from headwater.store.state import MemoryState, RocksState
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 SMALL = Config(segment_bytes=64 * 1024)
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
@@ -749,6 +748,29 @@ def test_one_retained_topic_more_than_allowed_is_refused(folder: Path) -> None:
         bus.publish("a/1", b"", retain=True)
         bus.publish("a/3", b"3", retain=True)
         assert payloads(bus.retained("#")) == [b"2", b"3"]
+
+
+def test_more_retained_bytes_than_allowed_are_refused_also_after_a_restart(folder: Path) -> None:
+    config = Config(retained_bytes_per_root_max=10)
+    with headwater.open(folder, config) as bus:
+        bus.publish("a/1", b"12345", retain=True, key=b"k", headers={"h": "v"})
+        with pytest.raises(QuotaExceeded, match="retained_bytes_per_root_max"):
+            bus.publish("new/1", b"x" * 11, retain=True)
+        with pytest.raises(QuotaExceeded):
+            bus.publish_many([Outgoing("a/2", b"1", retain=True), Outgoing("a/3", b"12", retain=True)])
+        bus.publish("a/1", b"1", retain=True)
+        bus.publish("a/2", b"123456789", retain=True)
+        assert bus.ends() == {"a": 3}
+    with headwater.open(folder, config) as bus:
+        with pytest.raises(QuotaExceeded):
+            bus.publish("a/1", b"12", retain=True)
+        bus.publish("a/1", b"12")
+        bus.purge("a/2")
+    with headwater.open(folder, config) as bus:
+        bus.publish("a/1", b"1234567890", retain=True)
+        bus.publish("a/1", b"", retain=True)
+        bus.publish("a/2", b"1234567890", retain=True)
+        assert payloads(bus.retained("#")) == [b"1234567890"]
 
 
 # Time to live

@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from headwater import ManualClock
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
 
-pytestmark = pytest.mark.timeout(30)
-
-
 # The machine's clocks
 
 
@@ -69,11 +66,11 @@ def test_whoever_waits_is_woken_when_the_clock_is_moved(move: str) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert waits.wait(5)
+    assert waits.wait(60)
     with condition:  # held by the other until it waits
         pass
     getattr(clock, move)(1)
-    thread.join(5)
+    thread.join(60)
     assert woken.is_set()
 
 
@@ -92,9 +89,9 @@ def test_whoever_read_the_time_before_it_was_moved_does_not_sleep_through_the_mo
         left_us = 5 * SECOND_US - clock.monotonic_us()
         clock_moved = threading.Thread(target=clock.advance, args=(5,))
         clock_moved.start()
-        clock_moved.join(5)
+        clock_moved.join(60)
         clock.wait(condition, left_us)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < ManualClock.REAL_WAIT_S_MAX
 
 
 def test_a_test_whose_clock_nobody_moves_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +120,7 @@ def test_nobody_sees_one_clock_moved_and_the_other_not() -> None:
     for _ in range(2000):
         clock.advance(100)
     done.set()
-    thread.join(5)
+    thread.join(60)
     assert torn == []
 
 

@@ -50,8 +50,9 @@ from headwater.store.memory_files import MemoryFiles
 from headwater.store.state import MemoryState, RocksState, State
 from headwater.store.streams import Streams
 from headwater.topics.name import check_filter, compile_filter, filter_covers_root
+from headwater.topics.publish import Publish
 from headwater.topics.root import Root
-from headwater.topics.roots import Publish, Roots
+from headwater.topics.roots import Roots
 from headwater.upkeep import Upkeep
 
 if TYPE_CHECKING:

@@ -159,6 +159,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Retained messages
     retained_per_root_max: int = 1_000_000
     """A publish that would retain one more topic: QuotaExceeded (429)."""
+    retained_bytes_per_root_max: int = 1 * GIB
+    """A publish with which retained payloads, keys and headers would have more: QuotaExceeded (429)."""
 
     # Delayed messages
     delayed_max: int = 1_000_000

@@ -44,6 +44,7 @@ GAUGES = {
     "roots": "Roots, besides the broker's own.",
     "topics": "Topics of these.",
     "retained": "Retained messages of these.",
+    "retained_bytes": "Bytes of these retained messages.",
     "stream_bytes": "Bytes of all streams on disk.",
     "damaged_ranges": "Ranges of offsets that are lost.",
     "disk_free_bytes": "Bytes free on the disk of the data.",

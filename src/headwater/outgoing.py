@@ -21,10 +21,12 @@ from headwater.delivery import delays
 from headwater.errors import Malformed, NotAllowed, TooLarge
 from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
-from headwater.store.body import Body
+from headwater.store.body import Body, encode_body, one_of
+from headwater.store.early import Early
 from headwater.topics.name import check_topic, is_utf8
-from headwater.topics.root import SYS
-from headwater.topics.roots import ONLY, STAGED, Part, Publish, parts_by_root
+from headwater.topics.publish import ONLY, Part, Publish, parts_by_root
+from headwater.topics.root import MQTT_SYS, SYS
+from headwater.topics.roots import STAGED
 
 CHECKED_TOPICS_MAX = 100_000
 MESSAGE_WEIGHT = 100
@@ -108,6 +110,33 @@ class Desk:
         )
         weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
         return Publish(names, [part], weight, producer, number, is_one=True)
+
+    def early(self, topic: str, payload: bytes) -> Early | None:
+        """One message without options that nothing is wrong with; None if something may be."""
+        root = self._checked.get(topic)
+        if root is None or len(payload) > self._config.message_bytes_max:
+            return None
+        return Early(root, topic, payload, self._clock.now_us())
+
+    def early_body(self, root: str, crc: int, data: bytes) -> Early | None:
+        """The same for one that was encoded elsewhere."""
+        one = one_of(data)
+        if one is None or len(data) > self._config.message_bytes_max:
+            return None
+        topic, payload, time_us = one
+        if self._checked.get(topic) != root or not 0 <= time_us <= self._time_us_max or checksum(data) != crc:
+            return None
+        return Early(root, topic, payload, time_us, 0, data, crc)
+
+    def run(self, run: Sequence[Early], item: type[P]) -> P:
+        """Messages of one root that came one by one and go as one batch; TooLarge if they cannot."""
+        topics = [early.topic for early in run]
+        body = encode_body(topics, [early.payload for early in run], [early.time_us for early in run])
+        if len(body) > self._config.batch_bytes_max:
+            raise TooLarge("these are more than go into one batch; publish them one by one")
+        part = Part(run[0].root, topics, (), range(len(topics)))
+        part.body, part.crc, part.columns = body, checksum(body), Body(body)
+        return item(topics, [part], len(body), None, 0, is_one=False)
 
     def many(
         self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
@@ -369,8 +398,8 @@ class Desk:
             raise Malformed(f'"{STAGED}" is where staged messages wait; use bus.stage and bus.commit_stage instead')
         if root == delays.ROOT:
             raise Malformed(f'"{delays.ROOT}" is where delayed messages wait; publish with deliver_at=datetime instead')
-        if root == SYS:
-            raise NotAllowed(f'"{SYS}" is where the broker tells about itself; publish under a root of yours')
+        if root in (SYS, MQTT_SYS):
+            raise NotAllowed(f'"{root}" is where the broker tells about itself; publish under a root of yours')
         if len(self._checked) >= CHECKED_TOPICS_MAX:
             self._checked.clear()
             self._seen.clear()

@@ -29,7 +29,8 @@ from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import Rows, State
 from headwater.topics.name import is_utf8
-from headwater.topics.roots import STAGED, Part, Publish, Roots
+from headwater.topics.publish import Part, Publish
+from headwater.topics.roots import STAGED, Roots
 
 BATCHES_PER_EPOCH_MAX = 4096
 """Batches of one root in an epoch; a producer's sequence is its epoch times this, and the batch."""

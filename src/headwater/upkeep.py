@@ -22,8 +22,9 @@ from headwater.store import state as rows
 from headwater.store.log import Hole, Log
 from headwater.store.state import Rows, State
 from headwater.topics.name import filter_covers_root, is_everything_of
+from headwater.topics.publish import Publish
 from headwater.topics.root import Root
-from headwater.topics.roots import STAGED, Publish, Roots
+from headwater.topics.roots import STAGED, Roots
 
 RELEASE_AGAIN_S = 5.0
 """How long a delayed message that could not be published waits before the next try."""

@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
 from typing import IO
 
 import httpx
@@ -23,9 +25,19 @@ class Served:
         self.process = process
         assert process.stdout is not None
         self._out: IO[str] = process.stdout
-        self.url = self.read_url()
+        self._errors: Queue[str] = Queue()
+        self._reader = threading.Thread(target=self._read_errors)
+        self._reader.start()
+        self.url = ""
         """Of the native port."""
         self.http = ""
+
+    def _read_errors(self) -> None:
+        """Whoever writes into a pipe that nobody reads waits for ever once it is full."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._errors.put(line)
+        self._errors.put("")
 
     def read_url(self) -> str:
         """The URL in the next line that it prints."""
@@ -41,11 +53,15 @@ class Served:
 
     def wait_for(self, text: str) -> str:
         """The next line on stderr with a text in it."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        while line := self._errors.get(timeout=TIMEOUT_S):
             if text in line:
                 return line
         raise AssertionError(f"it ended without {text!r}")
+
+    def end(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self._reader.join()
 
     def client(self, token: str = "", **options: object) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -66,11 +82,14 @@ def serving(data: Path, *arguments: object, **environment: str) -> Iterator[Serv
             "HEADWATER_HTTP": "true",
             "HEADWATER_HTTP_PORT": "0",
             "HEADWATER_DATA": str(data),
+            "HEADWATER_LOOP_LAG_S_MAX": "60",  # a machine that is busy is no ailment of the server's
             **environment,
         },
     )
     with process:
+        served = Served(process)
         try:
-            yield Served(process)
+            served.url = served.read_url()
+            yield served
         finally:
-            process.kill()
+            served.end()

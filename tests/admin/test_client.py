@@ -124,7 +124,7 @@ def test_the_process_beside_the_server_may_do_everything_and_names_whom_it_speak
             lambda: Connection(served.server.listener, is_inner=True), str(tmp_path / "door")
         )
 
-    door = asyncio.run_coroutine_threadsafe(open_door(), served._loop).result(10)
+    door = asyncio.run_coroutine_threadsafe(open_door(), served._loop).result(60)
     try:
         with headwater.admin.connect(f"headwater+unix://{tmp_path / 'door'}") as admin:
             acting = admin.acting_for("bob")

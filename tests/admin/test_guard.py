@@ -18,11 +18,12 @@ from headwater.admin.line import Line
 from headwater.admin.settings import Outside
 from headwater.config import Config
 from headwater.errors import Disconnected, TimedOut
+from server.site import until
 
 BODY_BYTES_MAX = 100_000
 FOLLOWERS_MAX = 2
 CONNECTIONS_MAX = 20
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(
         tmp_path_factory.mktemp("small") / "data",
         HEADWATER_HTTP_BODY_BYTES_MAX=str(BODY_BYTES_MAX),
-        HEADWATER_HTTP_BODY_S="0.5",
+        HEADWATER_HTTP_BODY_S="1.5",
         HEADWATER_HTTP_FOLLOWERS_MAX=str(FOLLOWERS_MAX),
         HEADWATER_HTTP_CONNECTIONS_MAX=str(CONNECTIONS_MAX),
     ) as served:
@@ -104,11 +105,12 @@ def test_one_follower_too_many_is_refused_until_another_leaves(served: Served, h
         assert response.status_code == 429
         assert response.json()["retryable"] is True
         assert response.headers["retry-after"]
-    for _ in range(100):
+
+    def is_let_in() -> bool:
         with http.stream("GET", "/v1/messages/follow") as stream:
-            if stream.status_code == 200:
-                return
-    raise AssertionError("the places of those who left stay taken")
+            return stream.status_code == 200
+
+    until(is_let_in, "that the places of those who left are free")
 
 
 def test_one_connection_too_many_is_told_to_come_back(served: Served):
@@ -117,12 +119,13 @@ def test_one_connection_too_many_is_told_to_come_back(served: Served):
         answer = said(peers[-1])
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"http_connections_max" in answer
-    for _ in range(100):
+
+    def is_answered() -> bool:
         with connected(served) as peer:
             peer.sendall(b"GET /healthz HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
-            if b" 200 " in said(peer):
-                return
-    raise AssertionError("the places of those who left stay taken")
+            return b" 200 " in said(peer)
+
+    until(is_answered, "that the places of those who left are free")
 
 
 # A broker that is away, or an API that is wrong

@@ -109,7 +109,7 @@ def test_on_a_terminal_it_goes_on_until_q_or_ctrl_c_and_leaves_the_terminal_as_i
         else:
             process.send_signal(signal.SIGINT)
         read_until(ours, b"\x1b[?1049l")
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert termios.tcgetattr(theirs) == before
     finally:
         process.kill()
@@ -120,7 +120,7 @@ def test_on_a_terminal_it_goes_on_until_q_or_ctrl_c_and_leaves_the_terminal_as_i
 
 def read_until(descriptor: int, *wanted: bytes) -> bytes:
     """Read from a terminal until these were shown, one after another."""
-    text, end, start = b"", time.monotonic() + 30, 0
+    text, end, start = b"", time.monotonic() + 60, 0
     for word in wanted:
         while (at := text.find(word, start)) < 0:
             assert time.monotonic() < end, text

@@ -28,7 +28,7 @@ def connect(peer: Peer) -> Iterator[Connect]:
     with ExitStack() as closing:
 
         def make(**settings: Any) -> tuple[Bus, Talk]:
-            settings = {"reconnect_delay_s": 0.01, "reconnect_delay_s_max": 0.05, "request_timeout_s": 5.0, **settings}
+            settings = {"reconnect_delay_s": 0.01, "reconnect_delay_s_max": 0.05, "request_timeout_s": 60.0, **settings}
             bus = headwater.connect(peer.url, headwater.Connecting(**settings))
             closing.callback(_leave, bus)
             return bus, peer.talk()

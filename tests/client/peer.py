@@ -15,7 +15,7 @@ from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
 from headwater.wire.handshake import Challenge, Hello, Limits, Welcome
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 LIMITS = Limits(
     frame_bytes_max=20_000_000,

@@ -134,5 +134,5 @@ class Proxy:
         self._is_closed = True
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        self._thread.join(10)
+        self._thread.join(60)
         self.cut()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import headwater
 from headwater.config import Config, Serving
 from headwater.server.server import Server
+from server.site import free_port
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Served:
@@ -20,7 +22,8 @@ class Served:
     def __init__(self, folder: str | os.PathLike[str], config: Config | None = None, **serving: Any) -> None:
         self._folder = folder
         self._config = config
-        self._serving = {"port": 0, **serving}
+        self._port = ExitStack()
+        self._serving = {"port": self._port.enter_context(free_port()), **serving}
         self.bus: headwater.Bus
         self.server: Server
         self.start()
@@ -39,7 +42,6 @@ class Served:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)))
         self._thread.start()
         assert ready.wait(WAIT_S)
-        self._serving["port"] = self.port  # the same one when it is started again
 
     async def _run(self, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
@@ -62,3 +64,4 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._port.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-import time
 from typing import Any
 
 import msgspec
@@ -29,8 +28,9 @@ from headwater import (
 from headwater.client.bus import THREAD_NAME
 from headwater.wire import requests as wire
 from headwater.wire.frame import Kind, pack
+from server.site import free_port
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def in_thread(work: Any) -> Any:
@@ -57,6 +57,11 @@ def in_thread(work: Any) -> Any:
     return result
 
 
+def threads() -> set[threading.Thread]:
+    """Of clients."""
+    return {thread for thread in threading.enumerate() if thread.name == THREAD_NAME}
+
+
 def test_a_client_says_hello_and_registers_a_session(peer: Peer, connect: Connect) -> None:
     _, talk = connect(session_expire_after_s=7.0)
     assert talk.hello is not None
@@ -65,13 +70,12 @@ def test_a_client_says_hello_and_registers_a_session(peer: Peer, connect: Connec
 
 
 def test_nobody_there_is_told_with_what_to_do() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(Disconnected, match="headwater serve") as caught:
+    before = threads()
+    with free_port() as port, pytest.raises(Disconnected, match="headwater serve") as caught:
         headwater.connect(f"headwater://me:hush@127.0.0.1:{port}")
     assert caught.value.retryable
     assert "hush" not in str(caught.value)
-    assert not [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    assert threads() <= before
 
 
 def test_a_host_that_does_not_exist_is_told() -> None:
@@ -224,7 +228,7 @@ def test_unsubscribe_twice_over_a_lost_connection_is_done(peer: Peer, connect: C
 
 
 def test_an_answer_that_does_not_come_in_time_is_told(peer: Peer, connect: Connect) -> None:
-    bus, talk = connect(request_timeout_s=0.2)
+    bus, talk = connect(request_timeout_s=1.0)
     with pytest.raises(TimedOut, match="request_timeout_s"):
         bus.ends()
     id, _ = talk.request(wire.Ends)
@@ -255,9 +259,9 @@ def test_errors_are_those_of_the_tree(connect: Connect, error: HeadwaterError) -
 
 
 def test_silence_is_met_with_a_ping_and_then_given_up(peer: Peer, connect: Connect) -> None:
-    peer.limits = msgspec.structs.replace(LIMITS, keepalive_s=0.1)
+    peer.limits = msgspec.structs.replace(LIMITS, keepalive_s=0.4)
     _, talk = connect()
-    assert peer.is_left_alone(0.6)  # pings are answered
+    assert peer.is_left_alone(1.0)  # pings are answered
     peer.answers_pings = False
     again = peer.talk()
     assert again is not talk
@@ -281,6 +285,7 @@ def test_a_server_that_talks_nonsense_is_left_and_tried_again(peer: Peer, connec
 
 
 def test_closing_waits_for_publishes_in_flight_and_ends_the_session(connect: Connect) -> None:
+    before = threads()
     bus, talk = connect()
     future = bus.publish_soon("a/b", b"x")
     id, _ = talk.publish()
@@ -296,7 +301,7 @@ def test_closing_waits_for_publishes_in_flight_and_ends_the_session(connect: Con
         bus.publish("a/b", b"")
     with pytest.raises(Closed, match="connect again"):
         bus.ends()
-    assert not [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    assert threads() <= before
 
 
 def test_the_clients_own_thread_does_not_wait_for_itself(connect: Connect) -> None:
@@ -353,12 +358,10 @@ def test_many_threads_share_a_client(connect: Connect) -> None:
     def publish() -> None:
         offsets.extend(bus.publish("a/b", b"x").offset for _ in range(50))
 
-    began = time.monotonic()
-    threads = [threading.Thread(target=publish) for _ in range(8)]
-    for thread in threads:
+    publishing = [threading.Thread(target=publish) for _ in range(8)]
+    for thread in publishing:
         thread.start()
-    for thread in threads:
+    for thread in publishing:
         thread.join(WAIT_S)
     assert sorted(offsets) == list(range(1, 401))
-    assert time.monotonic() - began < WAIT_S
     stop.set()

@@ -7,7 +7,6 @@ consumers.
 from __future__ import annotations
 
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -25,8 +24,10 @@ from client.proxy import Proxy
 from client.served import Served
 from headwater import Connecting, Disconnected, HeadwaterError, Recalled
 from headwater.client.bus import Bus
+from server.site import free_port
 
-WAIT_S = 60.0
+WAIT_S = 100.0
+pytestmark = pytest.mark.timeout(300)
 PATIENT = Connecting(reconnect_delay_s=0.005, reconnect_delay_s_max=0.05, connect_timeout_s=2.0, request_timeout_s=30.0)
 
 
@@ -40,7 +41,11 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def bad_network(served: Served, seed: int, bytes_max: int = 20_000) -> Iterator[tuple[Bus, Proxy]]:
     """A client behind a proxy that breaks its connections until the block ends."""
     proxy = Proxy(served.port, seed)
-    bus = headwater.connect(proxy.url, PATIENT)
+    try:
+        bus = headwater.connect(proxy.url, PATIENT)
+    except BaseException:
+        proxy.close()
+        raise
     stop = threading.Event()
     breaking = threading.Thread(target=proxy.go_on_breaking, args=(stop, (0.005, 0.08), bytes_max))
     breaking.start()
@@ -144,17 +149,16 @@ def test_a_consumer_gets_everything_in_order_and_nothing_that_it_has_acked(serve
         def consume() -> None:
             rolled = random.Random(seed)
             while len(acked) < total:
-                found = sub.batch(rolled.randrange(1, 50), WAIT_S)
-                assert found
+                found = sub.batch(rolled.randrange(1, 50), 1)
+                if not found:
+                    acked.update(range(_floor(served, "x")))  # by acks whose answers were lost
                 numbers = [int(message.payload) for message in found]
                 assert not acked.intersection(numbers), "an acked message came again"
                 done.extend(numbers)
                 try:
                     sub.ack(found)
                 except Recalled:
-                    # Its ack may have arrived: then it does not come again.
-                    floor = _floor(served, "x")
-                    acked.update(number for number in numbers if number < floor)
+                    continue  # its ack may have arrived: then it does not come again
                 else:
                     acked.update(numbers)
 
@@ -167,8 +171,7 @@ def test_a_consumer_gets_everything_in_order_and_nothing_that_it_has_acked(serve
 
 
 def _floor(served: Served, id: str) -> int:
-    """Up to where a subscription is acked, once the server has let go of the lost connection."""
-    time.sleep(0.05)
+    """Up to where a subscription is acked."""
     (info,) = [info for info in served.bus.subscriptions() if info.id == id]
     return info.floors["a"]
 
@@ -213,10 +216,12 @@ def test_live_messages_that_arrive_are_in_order_and_once(served: Served) -> None
                 seen.extend(int(message.payload) for message in live.batch(100, 0.1))
 
         def publish() -> None:
-            for n in range(500):
+            end = time.monotonic() + WAIT_S / 2
+            n = 0
+            while (n < 500 or len(seen) <= 50) and time.monotonic() < end:
                 served.bus.publish("a/b", b"%d" % n)
+                n += 1
                 time.sleep(0.002)
-            time.sleep(0.3)
             stop.set()
 
         run_all(read, publish)
@@ -305,9 +310,12 @@ def test_a_server_that_is_stopped_and_started_under_load_loses_nothing(served: S
 
 def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """kill -9, three times, with a publisher and a consumer that come back by themselves."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "headwater", "serve", "--data", str(tmp_path / "data"), "--port", str(port)]
+    with free_port() as port:
+        kill_under_load(tmp_path / "data", port)
+
+
+def kill_under_load(folder: Path, port: int) -> None:
+    command = [sys.executable, "-m", "headwater", "serve", "--data", str(folder), "--port", str(port)]
     journal = Journal()
     seen: list[bytes] = []
     acked: set[bytes] = set()
@@ -329,14 +337,14 @@ def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path: 
                 payload = b"%d" % len(waiting)
                 journal.sent.setdefault("a/b", []).append(payload)
                 waiting.append((payload, bus.publish_soon("a/b", payload)))
-                time.sleep(0.0005)
+                time.sleep(0.004)  # a slow machine takes long to start a server, and has to take all of it in the end
             for payload, future in waiting:
                 receipt = future.result(WAIT_S)
                 journal.receipts[payload] = (receipt.topic, receipt.offset)
 
         def consume() -> None:
             while not stop.is_set() or len(set(seen)) < len(journal.sent["a/b"]):
-                found = sub.batch(50, 1)
+                found = sub.batch(200, 1)
                 payloads = [message.payload for message in found]
                 assert not acked.intersection(payloads), "an acked message came again"
                 seen.extend(payloads)

@@ -16,7 +16,7 @@ from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.wire.batches import Publish
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def payloads(publish: Publish) -> list[bytes]:

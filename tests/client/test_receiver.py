@@ -19,7 +19,7 @@ from headwater.wire.channel import ChannelHello, ChannelWelcome
 from headwater.wire.frame import Frame, FrameReader, Kind, pack
 from headwater.wire.requests import encode
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Broker:
@@ -89,7 +89,7 @@ def answered(broker: Broker, work: Any) -> Any:
         except BaseException as error:
             met.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, met
 
@@ -207,6 +207,21 @@ def test_a_receiver_that_is_closed_ends_its_loop(receiver: Receiver):
     with pytest.raises(Closed):
         receiver.next(0)
     receiver.close()
+
+
+def test_who_waits_for_an_answer_is_let_go_when_the_receiver_is_closed(receiver: Receiver, broker: Broker):
+    broker.greet()
+    broker.deliver(b"1", b"2")
+    one, two = receiver.batch(2, PATIENCE_S)
+    acking, acked = answered(broker, one.ack)
+    nacking, nacked = answered(broker, lambda: two.nack("no"))
+    broker.frame(Kind.ACK)
+    broker.frame(Kind.REQUEST)
+    receiver.close()
+    acking.join(PATIENCE_S)
+    nacking.join(PATIENCE_S)
+    assert acked == [None]  # it may be done with, or comes again
+    assert [type(error) for error in nacked] == [Recalled]
 
 
 def test_a_port_that_is_taken_is_a_conflict(receiver: Receiver):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +17,9 @@ import headwater.aio
 from client.served import Served
 from headwater import Closed, Conflict, Connecting, Malformed, Message, NotFound, Recalled
 from headwater.client.bus import Bus, Consumer, Live, Reading
+from headwater.wire import requests
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -33,14 +33,6 @@ def bus(served: Served) -> Iterator[Bus]:
     made = headwater.connect(served.url, Connecting(reconnect_delay_s=0.01, reconnect_delay_s_max=0.1))
     yield made
     made.close()
-
-
-def until(check: Any, what: str) -> None:
-    for _ in range(200):
-        if check():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not happen")
 
 
 def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
@@ -64,6 +56,7 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "look",
         "fetch",
         "on_early",
+        "on_one",
         "add_waker",
         "end",
         "greet",
@@ -165,11 +158,12 @@ def test_a_message_that_fails_comes_again_and_dies_in_the_end(bus: Bus) -> None:
     assert bus.dead_letters("x") == []
 
 
-def test_mended_letters_are_redriven_in_order_and_a_write_once(bus: Bus) -> None:
-    bus.publish_many([("a/b", b"%d" % n) for n in range(2500)])
+def test_mended_letters_are_redriven_in_order_and_a_write_once(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "LETTERS_MAX", 100)
+    bus.publish_many([("a/b", b"%d" % n) for n in range(250)])
     sub = bus.subscribe("a/#", id="x", start="earliest", order="none", max_in_flight=5000)
     count = 0
-    while count < 2500:
+    while count < 250:
         for message in sub.batch(100, WAIT_S):
             message.reject("no")
             count += 1
@@ -179,15 +173,15 @@ def test_mended_letters_are_redriven_in_order_and_a_write_once(bus: Bus) -> None
         bus.redrive("x", mended=[*mended, msgspec.structs.replace(letters[0], offset=9999)])
     with pytest.raises(Malformed, match="twice"):
         bus.redrive("x", mended=[*mended, letters[-1]])
-    assert len(bus.dead_letters("x")) == 2500
+    assert len(bus.dead_letters("x")) == 250
     for _ in range(2):
-        assert bus.redrive("x", mended=mended, write="w") == 2500
+        assert bus.redrive("x", mended=mended, write="w") == 250
     found: list[Any] = []
-    while len(found) < 2500:
+    while len(found) < 250:
         found += sub.batch(1000, WAIT_S)
-    assert [message.payload for message in found] == [b"m%d" % n for n in range(2500)]
+    assert [message.payload for message in found] == [b"m%d" % n for n in range(250)]
     sub.ack(found)
-    assert bus.redrive("x", mended=mended, write="w") == 2500
+    assert bus.redrive("x", mended=mended, write="w") == 250
     assert sub.next(0.05) is None
     with pytest.raises(NotFound, match="read them again"):
         bus.redrive("x", mended=mended)
@@ -269,11 +263,13 @@ def test_request_and_reply(bus: Bus) -> None:
 
 def test_a_delayed_message_comes_when_it_is_due(bus: Bus) -> None:
     with bus.subscribe("a/#") as live:
-        receipt = bus.publish("a/b", b"later", deliver_at=bus.now + timedelta(seconds=0.3))
+        due = bus.now + timedelta(seconds=0.2)
+        receipt = bus.publish("a/b", b"later", deliver_at=due)
         assert receipt.offset == 0
         assert bus.publish_soon("a/c", b"later", deliver_at=bus.now + timedelta(days=1)).result(WAIT_S).offset == 0
-        assert live.next(0.05) is None
-        assert live.next(WAIT_S).payload == b"later"
+        message = live.next(WAIT_S)
+        assert message.payload == b"later"
+        assert message.timestamp >= due
 
 
 def test_purge_unsubscribe_and_backup(bus: Bus, tmp_path: Path) -> None:
@@ -334,7 +330,7 @@ def test_a_client_with_a_secret_may_do_what_it_was_granted(tmp_path: Path) -> No
             with pytest.raises(headwater.NotAllowed):
                 bus.subscribe("#")
             live = bus.subscribe("mine/#")
-            good, bad = bus.publish_soon("mine/x", b"2"), bus.publish_soon("$SYS/x", b"3")
+            good, bad = bus.publish_soon("mine/x", b"2"), bus.publish_soon("yours/y", b"3")
             assert good.result(WAIT_S).offset == 2
             with pytest.raises(headwater.HeadwaterError):
                 bad.result(WAIT_S)

@@ -12,8 +12,6 @@ from delivery.counting import CountingState
 from headwater import Bus, Config, Conflict, Malformed, ManualClock, NotFound
 from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, OFFSET, TOPIC, DeadLetters
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.fixture
 def state() -> CountingState:

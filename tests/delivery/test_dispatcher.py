@@ -16,8 +16,6 @@ from headwater.store.batch import Batch
 from headwater.store.state import MemoryState
 from headwater.topics.root import Root
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.fixture
 def clock() -> ManualClock:
@@ -293,7 +291,7 @@ def test_threads_that_come_go_look_and_delete_leave_it_in_order(bus: Bus, dispat
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert errors == []
     assert dispatcher._served == {}

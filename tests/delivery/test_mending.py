@@ -15,8 +15,6 @@ from headwater import Bus, Config, ManualClock
 from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, MENDED, OFFSET, TOPIC
 from headwater.errors import Malformed, NotFound, QuotaExceeded, TooLarge
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.fixture
 def state() -> CountingState:

@@ -11,8 +11,7 @@ import pytest
 from headwater.clock import SECOND_US, ManualClock, SystemClock
 from headwater.delivery.timers import Timers
 
-WAIT_S = 10.0
-pytestmark = pytest.mark.timeout(30)
+WAIT_S = 60.0
 
 
 class Bench:

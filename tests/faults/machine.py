@@ -29,7 +29,7 @@ from headwater.store.batch import Seed
 from headwater.store.folder import check
 
 FOLDER = "data"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 NUDGE_S = 0.2
 
 SMALL = Config(

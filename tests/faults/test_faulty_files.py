@@ -336,7 +336,7 @@ def test_other_threads_can_work_while_the_hook_waits(files: FaultyFiles) -> None
     def wait_for_other(path: str, number: int) -> None:
         thread = threading.Thread(target=lambda: file.pwritev([b"x"], 0))
         thread.start()
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
 
     files.on_sync = wait_for_other

@@ -16,7 +16,7 @@ import pytest
 from mqtt.peer import Served
 from server.harness import PATIENCE_S
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 SCRIPTS = Path(sys.prefix) / "js"
 """Where `make test` puts MQTT.js, if there is npm."""
 has_mosquitto = pytest.mark.skipif(

@@ -38,7 +38,7 @@ from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import Reason
 from mqtt.samples import LIMITS, each
 
-WAIT_S = 10
+WAIT_S = 60
 VERSIONS = {V4: MQTTProtocolVersion.MQTTv311, V5: MQTTProtocolVersion.MQTTv5}
 
 

@@ -157,14 +157,47 @@ def test_an_acknowledgement_of_nothing_is_no_harm(version: int) -> None:
         assert comp.reason == (Reason.PACKET_IDENTIFIER_NOT_FOUND if version == V5 else 0)
 
 
+@pytest.mark.parametrize("version", [V4, V5])
+@pytest.mark.parametrize(
+    ("qos", "kinds"),
+    [
+        (1, [Kind.PUBREC]),
+        (1, [Kind.PUBCOMP]),
+        (2, [Kind.PUBACK]),
+        (2, [Kind.PUBCOMP]),
+        (2, [Kind.PUBREC, Kind.PUBACK]),
+    ],
+)
+def test_an_answer_that_is_not_due_ends_the_connection_and_the_message_comes_again(
+    qos: int, kinds: list[Kind], version: int
+) -> None:
+    with Served() as served:
+        peer = served.kept("s", version)
+        peer.subscribe("home/#", qos=qos)
+        served.mqtt().publish("home/x", b"1", qos)
+        message = peer.got()
+        for kind in kinds:
+            peer.send(Ack(kind, message.packet_id))
+            if kind is not kinds[-1]:
+                peer.ack(Kind.PUBREL)
+        assert peer.ends() == (Reason.PROTOCOL_ERROR if version == V5 else None)
+        peer = served.kept("s", version)
+        if len(kinds) == 1:
+            again = peer.got()
+            assert (again.packet_id, again.dup) == (message.packet_id, True)
+        else:
+            assert peer.ack(Kind.PUBREL).packet_id == message.packet_id
+
+
 def test_the_number_of_a_message_that_has_expired_is_free_again() -> None:
     with Served() as served:
         peer = served.kept("s")
         peer.subscribe("home/#", qos=1)
-        served.bus.publish("home/x", b"short", ttl_s=0.2)
+        served.bus.publish("home/x", b"short", ttl_s=1.0)
+        expired_s = time.monotonic() + 1.05
         assert peer.got().payload == b"short"
         peer.close()
-        time.sleep(0.25)
+        time.sleep(max(0.0, expired_s - time.monotonic()))
         peer = served.kept("s")
         served.bus.publish("home/x", b"next")
         assert peer.got().payload == b"next"

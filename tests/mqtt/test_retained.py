@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater.mqtt.kinds import V4, V5
-from headwater.mqtt.packets import Publish, Subscription
+from headwater.mqtt.packets import Publish, Suback, Subscribe, Subscription
 from mqtt.peer import MqttPeer, Served
 
 both = pytest.mark.parametrize("version", [V4, V5])
@@ -110,3 +110,34 @@ def test_a_retained_message_that_is_not_acknowledged_comes_again() -> None:
         peer.ping()
         peer.close()
         served.kept("s").quiet()
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_the_suback_comes_before_what_is_retained_and_what_is_published_meanwhile(version: int, qos: int) -> None:
+    with Served() as served:
+        served.bus.publish("home/x", b"1", retain=True)
+        peer = served.mqtt("s", version)
+        for filter in ("home/#", "home/#", "home/x", "$SYS/broker/uptime", "$replay/1/home/x"):
+            peer.send(Subscribe(1, (Subscription(filter, qos),)))
+            until(peer, 2)
+            assert [type(one) for one in peer.inbox] == [Suback, Publish]
+            peer.settle(peer.got())
+            peer.inbox.clear()
+
+
+def until(peer: MqttPeer, count: int) -> None:
+    """Wait for so many packets."""
+    while len(peer.inbox) < count:
+        peer.more()
+
+
+def test_what_a_client_publishes_before_it_subscribes_is_not_new_to_the_subscription() -> None:
+    with Served() as served:
+        peer = served.mqtt()
+        for place in range(20):
+            topic = f"home/{place}"
+            never = Subscription(topic, retain_handling=2)
+            peer.send(Publish(topic, b"1", retain=True), Subscribe(place + 1, (never,)))
+            peer.expect(Suback)
+        peer.quiet()

@@ -152,15 +152,15 @@ def test_a_run_falls_into_its_roots_in_order() -> None:
     assert one.by_root()["a"] is one
 
 
-def test_what_is_remembered_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "TOPICS_CACHED_MAX", 5)
-    monkeypatch.setattr(runs, "LAYOUTS_CACHED_MAX", 5)
+def test_what_is_remembered_has_limits() -> None:
     reader = PacketReader(LIMITS, version=V4)
-    for number in range(50):
-        assert reader.feed(encoded([Publish(f"t/{number}", bytes(number))] * 20, V4))
-        assert reader.feed(encode(Publish("x" * 300 + str(number), b""), V4))
-        assert len(runs._topics) <= 5
-        assert len(runs._layouts) <= 5
+    for number in range(runs.TOPICS_CACHED_MAX + 10):
+        assert reader.feed(encode(Publish(f"t/{number}", b""), V4))
+        assert len(runs._topics) <= runs.TOPICS_CACHED_MAX
+    for number in range(runs.LAYOUTS_CACHED_MAX + 10):
+        assert reader.feed(encoded([Publish("t", bytes(number))] * 20, V4))
+        assert len(runs._layouts) <= runs.LAYOUTS_CACHED_MAX
+    assert reader.feed(encode(Publish("x" * 300, b""), V4))
     assert max(map(len, runs._topics)) <= runs.TOPIC_CACHED_BYTES_MAX
 
 

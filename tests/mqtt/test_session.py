@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from headwater.mqtt.encoding import encode
@@ -56,9 +58,10 @@ def test_a_session_ends_when_its_time_is_over() -> None:
     with Served() as served:
         peer = served.mqtt("s", clean_start=False, session_expiry_interval=1)
         peer.subscribe("home/#", qos=1)
+        left_s = time.monotonic()
         peer.leave()
-        assert served.mqtt_session("s") is not None
         served.until(lambda: served.mqtt_session("s") is None, "the end of the session")
+        assert time.monotonic() - left_s > 0.9
 
 
 def test_the_server_says_for_how_long_it_keeps_a_session_if_that_is_less() -> None:
@@ -193,3 +196,21 @@ def test_a_client_that_disconnects_while_it_is_greeted_leaves_nothing_behind() -
             peer.send(b"\x10\x0f\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x02%02d" % number)
             peer.close()
         served.until(lambda: not len(served.server.sessions), "the end of their sessions")
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_session_that_was_not_to_be_kept_is_not_taken_over(version: int, is_there: bool) -> None:
+    with Served() as served:
+        first = served.mqtt("c", version)
+        first.subscribe("home/#", qos=1)
+        if not is_there:
+            first.close()
+        second = served.kept("c", version)
+        assert not second.connack.session_present
+        if is_there:
+            assert first.ends() == (Reason.SESSION_TAKEN_OVER if version == V5 else None)
+        served.bus.publish("home/x", b"1")
+        second.quiet()
+        second.close()
+        assert served.kept("c", version).connack.session_present

@@ -6,10 +6,12 @@ import threading
 
 import pytest
 
+from headwater.mqtt.connection import MqttConnection
 from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.packets import Publish, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason
 from mqtt.peer import Served
+from server.harness import PATIENCE_S
 
 both = pytest.mark.parametrize("version", [V4, V5])
 
@@ -241,3 +243,50 @@ def test_what_is_said_twice_or_taken_back_at_once_is_taken_in_order(qos: int) ->
         served.bus.publish("home/x", b"1")
         peer.settle(peer.got())
         peer.quiet()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_a_subscription_lacks_was_acknowledged_before_its_suback_left(
+    qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = MqttConnection.write
+
+    def note(connection: MqttConnection, data: bytes) -> None:
+        if data[0] >> 4 == Kind.PUBACK:
+            written.extend(["PUBACK"] * (len(data) // 4))
+        elif data[0] >> 4 == Kind.SUBACK:
+            written.append("SUBACK")
+        write(connection, data)
+
+    monkeypatch.setattr(MqttConnection, "write", note)
+    with Served() as served:
+        publisher, peer = served.mqtt("p"), served.mqtt("s")
+        served.bus.publish("home/x", b"before")
+        held, go = threading.Event(), threading.Event()
+        commit = served.bus.inside.roots.commit
+
+        def hold() -> None:
+            held.set()
+            go.wait()
+
+        holding = threading.Thread(target=commit.run, args=(hold,))
+        holding.start()
+        assert held.wait(PATIENCE_S)
+        # All of these share one commit, which waits.
+        publisher.send(Publish("home/x", b"1", 1, packet_id=1))
+        served.until(lambda: len(commit._pending) == 1)
+        peer.send(Subscribe(1, (Subscription("home/#", qos),)))
+        served.until(lambda: len(commit._pending) == 2 + (qos > 0))
+        publisher.send(Publish("home/x", b"2", 1, packet_id=2))
+        served.until(lambda: len(commit._pending) == 3 + (qos > 0))
+        go.set()
+        holding.join()
+        peer.expect(Suback)
+        publisher.publish("home/x", b"3", 1)
+        got = peer.got()
+        if got.payload == b"2":  # which may be, and need not
+            got = peer.got()
+        else:
+            assert written[: written.index("SUBACK")] == ["PUBACK"] * 2
+        assert got.payload == b"3"

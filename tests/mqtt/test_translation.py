@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from headwater.mqtt.kinds import V4, V5, Kind
-from headwater.mqtt.packets import Publish
+from headwater.mqtt.packets import Publish, Subscription
 from headwater.mqtt.properties import Properties
 from headwater.mqtt.reasons import Reason
 from mqtt.peer import Served
+from server.harness import PATIENCE_S
 
 both = pytest.mark.parametrize("version", [V4, V5])
 TOLD: dict[str, Any] = {
@@ -56,6 +57,23 @@ def test_properties_are_headers_for_native_clients_and_back() -> None:
         assert found.user_properties == (("unit", "C"), ("headwater-key", "awA="))
 
 
+def test_user_properties_are_unaltered_whatever_their_names_and_hide_a_message_from_nobody() -> None:
+    names = ("content-type", "reply-to", "correlation-id", "payload-format", "headwater-from", "mqtt-user-x", "x")
+    with Served() as served:
+        peer, publisher = served.mqtt("s"), served.mqtt("p")
+        peer.subscribe(Subscription("home/#", 1, no_local=True))
+        said = tuple((name, "anonymous/s") for name in names)
+        publisher.publish("home/x", b"1", 1, user_properties=said, payload_format_indicator=0)
+        found = peer.got().properties
+        assert found == Properties(user_properties=said, payload_format_indicator=0)
+        (message,) = served.bus.replay("home/#")
+        assert message.headers == (
+            ("payload-format", "bytes"),
+            *((f"mqtt-user-{name}", value) for name, value in said[:-1]),
+            ("x", "anonymous/s"),
+        )
+
+
 def test_a_native_request_is_answered_by_an_mqtt_client() -> None:
     with Served() as served:
         import threading
@@ -64,7 +82,7 @@ def test_a_native_request_is_answered_by_an_mqtt_client() -> None:
         peer.subscribe("rpc/sum", qos=1)
         answers: list[bytes] = []
         asking = threading.Thread(
-            target=lambda: answers.append(served.bus.request("rpc/sum", b"1+1", timeout_s=5).payload)
+            target=lambda: answers.append(served.bus.request("rpc/sum", b"1+1", timeout_s=PATIENCE_S).payload)
         )
         asking.start()
         asked = peer.got()
@@ -74,8 +92,7 @@ def test_a_native_request_is_answered_by_an_mqtt_client() -> None:
         assert answers == [b"2"]
 
 
-@pytest.mark.parametrize("qos", [0, 1])
-def test_what_is_left_of_a_message_s_time_is_counted_down(qos: int) -> None:
+def test_what_is_left_of_a_message_s_time_is_counted_down() -> None:
     with Served() as served:
         peer = served.kept("s")
         peer.subscribe("home/#", qos=1)
@@ -88,7 +105,7 @@ def test_what_is_left_of_a_message_s_time_is_counted_down(qos: int) -> None:
         peer = served.kept("s")
         message = peer.got()
         assert message.payload == b"long"
-        assert message.properties.message_expiry_interval in (98, 99)
+        assert message.properties.message_expiry_interval in range(50, 100)
         assert peer.got().properties.message_expiry_interval is None
 
 
@@ -103,7 +120,7 @@ def test_a_retained_message_expires_too(qos: int) -> None:
         peer.subscribe("home/#", qos=qos)
         message = peer.got()
         assert message.payload == b"long"
-        assert message.properties.message_expiry_interval in (98, 99)
+        assert message.properties.message_expiry_interval in range(50, 100)
         peer.quiet()
 
 
@@ -112,9 +129,9 @@ def test_what_comes_again_has_the_time_that_is_left() -> None:
         peer = served.kept("s")
         peer.subscribe("home/#", qos=1)
         served.bus.publish("home/x", b"1", ttl_s=50)
-        assert peer.got().properties.message_expiry_interval in (49, 50)
+        assert peer.got().properties.message_expiry_interval in range(20, 51)
         peer.close()
-        assert served.kept("s").got().properties.message_expiry_interval in (49, 50)
+        assert served.kept("s").got().properties.message_expiry_interval in range(20, 51)
 
 
 def test_a_client_may_name_topics_by_numbers() -> None:

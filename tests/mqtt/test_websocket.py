@@ -21,7 +21,7 @@ from headwater.mqtt.reasons import Reason
 from mqtt.peer import LIMITS
 from mqtt.test_interop import echo, echoed, has_mqtt_js
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 MQTT = {"HEADWATER_MQTT": "true", "HEADWATER_MQTT_PORT": "0"}
 
 

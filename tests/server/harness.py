@@ -39,7 +39,8 @@ from headwater.wire.request import Request
 from headwater.wire.requests import Goodbye, Notice, Problem, Registered, Subscribed, encode, error_of
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
+"""What should happen may take that long on a machine that is slow and busy; nobody waits for it in vain."""
 PLENTY = 1 << 20
 SECRET = "a secret of a test"
 
@@ -510,3 +511,22 @@ def code(number: int, *words: str) -> Iterator[None]:
             assert word in str(error), str(error)
     else:
         raise AssertionError(f"no error came; {number} was to")
+
+
+@contextmanager
+def nothing_is_committed(bus: Bus) -> Iterator[None]:
+    """While somebody else has the committing role."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        assert go_on.wait(PATIENCE_S)
+
+    holder = threading.Thread(target=lambda: bus.inside.roots.commit.run(hold))
+    holder.start()
+    assert inside.wait(PATIENCE_S)
+    try:
+        yield
+    finally:
+        go_on.set()
+        holder.join(PATIENCE_S)

@@ -217,8 +217,8 @@ class Scripted(Listening):
 
 @contextmanager
 def free_port() -> Iterator[int]:
-    """A port where nobody listens."""
+    """A port where nobody listens but who is told to: it is held, so that the system gives it to nobody else."""
     with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-    yield port
+        yield held.getsockname()[1]

@@ -240,14 +240,14 @@ def test_a_right_that_is_lost_while_a_subscription_is_being_made_is_lost_for_it(
 
             def wait(*arguments, real=real, inside=inside, go_on=go_on, **options):
                 inside.set()
-                go_on.wait(10)
+                go_on.wait(60)
                 return real(*arguments, **options)
 
             peer = running.peer("ann")
             monkeypatch.setattr(dispatcher, name, wait)
             request = requests.Subscribe(number=1, filter="home/#", kind=kind, credit_messages=9, credit_bytes=999)  # type: ignore[arg-type]
             number = peer.begin(request)
-            assert inside.wait(10)
+            assert inside.wait(60)
             running.call(lambda: None)
             threading.Thread(target=running.bus.acl.deny, args=("ann", "subscribe", "home/x")).start()
             running.until(lambda: not running.bus.acl.may_subscribe("ann", "home/#"))

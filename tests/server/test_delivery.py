@@ -11,9 +11,9 @@ import pytest
 from headwater.config import KIB, Config, Retention
 from headwater.errors import HeadwaterError, Recalled
 from headwater.wire import requests
-from headwater.wire.batches import Range, read_ranges
+from headwater.wire.batches import Range, pack_ranges, read_ranges
 from headwater.wire.frame import Kind
-from server.harness import Got, Peer, Running, code
+from server.harness import PATIENCE_S, Got, Peer, Running, code
 
 
 def publish(running: Running, count: int, topic: str = "a", start: int = 0) -> None:
@@ -137,9 +137,9 @@ def test_nothing_after_a_failed_message_is_handed_out_before_it_is_acked_or_dead
         got = peer.take(1, 3)
         peer.nack(1, got[0], delay_s=0.2)
         publish(running, 3, start=3)
-        peer.quiet(0.1)
         again = peer.take(1, 1)
         peer.quiet(0.05)
+        assert payloads(again) == [b"0"]
         peer.ack(1, again)
         assert payloads(again + peer.take(1, 5)) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
@@ -184,12 +184,15 @@ def test_the_ack_timeout_starts_when_the_application_takes_a_message_and_not_bef
 def test_extend_gives_a_message_more_time():
     with Running() as running:
         peer = running.peer()
-        peer.subscribe(1, "a", kind="named", id="s", options={"ack_timeout_s": 0.2, "retry_delay_s": 0.0})
+        peer.subscribe(1, "a", kind="named", id="s", options={"ack_timeout_s": 0.5, "retry_delay_s": 0.0})
         publish(running, 1)
         got = peer.take(1, 1)
-        peer.taken(1, got)
-        peer.ask(requests.Extend(number=1, lease=got[0].lease, offset=1, seconds=30.0))
-        peer.quiet(0.5)
+        extend = requests.Extend(number=1, lease=got[0].lease, offset=1, seconds=30.0)
+        number = peer.next_id()
+        taken = pack_ranges(Kind.TAKEN, 1, 0, [(got[0].lease, 1, 1)])
+        peer.send(taken, requests.pack_request(number, extend))  # together: the time that it has is short
+        peer.finish(number, requests.Extend)
+        peer.quiet(0.8)
         peer.ack(1, got)
 
 
@@ -320,7 +323,7 @@ def test_without_order_several_consumers_share_and_a_failed_message_holds_nobody
         publish(running, 1, start=10)
         for peer in (one, two):
             peer.credit(1, 5)
-        end = time.monotonic() + 5
+        end = time.monotonic() + PATIENCE_S
         came: list[Got] = []
         while not came and time.monotonic() < end:
             for peer in (one, two):

@@ -163,14 +163,14 @@ def test_a_frame_longer_than_a_hello_before_the_handshake_is_through_gets_413():
 
 
 def test_a_connection_that_says_nothing_is_closed_at_the_deadline_with_504():
-    with Running(handshake_s=0.2) as running:
+    with Running(handshake_s=0.8) as running:
         peers = [reach(running, state) for state in State if state is not State.REGISTERED]
         there = running.peer("there")
         for peer in peers:
             said = peer.ends()
             assert said is not None
             assert said.code == 504
-        there.quiet(0.3)
+        there.quiet(0.9)
         there.ping()
 
 

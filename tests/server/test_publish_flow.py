@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from headwater.errors import Conflict, Failed
 from headwater.store.batch import checksum
 from headwater.wire import batches, requests
 from headwater.wire.frame import Kind
-from server.harness import Running, code, make_body
+from server.harness import Peer, Running, code, make_body, nothing_is_committed
 
 
 def test_a_publish_is_acked_once_it_is_on_disk_and_its_subscribers_get_it(tmp_path: Path):
@@ -204,17 +206,17 @@ def test_a_group_that_others_have_filled_does_not_stop_publishing():
 
         def block() -> None:
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
         blocking = threading.Thread(target=commit.run, args=(block,))
         blocking.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         others = running.bus.publish_soon("b", bytes(2000))
         number = peer.publish_soon("a", b"mine")
         peer.ping()
         running.until(lambda: running.server.entry._waiting)
         go_on.set()
-        others.result(10)
+        others.result(60)
         assert peer.published(number).first_offset == 2
         assert peer.publish("a") == 3
         blocking.join()
@@ -324,3 +326,72 @@ def test_what_one_client_stages_is_not_another_clients_whose_name_and_producer_r
         with code(404):
             two.ask(requests.CommitStage(producer="b:c", epoch=1, parts=("p",)))
         assert one.ask(requests.CommitStage(producer="c", epoch=1, parts=("p",))) == {"x": (1, 1)}
+
+
+def in_one_breath(peer: Peer, *topics: str, wrong: Collection[int] = (), flags: int = 0) -> list[int]:
+    """PUBLISH frames of one message each, sent together; those at some places say a wrong checksum."""
+    numbers, pieces = [], []
+    for place, topic in enumerate(topics):
+        body = make_body([topic], [b"%d" % place])
+        number = peer.next_id()
+        crc = checksum(body) ^ (place in wrong)
+        pieces += batches.pack_publish(number, topic.partition("/")[0], 1, crc, body, flags=flags)
+        numbers.append(number)
+    peer.send(*pieces)
+    return numbers
+
+
+def test_publishes_that_come_together_are_stored_together_and_each_is_answered(tmp_path: Path):
+    with Running(tmp_path) as running:
+        ann, bob = running.peer(), running.peer()
+        ann.publish(["home/x", "home/y"])
+        ann.publish("yard/x")
+        bob.subscribe(1, "#")
+        topics = ["home/x", "home/y", "home/x", "yard/x", "home/y", "yard/x", "yard/x", "home/new", "home/x"]
+        numbers = in_one_breath(ann, *topics)
+        offsets = [ann.published(number).first_offset for number in numbers]
+        assert offsets == [3, 4, 5, 2, 6, 3, 4, 7, 8]
+        got = bob.take(1, len(topics))
+    with headwater.open(tmp_path) as bus:
+        stored = {(one.root, one.offset): (one.topic, one.payload) for one in bus.replay("#")}
+    for place, (topic, offset) in enumerate(zip(topics, offsets, strict=True)):
+        assert stored[topic.partition("/")[0], offset] == (topic, b"%d" % place)
+    assert sorted((one.topic, one.payload) for one in got) == sorted(
+        (topic, b"%d" % place) for place, topic in enumerate(topics)
+    )
+
+
+def test_one_that_was_damaged_among_those_that_come_together_is_refused_alone():
+    with Running() as running:
+        ann = running.peer()
+        ann.publish("home/x")
+        numbers = in_one_breath(ann, *["home/x"] * 6, wrong={3})
+        for place, number in enumerate(numbers):
+            with code(422) if place == 3 else nullcontext():
+                ann.published(number)
+        assert [one.payload for one in running.bus.replay("home/x", after=1)] == [b"0", b"1", b"2", b"4", b"5"]
+
+
+def test_those_that_may_not_be_published_among_those_that_come_together_are_refused_alone():
+    with Running(auth="scram") as running:
+        running.client("ann", allow=["publish home/x", "publish home/z", "create home/x"])
+        for topic in ("home/x", "home/y"):
+            running.bus.publish(topic, b"")
+        ann = running.peer("ann")
+        topics = ["home/x", "home/y", "home/x", "home/z", "home/x"]
+        for topic, number in zip(topics, in_one_breath(ann, *topics), strict=True):
+            with nullcontext() if topic == "home/x" else code(403):
+                ann.published(number)
+        assert [one.payload for one in running.bus.replay("home/x", after=2)] == [b"0", b"2", b"4"]
+
+
+def test_quiet_ones_that_come_together_are_shown_and_stored_in_their_order():
+    with Running() as running:
+        ann, bob = running.peer(), running.peer()
+        ann.publish("home/x")
+        bob.subscribe(1, "home/#")
+        with nothing_is_committed(running.bus):
+            in_one_breath(ann, *["home/x"] * 5, flags=batches.QUIET)
+            assert bob.payloads(1, 5) == [b"%d" % place for place in range(5)]
+        running.until(lambda: running.bus.ends()["home"] == 6)
+        assert [one.payload for one in running.bus.replay("home/#", after=1)] == [b"%d" % place for place in range(5)]

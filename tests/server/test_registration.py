@@ -192,21 +192,21 @@ def test_after_the_timer_the_session_and_its_own_subscriptions_are_gone_and_name
 
 def test_a_session_that_is_resumed_in_time_is_not_reclaimed_by_the_timer_that_ran_before():
     with Running() as running:
-        peer = running.peer("ann", expire_after_s=0.3)
+        peer = running.peer("ann", expire_after_s=1.0)
         peer.close()
         running.until(lambda: running.server.sessions._timers)
         back = running.peer("ann", session=peer.session)
-        back.quiet(0.5)
+        back.quiet(1.2)
         assert running.session_of(back) is not None
 
 
 def test_a_resume_that_is_refused_for_its_expiry_leaves_the_timer_running():
     with Running() as running:
-        peer = running.peer("ann", expire_after_s=0.3)
-        peer.close()
-        running.until(lambda: running.server.sessions._timers)
         back = running.connect()
         back.shake("ann")
+        peer = running.peer("ann", expire_after_s=0.5)
+        peer.close()
+        running.until(lambda: running.server.sessions._timers)
         with code(422):
             back.register(peer.session, -1.0)
         running.until(lambda: len(running.server.sessions) == 0)

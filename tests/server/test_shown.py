@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headwater
-from headwater.bus import Bus
 from headwater.config import Config
 from headwater.wire import batches, requests
 from headwater.wire.frame import Kind
-from server.harness import PATIENCE_S, Peer, Running
-
-pytestmark = pytest.mark.timeout(60)
-
-
-@contextmanager
-def nothing_is_committed(bus: Bus) -> Iterator[None]:
-    """While somebody else has the committing role."""
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        inside.set()
-        assert go_on.wait(PATIENCE_S)
-
-    holder = threading.Thread(target=lambda: bus.inside.roots.commit.run(hold))
-    holder.start()
-    assert inside.wait(PATIENCE_S)
-    try:
-        yield
-    finally:
-        go_on.set()
-        holder.join(PATIENCE_S)
+from server.harness import PATIENCE_S, Peer, Running, nothing_is_committed
 
 
 def say(peer: Peer, topic: str, payload: bytes, **options: Any) -> None:

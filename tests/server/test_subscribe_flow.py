@@ -371,13 +371,13 @@ def test_a_connection_that_goes_while_its_subscription_is_made_leaves_nobody_att
 
         def attach(*arguments, **options):
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
             return real(*arguments, **options)
 
         monkeypatch.setattr(dispatcher, "attach", attach)
         peer = running.peer("ann")
         peer.begin(requests.Subscribe(number=1, filter="a", kind="named", id="s", credit_messages=5, credit_bytes=999))
-        assert inside.wait(10)
+        assert inside.wait(60)
         peer.close()
         running.until(lambda: running.session_of(peer).connection is None)
         go_on.set()

@@ -14,7 +14,7 @@ import pytest
 
 import headwater
 from headwater.wire import administration
-from server.harness import Running, code
+from server.harness import PATIENCE_S, Running, code
 from server.site import OK, Posted, Site, free_port, status, until
 
 SOON: dict[str, Any] = {"channel_retry_s": 0.01, "channel_retry_s_max": 0.05}
@@ -281,8 +281,12 @@ def test_an_answer_that_is_none_is_a_refusal(site: Site, answer: Callable[[Poste
         until(lambda: info(running).dead == 1)
         assert letters(running)[0].errors[-1]
         site.answer = lambda _: OK
-        publish(running, b"2")
-        delivered(running, 1)
+        for _ in range(5):  # a good answer, too, may take too long where the machine is busy
+            publish(running, b"2")
+            until(lambda: info(running).lag == 0)
+            if info(running).delivered:
+                break
+        assert info(running).delivered == 1
 
 
 def test_of_an_answer_that_does_not_end_the_status_counts_and_the_rest_is_not_read(site: Site):
@@ -321,7 +325,7 @@ def test_a_destination_is_tried_out_with_a_signed_event_of_a_type_of_its_own(run
 
 def test_a_channel_is_changed_and_removed_while_its_destination_hangs(running: Running, site: Site):
     hanging = threading.Event()
-    site.answer = lambda _: OK * hanging.wait(10)
+    site.answer = lambda _: OK * hanging.wait(PATIENCE_S)
     add(running, site.port)
     publish(running, b"1")
     until(lambda: info(running).state == "delivering")
@@ -335,7 +339,7 @@ def test_a_channel_is_changed_and_removed_while_its_destination_hangs(running: R
 
 def test_a_seek_while_a_request_is_under_way_is_heeded(running: Running, site: Site):
     hanging = threading.Event()
-    site.answer = lambda _: OK * hanging.wait(10)
+    site.answer = lambda _: OK * hanging.wait(PATIENCE_S)
     publish(running, b"0")
     add(running, site.port)
     publish(running, b"1")

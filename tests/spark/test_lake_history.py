@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,15 @@ import headwater
 from cli.command import ENVIRONMENT, objects, one_sentence, run
 from client.served import Served
 from headwater import Config, Conflict, Failed, Gap, Malformed, ManualClock, Retention
+from headwater.clock import to_datetime
 from headwater.delivery.history import Lot, Stretch
 from headwater.message import Message
+from headwater.mqtt.kinds import V4
 from headwater.spark import lake_history, lake_scan
 from headwater.spark.lake import LakeFile
 from headwater.spark.lake_history import LakeHistory
 from headwater.spark.pipelines.archive import Archive, Options
+from mqtt.peer import Served as Devices
 from spark import lakes
 
 if TYPE_CHECKING:
@@ -514,6 +517,85 @@ def test_a_client_may_leave_while_the_lake_is_read(served: Served, lake: Path, b
         assert blocked.begun.wait(WAIT_S)
         blocked.go_on.set()
         assert client.topics("home/#")
+
+
+# MQTT clients reach back, too
+
+
+@pytest.fixture
+def devices(tmp_path: Path, lake: Path) -> Iterator[Devices]:
+    from msgspec.structs import replace
+
+    with Devices(tmp_path / "data", replace(SMALL, lake=str(lake))) as made:
+        yield made
+
+
+def test_a_replay_of_an_mqtt_client_begins_in_the_lake_and_goes_on_in_the_log_and_live(
+    devices: Devices, lake: Path
+) -> None:
+    whole = filled(devices.bus, lake)
+    peer = devices.mqtt()
+    assert peer.subscribe("$replay/11/home/#", qos=1) == (0,)
+    found = [peer.got() for _ in range(90)]
+    said = [dict(one.properties.user_properties) for one in found]
+    assert [(one.topic, int(of["headwater-offset"]), one.payload) for one, of in zip(found, said, strict=True)] == [
+        one[:3] for one in whole[10:]
+    ]
+    assert [datetime.fromisoformat(of["headwater-time"]) for of in said] == [to_datetime(one[3]) for one in whole[10:]]
+    assert [tuple((name, of[name]) for name, _ in one[5]) for of, one in zip(said, whole[10:], strict=True)] == [
+        one[5] for one in whole[10:]
+    ]
+    devices.bus.publish("home/x", b"new")
+    assert peer.got().payload == b"new"
+    peer.quiet()
+
+
+def test_a_replay_of_an_mqtt_client_from_a_moment_that_only_the_lake_has(devices: Devices, lake: Path) -> None:
+    whole = filled(devices.bus, lake)
+    old = devices.mqtt("old", V4)
+    moment = to_datetime(whole[20][3]).isoformat()
+    assert old.subscribe(f"$replay/{moment}/home/1/+") == (0,)
+    wanted = [one[2] for one in whole if one[3] >= whole[20][3] and one[0].startswith("home/1/")]
+    assert old.payloads(len(wanted)) == wanted
+    old.quiet()
+
+
+def test_a_replay_of_an_mqtt_client_passes_over_what_neither_has(devices: Devices, lake: Path) -> None:
+    whole = filled(devices.bus, lake, archived=20, forgotten=40)
+    peer = devices.mqtt()
+    peer.subscribe("$replay/1/home/#")
+    assert peer.payloads(80) == [one[2] for one in whole[:20] + whole[40:]]
+
+
+def test_an_mqtt_client_whose_replay_cannot_be_read_loses_its_connection_and_the_others_go_on(
+    devices: Devices, lake: Path
+) -> None:
+    filled(devices.bus, lake)
+    for path in lake.rglob("*.parquet"):
+        path.unlink()
+    peer, other = devices.mqtt(), devices.mqtt()
+    other.subscribe("home/x")
+    peer.subscribe("$replay/1/home/#")
+    assert peer.ends() is not None
+    devices.bus.publish("home/x", b"new")
+    assert other.got().payload == b"new"
+
+
+def test_mqtt_clients_are_served_while_the_lake_is_read_and_may_leave(
+    devices: Devices, lake: Path, blocked: Blocked
+) -> None:
+    whole = filled(devices.bus, lake)
+    peer, other = devices.mqtt(), devices.mqtt()
+    peer.subscribe("$replay/1/home/#")
+    other.subscribe("$replay/1/home/#")
+    assert blocked.begun.wait(WAIT_S)
+    peer.subscribe("other/#")
+    devices.bus.publish("other/x", b"meanwhile")
+    assert peer.got().payload == b"meanwhile"
+    other.unsubscribe("$replay/1/home/#")
+    blocked.go_on.set()
+    assert peer.payloads(100) == [one[2] for one in whole]
+    other.quiet()
 
 
 def test_lots_are_cut_by_count_and_bytes() -> None:

@@ -14,8 +14,7 @@ from headwater.errors import Closed, Conflict, DiskFull, Failed
 from headwater.store import commit as module
 from headwater.store.commit import Call, GroupCommit, Item
 
-WAIT_S = 10.0
-pytestmark = pytest.mark.timeout(30)
+WAIT_S = 60.0
 
 
 class Note(Item):

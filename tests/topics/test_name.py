@@ -185,6 +185,13 @@ def test_a_topic_with_a_wildcard_is_refused(topic: str) -> None:
         check_topic(topic, CONFIG)
 
 
+@pytest.mark.parametrize(("topic"), ["$share", "$share/g/a"])
+def test_a_topic_where_nobody_can_subscribe_is_refused(topic: str) -> None:
+    with pytest.raises(Malformed, match="nobody can subscribe"):
+        check_topic(topic, CONFIG)
+    check_topic("$shared/g/a", CONFIG)
+
+
 @pytest.mark.parametrize(
     ("filter", "reason"),
     [

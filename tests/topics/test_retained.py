@@ -61,7 +61,13 @@ class Place:
     def reopen(self) -> None:
         """As after a restart: what the state has, and what a row of the root says about it."""
         self.checkpoint()
-        self.retained = Retained(1, self.state, self.config, self.retained.count, self.retained.expires_from_us)
+        known = self.retained
+        self.retained = Retained(1, self.state, self.config, known.count, known.expires_from_us, known.size)
+
+    def measure(self) -> int:
+        """Their bytes as a folder that does not tell them has them counted."""
+        self.checkpoint()
+        return Retained(1, self.state, self.config, self.retained.count).size
 
     def payloads(self, wanted: Callable[[str], bool] = lambda _: True, now_us: int = NOW_US) -> dict[str, bytes]:
         return {topic: row.payload for topic, row in self.retained.matching(wanted, now_us)}
@@ -167,20 +173,62 @@ def test_forget_removes_those_of_the_wanted_topics_at_once(place: Place, step: i
     assert place.payloads() == {"home/c": b"3"}
 
 
+def sizes(*topics: str, size: int = 1) -> dict[str, int]:
+    """What a publish to these would retain."""
+    return dict.fromkeys(topics, size)
+
+
 def test_more_than_the_limit_is_refused_and_changes_nothing() -> None:
     place = Place(Config(retained_per_root_max=2))
     place.apply(kept("home/a", b"1"))
-    place.retained.admit(["home/b"])
-    place.retained.admit(["home/a", "home/b", "home/b"])
+    place.retained.admit(sizes("home/b"))
+    place.retained.admit(sizes("home/a", "home/b"))
     with pytest.raises(QuotaExceeded, match="retained_per_root_max"):
-        place.retained.admit(["home/b", "home/c"])
-    place.retained.promise(["home/b"])
-    place.retained.admit(["home/a", "home/b"])
+        place.retained.admit(sizes("home/b", "home/c"))
+    place.retained.promise(sizes("home/b"))
+    place.retained.admit(sizes("home/a", "home/b"))
     with pytest.raises(QuotaExceeded):
-        place.retained.admit(["home/c"])
+        place.retained.admit(sizes("home/c"))
+    place.retained.admit(sizes("home/c", size=0))
     place.retained.forget_promises()
-    place.retained.admit(["home/c"])
+    place.retained.admit(sizes("home/c"))
     assert place.payloads() == {"home/a": b"1"}
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_more_bytes_than_the_limit_are_refused_and_change_nothing(step: int) -> None:
+    place = Place(Config(retained_bytes_per_root_max=10))
+    place.apply(
+        kept("home/a", b"1234"), Outgoing("home/b", b"12", True, b"k", {"h": "v"}), Outgoing("home/c", b"1" * 9)
+    )
+    between(place)[step]()
+    assert place.retained.size == place.measure() == 4 + 5
+    place.retained.admit(sizes("home/c"))
+    place.retained.admit(sizes("home/a", size=5))
+    with pytest.raises(QuotaExceeded, match="retained_bytes_per_root_max"):
+        place.retained.admit(sizes("home/c", size=2))
+    with pytest.raises(QuotaExceeded, match="have 9 bytes"):
+        place.retained.admit(sizes("home/a", size=6))
+    place.retained.promise(sizes("home/a", size=2))
+    place.retained.admit(sizes("home/c", size=3))
+    place.retained.promise(sizes("home/c", size=3))
+    with pytest.raises(QuotaExceeded):
+        place.retained.admit(sizes("home/a", size=3))
+    place.retained.admit(sizes("home/b", size=0))
+    place.retained.forget_promises()
+    place.retained.admit(sizes("home/a", size=5))
+    assert place.payloads() == {"home/a": b"1234", "home/b": b"12"}
+
+
+def test_where_there_are_more_than_a_new_limit_allows_smaller_ones_are_taken() -> None:
+    place = Place()
+    place.apply(kept("home/a", b"1234"), kept("home/b", b"12"))
+    place.config = Config(retained_bytes_per_root_max=3, retained_per_root_max=1)
+    place.reopen()
+    place.retained.admit(sizes("home/a", size=4))
+    place.retained.admit(sizes("home/b", size=0))
+    with pytest.raises(QuotaExceeded):
+        place.retained.admit(sizes("home/b", size=3))
 
 
 def test_another_root_s_messages_are_not_its_own() -> None:
@@ -206,7 +254,7 @@ class RetainedAgainstADict(RuleBasedStateMachine):
 
     @rule(
         messages=st.lists(
-            st.tuples(TOPICS, st.sampled_from([b"", b"x", b"y"]), st.integers(0, 3)), min_size=1, max_size=4
+            st.tuples(TOPICS, st.sampled_from([b"", b"x", b"yy"]), st.integers(0, 3)), min_size=1, max_size=4
         )
     )
     def publish(self, messages: list[tuple[str, bytes, int]]) -> None:
@@ -247,6 +295,7 @@ class RetainedAgainstADict(RuleBasedStateMachine):
         shown = {topic: payload for topic, (payload, e) in self.model.items() if not 0 < e <= self.now_us}
         assert self.place.payloads(now_us=self.now_us) == shown
         assert self.place.retained.count == len(self.model)
+        assert self.place.retained.size == sum(len(payload) for payload, _ in self.model.values())
 
     @invariant()
     def a_checkpoint_would_leave_nothing_else(self) -> None:

@@ -151,26 +151,26 @@ def test_one_topic_too_many_is_refused(make: Callable[..., Place], between: Call
     place = make(topics_per_root_max=3)
     place.publish("home/a", "home/b")
     between(place)
-    place.root.admit(["home/a", "home/c"], [])
+    place.root.admit(["home/a", "home/c"], {})
     with pytest.raises(QuotaExceeded, match="topics_per_root_max"):
-        place.root.admit(["home/c", "home/d"], [])
-    place.root.admit(["home/c", "home/c"], [])
+        place.root.admit(["home/c", "home/d"], {})
+    place.root.admit(["home/c", "home/c"], {})
 
 
 def test_what_a_group_was_promised_counts_until_it_is_appended_or_not(make: Callable[..., Place]) -> None:
     place = make(topics_per_root_max=2)
-    place.root.promise(["home/a"], [])
-    place.root.admit(["home/a", "home/b"], [])
+    place.root.promise(["home/a"], {})
+    place.root.admit(["home/a", "home/b"], {})
     with pytest.raises(QuotaExceeded):
-        place.root.admit(["home/b", "home/c"], [])
+        place.root.admit(["home/b", "home/c"], {})
     place.root.forget_promises()
-    place.root.admit(["home/b", "home/c"], [])
+    place.root.admit(["home/b", "home/c"], {})
     assert place.topics() == []
 
 
 def test_a_topic_is_known_once_it_has_a_message(place: Place) -> None:
     assert not place.root.knows("home/a")
-    place.root.admit(["home/a"], [])
+    place.root.admit(["home/a"], {})
     assert not place.root.knows("home/a")
     place.publish("home/a")
     assert place.root.knows("home/a")

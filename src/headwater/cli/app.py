@@ -84,8 +84,9 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if wanted:
         from headwater import __version__
+        from headwater.compiled import is_compiled
 
-        print(f"headwater {__version__}")
+        print(f"headwater {__version__}{' (compiled)' if is_compiled() else ''}")
         raise typer.Exit
 
 

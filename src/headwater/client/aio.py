@@ -45,7 +45,7 @@ from headwater.errors import Closed, HeadwaterError, TimedOut
 from headwater.events import Event
 from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.message import Message as ThreadMessage
-from headwater.topics.roots import Publish
+from headwater.topics.publish import Publish
 from headwater.wire import requests as wire
 from headwater.wire.administration import ChannelInfo
 from headwater.wire.request import Request

@@ -37,7 +37,7 @@ from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotFou
 from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.topics.name import root_of
-from headwater.topics.roots import Publish
+from headwater.topics.publish import Publish
 from headwater.wire import requests as wire
 from headwater.wire.administration import ChannelInfo
 from headwater.wire.batches import Deliver

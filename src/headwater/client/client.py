@@ -32,7 +32,7 @@ from headwater.outgoing import Desk
 from headwater.requests import REPLY_ROOT, Replies, answer_headers
 from headwater.store.batch import checksum
 from headwater.topics.name import check_filter
-from headwater.topics.roots import Publish
+from headwater.topics.publish import Publish
 from headwater.wire import requests as wire
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_published, read_ranges
 from headwater.wire.frame import Frame, Kind

@@ -27,7 +27,7 @@ from headwater.config import Connecting
 from headwater.errors import HeadwaterError
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
-from headwater.topics.roots import Part, Publish
+from headwater.topics.publish import Part, Publish
 from headwater.wire.batches import Published, pack_publish
 
 FRAMES_AHEAD = 2

@@ -236,6 +236,7 @@ class Receiver:
         lines = self._lines
         for line in lines:
             line.connection.close(Goodbye())
+            line.on_lost(Closed(CLOSED))  # whoever waits for an answer would wait for ever
         await asyncio.gather(*(line.connection.gone() for line in lines))
 
     def _stop(self) -> None:

@@ -31,6 +31,7 @@ from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.commit import Call
+from headwater.store.early import Early
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, filter_covers_root
 from headwater.topics.root import Root, retained_message
@@ -121,6 +122,16 @@ class Dispatcher:
         for listener, matched in self._listeners(names):
             if isinstance(listener, Live):
                 listener.on_early(root, batch, None if matched is None else batch.body.places_of(matched))
+
+    def show_one(self, root: Root, early: Early) -> None:
+        """The same for one message."""
+        if self._trees.is_empty:
+            return
+        with self._tree_lock:
+            found = self._trees.match(early.topic)
+        for listener in found:
+            if isinstance(listener, Live):
+                listener.on_one(root, early)
 
     def _listeners(self, names: tuple[str, ...]) -> Sequence[tuple[Listener, list[int] | None]]:
         """Who is to hear of a batch with these topics, and of which of them; None for all, or if it does not care."""

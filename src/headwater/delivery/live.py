@@ -18,6 +18,7 @@ from headwater.config import Config
 from headwater.errors import Closed, Malformed
 from headwater.message import Message, Receipt
 from headwater.store.batch import Batch
+from headwater.store.early import Early
 from headwater.topics.root import Root
 
 Policy = Literal["drop_oldest", "disconnect"]
@@ -53,6 +54,8 @@ class Live:
         """Threads that wait for a change."""
         self.hand: Callable[[Batch, Sequence[int] | None], bool] | None = None
         """Takes a batch at once, past the buffer, from whoever shows it early; False if it cannot at the moment."""
+        self.hand_one: Callable[[Early], bool] | None = None
+        """The same for one message; those who set none get a batch."""
         self._reading = threading.Lock()
         """Held by the reader, so that messages are made outside of the lock that the committing thread takes."""
         self._batches: deque[tuple[Batch, Sequence[int] | None, int]] = deque()
@@ -94,6 +97,11 @@ class Live:
         """A batch that nobody waits for is on its way to disk."""
         if self.hand is None or self._batches or self._closed is not None or not self.hand(batch, places):
             self.on_batch(root, batch, places)
+
+    def on_one(self, root: Root, early: Early) -> None:
+        """One message that nobody waits for is on its way to disk."""
+        if self.hand_one is None or self._batches or self._closed is not None or not self.hand_one(early):
+            self.on_early(root, early.batch, None)
 
     def _overflow(self) -> None:
         config = self._config

@@ -167,12 +167,15 @@ class MqttConnection(Line):
     # Going out
 
     def send(self, packet: Packet) -> None:
-        """Send one packet; one that is too long for the client goes without its words."""
+        """Send one packet; one that is too long for the client goes without its words. A client that takes not even
+        a CONNACK cannot be served."""
         data = encode(packet, self.version or V5)
         if len(data) > self.bytes_max and isinstance(packet, Ack | Disconnect | Suback | Unsuback):
             data = encode(msgspec.structs.replace(packet, properties=NONE), self.version)
         if len(data) <= self.bytes_max:
             self.write(data)
+        elif isinstance(packet, Connack):
+            self.close()
 
     def answers(self, items: Sequence[Served]) -> bytes:
         said: list[bytes] = []
@@ -218,9 +221,10 @@ class MqttConnection(Line):
     def refuse(self, error: HeadwaterError, id: int = 0) -> None:
         self.listener.on_refused(self, error)
         if not self._is_greeted:
-            version = error.version if isinstance(error, VersionRefused) else self.version or V5
-            answer = Connack(False, reason_of(error, Reason.UNSPECIFIED_ERROR), Properties(reason_string=str(error)))
-            self.write(encode(answer, version))
+            reason = reason_of(error, Reason.UNSPECIFIED_ERROR)
+            version = error.version if isinstance(error, VersionRefused) else self.version
+            if not isinstance(error, MqttError) or has_answer(reason, version):
+                self.write(encode(Connack(False, reason, Properties(reason_string=str(error))), version or V5))
             self.close()
             return
         if self.version == V5:
@@ -246,6 +250,14 @@ class MqttConnection(Line):
             self.refuse(MqttError("a packet has begun and does not end (frame_s)"))
         elif self.keep_alive_s and now_s - self.heard_s > PATIENCE * self.keep_alive_s:
             self.refuse(TimedOut("nothing was heard for one and a half times the keep alive"))
+
+
+def has_answer(reason: Reason, version: int) -> bool:
+    """Whether a CONNECT that breaks the rules is answered with a CONNACK before the connection is closed: in 3.1.1 not
+    if it does not conform, and what is no CONNECT never."""
+    if version == V4:
+        return reason not in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR)
+    return version == V5 or reason is Reason.PACKET_TOO_LARGE
 
 
 def limits_of(listener: Listener) -> Limits:

@@ -9,29 +9,43 @@ from headwater.message import Kept, Message
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.properties import EMPTY
-from headwater.mqtt.publishes import Publishes
+from headwater.mqtt.publishes import Publishes, quiet_packet
 from headwater.mqtt.translation import block_of
 from headwater.mqtt.wish import Wish
 from headwater.store.batch import Batch
 from headwater.store.body import Body
+from headwater.store.early import Early
 
 Key = tuple[int, tuple[int, ...] | None, int, int, bool, tuple[int, ...]]
+
+KEPT_MAX = 64
+BYTES_MAX = 16 * 1024 * 1024
+"""Of the batches that they are of; beyond it, remembering starts anew."""
 
 
 class Deliveries:
     """Packets of batches, remembered while many sessions want the same ones."""
 
-    KEPT_MAX = 64
-    BYTES_MAX = 16 * 1024 * 1024
-    """Of the batches that they are of; beyond it, remembering starts anew."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._kept: dict[Key, tuple[Batch, Publishes]] = {}
         self._bytes = 0
+        self._early: Early | None = None
+        """The message whose packets were made last."""
+        self._packets: dict[int, bytes] = {}
+        """By version."""
+        self._came: tuple[bytes, int, Publishes] = (b"", 0, Publishes((), (), version=V5))
+        """The body of the messages that came last, and their packets of that version."""
+
+    def came(self, body: bytes, version: int, packets: Publishes) -> None:
+        """Messages of this body came in packets that may go out as they are."""
+        self._came = (body, version, packets)
 
     def get(self, batch: Batch, places: Sequence[int] | None, version: int, qos: int, wish: Wish) -> Publishes:
         """The packets of the messages at these places, or of all."""
+        body, came_version, packets = self._came
+        if body is batch.data and came_version == version and not qos and places is None and not wish.identifier:
+            return packets
         as_published = wish.retain_as_published
         key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifiers)
         kept = self._kept.get(key)
@@ -40,11 +54,20 @@ class Deliveries:
         made = self.make(batch.body, places, version, qos, wish)
         if batch.body.expiries is None:  # what is left of a message's time is another with each second
             self._bytes += len(batch.data)
-            if len(self._kept) >= self.KEPT_MAX or self._bytes > self.BYTES_MAX:
+            if len(self._kept) >= KEPT_MAX or self._bytes > BYTES_MAX:
                 self._kept.clear()
                 self._bytes = len(batch.data)
             self._kept[key] = (batch, made)
         return made
+
+    def one(self, early: Early, version: int) -> bytes:
+        """The packet of one message with QoS 0, the same for all whose wish is plain."""
+        if early is not self._early:
+            self._early, self._packets = early, {}
+        packet = self._packets.get(version)
+        if packet is None:
+            packet = self._packets[version] = quiet_packet(early.topic, early.payload, version)
+        return packet
 
     def make(
         self,

@@ -18,9 +18,10 @@ from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.authentication import Authentication, answer
 from headwater.mqtt.connection import PACKET_BYTES_MAX, MqttConnection
 from headwater.mqtt.kinds import V5
-from headwater.mqtt.packets import Connack, Connect
+from headwater.mqtt.packets import Connack, Connect, Will
 from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.reasons import MqttError, Reason, violation
+from headwater.mqtt.will import item_of
 from headwater.mqtt.window import NUMBER_MAX
 from headwater.requests import REPLY_ROOT
 from headwater.server.listener import is_local
@@ -135,10 +136,11 @@ class Greeter:
         connection.client_id = client
         self._note(connection, connect)
         if connect.will is not None:
-            self._check_will(user, connect.will.topic)
+            self._check_will(user, connect.will)
         expire_s = self._expire_after_s(connect)
         known = self._sessions.of_client(user, client)
-        if known is not None and connect.clean_start:
+        # One that is not to be kept ends with its connection, also where that is not seen to be gone.
+        if known is not None and (connect.clean_start or not known.row.expire_after_s):
             if known.connection is not None:
                 known.connection.say_goodbye(Conflict("another connection has begun anew"))
             self._sessions.end(known)
@@ -152,12 +154,14 @@ class Greeter:
         )
         cast("MqttSession", connection.session).is_whole = True
 
-    def _check_will(self, user: str, topic: str) -> None:
+    def _check_will(self, user: str, will: Will) -> None:
         """A will that could never be published is refused while there is somebody to tell."""
+        bus, topic = self._broker.bus, will.topic
         try:
-            check_topic(topic, self._broker.bus.config)
+            check_topic(topic, bus.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
+        item_of(will, bus.inside.desk)
         self._broker.check_publish(user, "", root_of(topic), (topic,))
 
     def _take_up(self, known: MqttSession, connection: MqttConnection, connect: Connect, expire_s: float) -> None:

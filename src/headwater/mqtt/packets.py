@@ -161,6 +161,10 @@ class Run(msgspec.Struct, frozen=True):
     topics: list[str]
     payloads: list[bytes]
     packet_ids: list[int]
+    data: bytes = b""
+    """The packets as they came, where they may go out as they are: with QoS 0, and without the retain flag."""
+    longest_bytes: int = 0
+    """The length of the longest of these."""
 
     def by_root(self) -> dict[str, Run]:
         """The messages of each root, which become one batch; the order within a root is kept."""

@@ -13,10 +13,11 @@ from itertools import repeat
 from typing import Final
 
 from headwater.mqtt.fields import text_bytes, variable_bytes
-from headwater.mqtt.kinds import V5, Kind
+from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.properties import EMPTY
 
 DUP: Final = 0x08
+QUIET_FIRST: Final = bytes((Kind.PUBLISH << 4,))
 FIELDS_CACHED_MAX: Final = 10_000
 FIELD_CACHED_CHARS_MAX: Final = 200
 
@@ -54,6 +55,13 @@ class Publishes:
         pieces[width - 1 :: width] = payloads
         self._pieces = pieces if qos else [b"".join(pieces)]
 
+    @staticmethod
+    def received(data: bytes, count: int, longest_bytes: int) -> Publishes:
+        """Packets with QoS 0 that go out as they came."""
+        made = Publishes((), (), version=V4)
+        made.count, made.longest_bytes, made._pieces = count, longest_bytes, [data]
+        return made
+
     def _heads(
         self,
         topics: Sequence[str],
@@ -89,6 +97,14 @@ class Publishes:
                 head = pieces[3 * place]
                 pieces[3 * place] = bytes((head[0] | DUP,)) + head[1:]
         return b"".join(pieces)
+
+
+def quiet_packet(topic: str, payload: bytes, version: int) -> bytes:
+    """The packet of one message with QoS 0, without properties."""
+    field = _topic_fields.get(topic) or _topic_field(topic)
+    if version == V5:
+        field += EMPTY
+    return b"".join((QUIET_FIRST, variable_bytes(len(field) + len(payload)), field, payload))
 
 
 def _topic_field(topic: str) -> bytes:

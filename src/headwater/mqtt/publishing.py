@@ -16,6 +16,7 @@ from headwater.errors import HeadwaterError
 from headwater.message import Headers
 from headwater.mqtt.kinds import V5, Kind
 from headwater.mqtt.packets import Ack, Publish, Run
+from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.reasons import MqttError, Reason, violation
 from headwater.mqtt.receiving import Receiving
 from headwater.mqtt.translation import expiry_us, headers_of
@@ -76,8 +77,26 @@ class Publishing:
             return
         if run.qos:
             self._count(connection, len(run.packet_ids))
+        elif len(run.topics) == 1 and not run.retain and self._took_quiet(connection, run.topics[0], run.payloads[0]):
+            return
         for root, part in run.by_root().items():
-            self._publish(connection, root, part.topics, part.payloads, part.qos, part.retain, part.packet_ids)
+            came = Publishes.received(part.data, len(part.topics), part.longest_bytes) if part.data else None
+            self._publish(
+                connection, root, part.topics, part.payloads, part.qos, part.retain, part.packet_ids, came=came
+            )
+
+    def _took_quiet(self, connection: MqttConnection, topic: str, payload: bytes) -> bool:
+        """Whether a message of QoS 0 without options has taken the shortest way."""
+        session = self._session
+        sessions, row = session.sessions, session.row
+        early = sessions.entry.desk.early(topic, payload)
+        if early is None or session.tag:
+            return False
+        try:
+            sessions.broker.check_publish(row.user, row.id, early.root, (topic,))
+        except HeadwaterError:
+            return False  # it is refused, and counted, where all others are
+        return sessions.entry.take_quiet(connection, early)
 
     def take(self, connection: MqttConnection, packet: Publish) -> None:
         """One packet, with whatever properties."""
@@ -141,12 +160,15 @@ class Publishing:
         key: bytes | None = None,
         expires_us: int = 0,
         sequence: int | None = None,
+        came: Publishes | None = None,
     ) -> None:
-        """Messages of one root, alike but for topic and payload."""
+        """Messages of one root, alike but for topic and payload; with the packets that they came in, if those may go
+        out as they are."""
         sessions, row = self._session.sessions, self._session.row
         count = len(topics)
-        # Whose a retained message is may matter to a subscription of later.
-        tag = self._session.tag or ((self._session.mark,) if retain else ())
+        tag = self._session.tag
+        if retain and not tag and len(headers) < sessions.broker.bus.config.headers_max:
+            tag = (self._session.mark,)  # whose it is may matter to a subscription of later
         body = encode_body(
             topics,
             payloads,
@@ -179,6 +201,8 @@ class Publishing:
                 self._publish(connection, root, *alone)
             return
         connection.on_publish(item.weight, item.share)
+        if came is not None and not headers:
+            sessions.deliveries.came(body, connection.version, came)
         sessions.entry.commit(item)
 
     def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:

@@ -45,7 +45,7 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
     └───────┴───────────────┴──────────────────────┴─────────────┴─────────────┴──────────────────┴─────────┄
     ╰──────────────────────── head ──────────────────────────────╯
     """
-    first = data[at]
+    first, begin = data[at], at
     qos = first >> 1 & 3
     if qos == 3 or (first & 8 and not qos):
         return at
@@ -57,6 +57,7 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
     numbers: list[int] = []
     head, topic = b"", ""
     head_bytes = body_at = size = 0  # of the last packet
+    longest = 0
     alike, alike_from = ALIKE_MIN, 0
     while at + PUBLISH_BYTES_MIN <= end:
         if head and data.startswith(head, at):
@@ -89,6 +90,7 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
             if not topic:
                 break
             head = data[at : at + head_bytes]
+            longest = max(longest, size)
         if at + size > end or (is_v5 and data[at + body_at - 1]):
             break
         if qos:
@@ -100,7 +102,8 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
         payloads.append(data[at + body_at : at + size])
         at += size
     if topics:
-        found.append(Run(qos, bool(first & 1), bool(first & 8), topics, payloads, numbers))
+        came = data[begin:at] if first == PUBLISH_FIRST else b""
+        found.append(Run(qos, bool(first & 1), bool(first & 8), topics, payloads, numbers, came, longest))
     return at
 
 

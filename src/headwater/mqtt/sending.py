@@ -28,6 +28,7 @@ from headwater.server import subscriber as served
 from headwater.server.subscriber import Subscriber
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, QUIET, Batch
+from headwater.store.early import Early
 from headwater.store.state import Rows
 from headwater.wire.batches import Range
 
@@ -173,6 +174,19 @@ class Sending(Flight):
             ]
             return self._send(subscriber, header.root, offsets, lease, made, copies=copies)
         return self._send(subscriber, header.root, offsets, lease, made, others)
+
+    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+        """Send one message, shown early, of a live subscription."""
+        session = self._session
+        connection = cast("MqttConnection", session.connection)
+        overlaps, wish = session.overlaps, session.wishes[subscriber.number]
+        is_alone = overlaps is None or subscriber.number not in overlaps.crossing
+        if self._outbox is None and connection.aliases is None and is_alone and wish.is_plain:
+            data = session.sessions.deliveries.one(early, connection.version)
+            if len(data) <= connection.bytes_max:
+                connection.write(data)
+                return len(data)
+        return self.deliver_batch(subscriber, early.batch, None, 0)
 
     def _of_others(
         self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int

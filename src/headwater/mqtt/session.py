@@ -41,6 +41,7 @@ from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store import state as rows
 from headwater.store.batch import Batch
+from headwater.store.early import Early
 from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
@@ -228,8 +229,10 @@ class MqttSession(SubscribingSession):
             case Publish():
                 self._publishing.take(connection, packet)
             case Acks():
+                self._sending.window.check(packet.kind, packet.packet_ids)
                 self._on_acks(connection, packet.kind, packet.packet_ids)
             case Ack():
+                self._sending.window.check(packet.kind, (packet.packet_id,))
                 is_refused = packet.reason >= 0x80 and packet.kind in (Kind.PUBACK, Kind.PUBREC)
                 # What the client will never take is done with, as if it had: there is nothing to try again.
                 self._on_acks(connection, Kind.PUBACK if is_refused else packet.kind, (packet.packet_id,))
@@ -262,6 +265,9 @@ class MqttSession(SubscribingSession):
 
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         return self._sending.deliver_batch(subscriber, batch, places, lease)
+
+    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+        return self._sending.deliver_one(subscriber, early)
 
     def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
         return self._sending.deliver_messages(subscriber, root, messages, lease)

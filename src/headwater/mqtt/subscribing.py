@@ -1,13 +1,15 @@
 """Subscribing: what an MQTT session takes from, and how its client wants it.
 
 QoS 0 subscriptions are live ones; those of QoS 1 and 2 are durable subscriptions of the session, whose messages wait
-for the client to come back; `$share/group/filter` is one durable subscription for all who share it, and
-`$replay/place/filter` reads history first. Promises: a
-subscription is stored with its session before the client hears of it; one that is made again misses nothing.
+for the client to come back; `$share/group/filter` is one durable subscription for all who share it,
+`$replay/place/filter` reads history first, and `$SYS` tells the broker's figures. Promises: a subscription is stored
+with its session before the client hears of it, and it hears of it before the first message; one that is made again
+misses nothing.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
 from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, QuotaExceeded
 from headwater.message import Headers, Message
+from headwater.mqtt.broker_topics import Watch, WatchSubscriber
 from headwater.mqtt.overlap import PLAIN, Overlaps
 from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason, violation
@@ -30,7 +33,9 @@ from headwater.mqtt.wish import Wish
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, ReadingSubscriber, Subscriber
+from headwater.store.early import Early
 from headwater.topics.name import check_filter
+from headwater.topics.root import MQTT_SYS
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -62,6 +67,10 @@ class SubscribingSession(Session):
         self.tag: Headers = ()
         """What its publishes carry, so that subscriptions that want none of its own messages know them."""
         self._last_number = max((one.number for one in row.subscriptions), default=0)
+
+    @abstractmethod
+    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+        """Send one message that is shown early; how many bytes that took."""
 
     def _resume_all(self) -> None:
         """The client is back: every subscription of its session goes on."""
@@ -123,8 +132,18 @@ class SubscribingSession(Session):
                 then(reason_of(error, Reason.TOPIC_FILTER_INVALID))
 
     def _on_subscribed(self, packet: Subscribe) -> None:
-        """A SUBSCRIBE is answered."""
+        """A SUBSCRIBE is answered: its messages may come."""
         self.making.difference_update(one.filter for one in packet.subscriptions)
+        for one in packet.subscriptions:
+            known = self._known(one.filter)
+            subscriber = self.subscribers.get(known.number) if known is not None else None
+            if subscriber is not None and subscriber.is_held:
+                subscriber.is_held = False
+                subscriber.ring()
+
+    def _hold(self, number: int) -> None:
+        """Have messages of a new subscription wait for its SUBACK."""
+        self.subscribers[number].is_held = True
 
     def _subscribe(self, one: Subscription, identifier: int, then: Callable[[int], None]) -> None:
         sessions = self.sessions
@@ -134,11 +153,15 @@ class SubscribingSession(Session):
             return
         group, wanted = split_shared(one.filter)
         check_filter(wanted, sessions.broker.bus.config)
+        is_sys = is_of_sys(wanted)
         sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
         if group is not None and one.no_local:
             raise violation("a shared subscription cannot leave out the client's own messages")
-        wish = Wish(one.qos, one.no_local, one.retain_as_published, identifier)
-        kind = "named" if group is not None else "session" if one.qos else "live"
+        if group is not None and is_sys:
+            raise Malformed(f'"{MQTT_SYS}" is told to each who subscribes, and cannot be shared')
+        qos = 0 if is_sys else one.qos
+        wish = Wish(qos, one.no_local, one.retain_as_published, identifier)
+        kind = "named" if group is not None else "session" if qos else "live"
         known = self._known(one.filter)
         if known is not None and known.kind in (kind, "session"):
             self._change(known, wish, one.retain_handling == 0 and group is None, then)
@@ -187,6 +210,7 @@ class SubscribingSession(Session):
                 is_bad = isinstance(error, Malformed)
                 then(reason_of(error, Reason.TOPIC_FILTER_INVALID if is_bad else Reason.UNSPECIFIED_ERROR))
             else:
+                self._hold(made.number)
                 then(0)
 
         def serve(reading: Reading) -> Subscriber:
@@ -213,6 +237,7 @@ class SubscribingSession(Session):
             self.on_writable()  # what waited for it to be made goes on
             then(reason_of(error, Reason.UNSPECIFIED_ERROR))
             return
+        self._hold(one.number)
         if replaced is not None:
             self._leave(replaced)
         self._store(one, then)
@@ -228,16 +253,24 @@ class SubscribingSession(Session):
         """The same filter again: what is wanted of it is now this, and nothing that comes is missed."""
         one = msgspec.structs.replace(known, wish=wish)
         self._note_wish(one)
-        self._store(one, then)
-        if not with_retained:
-            return
+
+        def stored(reason: int) -> None:
+            then(reason)
+            if with_retained and reason < Reason.UNSPECIFIED_ERROR and self.connection is not None:
+                self._send_retained(one)
+
+        self._store(one, stored)
+
+    def _send_retained(self, one: SubscriptionOf) -> None:
+        """Send what is retained once more."""
         inside = self.sessions.broker.bus.inside
         if one.kind == "session":
             again = partial(inside.dispatcher.send_retained, one.id)
             self._for_client(lambda: inside.roots.commit.run(again), lambda _, error: self._note(error))
         else:
-            connection, bus = self.connection, self.sessions.broker.bus
-            self._for_client(lambda: bus.retained(one.filter), partial(self._show_retained, connection, one))
+            told = self.sessions.broker_topics if is_of_sys(one.filter) else self.sessions.broker.bus
+            shown = partial(self._show_retained, self.connection, one)
+            self._for_client(lambda: told.retained(one.filter), shown)
 
     def _show_retained(
         self, connection: object, one: SubscriptionOf, messages: list[Message], error: BaseException | None
@@ -250,7 +283,11 @@ class SubscribingSession(Session):
     def _open_live(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
     ) -> None:
+        if is_of_sys(one.filter):
+            self._watch(one, with_retained, then)
+            return
         bus = self.sessions.broker.bus
+        self.sessions.entry.give_places()  # what came before this SUBSCRIBE is before it, also in the log
 
         def make() -> Live:
             live: Live = bus.subscribe(one.filter)
@@ -258,7 +295,19 @@ class SubscribingSession(Session):
                 pass
             return live
 
-        self._open(one.number, one.filter, make, lambda live: LiveSubscriber(self, one.number, live, CREDIT), then)
+        def serve(live: Live) -> LiveSubscriber:
+            return LiveSubscriber(self, one.number, live, CREDIT, self.deliver_one)
+
+        self._open(one.number, one.filter, make, serve, then)
+
+    def _watch(self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]) -> None:
+        topics = self.sessions.broker_topics
+
+        def serve(watch: Watch) -> Subscriber:
+            topics.add(watch)
+            return WatchSubscriber(self, one.number, watch)
+
+        self._open(one.number, one.filter, lambda: topics.watch(one.filter, with_retained), serve, then)
 
     def _open_durable(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
@@ -275,8 +324,9 @@ class SubscribingSession(Session):
             # Sessions delete what they share; this is for what a crash keeps them from.
             expire_after_s=2 * self.sessions.serving.session_expire_after_s_max if one.kind == "named" else None,
         )
-        # From now on, not from when the thread has made it: what others publish after this SUBSCRIBE is part of it,
-        # and what they published before is not.
+        # From now on, not from when the thread has made it: what others published before this SUBSCRIBE is not part of
+        # it. What they publish after it is, but for what shares a commit with the look at the roots' ends: that is
+        # acknowledged before this is, so nobody who has seen the SUBACK has published it.
         entry = self.sessions.entry
         entry.give_places()
         ends = bus.inside.dispatcher.ends(one.filter, is_quiet=entry.is_empty)
@@ -334,6 +384,11 @@ class SubscribingSession(Session):
         """A subscription that others may share is deleted with the last of them."""
         if not any(other.id == id for session in self.sessions.all() for other in session.row.subscriptions):
             self.later(partial(self._delete, id), lambda _, error: self._note(error))
+
+
+def is_of_sys(filter: str) -> bool:
+    """Whether a filter is for the broker's figures."""
+    return filter.partition("/")[0] == MQTT_SYS
 
 
 def split_shared(filter: str) -> tuple[str | None, str]:

@@ -5,10 +5,11 @@
     response topic            header reply-to, as bus.request has it: either side can answer the other
     correlation data          header correlation-id; base64:… where it is no text
     content type              header content-type
-    payload format indicator  header payload-format, "utf-8"
+    payload format indicator  header payload-format, "utf-8" or "bytes"
     message expiry interval   the message's expiry, counted down
     –                         key: user property headwater-key, base64
 
+A user property of a name that has a meaning here is the header mqtt-user-NAME, so that it comes out as it came in.
 What only Headwater knows goes to MQTT 5 clients as user properties; clients of 3.1.1 get topic and payload.
 """
 
@@ -26,12 +27,16 @@ from headwater.requests import CORRELATION
 
 CONTENT_TYPE = "content-type"
 PAYLOAD_FORMAT = "payload-format"
-UTF_8 = "utf-8"
+FORMATS = ("bytes", "utf-8")
+"""What the indicator says."""
 KEY = "headwater-key"
 OFFSET = "headwater-offset"
 TIME = "headwater-time"
 FROM = "headwater-from"
 """The header that tells whose message it is, of clients that do not want their own; nobody else gets to see it."""
+USER = "mqtt-user-"
+MEANT = frozenset((REPLY_TO, CORRELATION, CONTENT_TYPE, PAYLOAD_FORMAT, FROM))
+"""Headers that are no user properties."""
 BASE64 = "base64:"
 EXPIRY_S_MAX = 0xFFFF_FFFF
 
@@ -45,12 +50,14 @@ def headers_of(properties: Properties) -> tuple[Headers, bytes | None]:
         found.append((CORRELATION, _as_text(properties.correlation_data)))
     if properties.content_type is not None:
         found.append((CONTENT_TYPE, properties.content_type))
-    if properties.payload_format_indicator:
-        found.append((PAYLOAD_FORMAT, UTF_8))
+    if properties.payload_format_indicator is not None:
+        found.append((PAYLOAD_FORMAT, FORMATS[properties.payload_format_indicator]))
     key: bytes | None = None
     for name, value in properties.user_properties:
         if name == KEY:
             key = _as_bytes(BASE64 + value)
+        elif name in MEANT or name.startswith(USER):
+            found.append((USER + name, value))
         else:
             found.append((name, value))
     return tuple(found), key
@@ -82,10 +89,10 @@ def block_of(
             found["correlation_data"] = _as_bytes(value)
         elif name == CONTENT_TYPE:
             found["content_type"] = value
-        elif name == PAYLOAD_FORMAT and value == UTF_8:
-            found["payload_format_indicator"] = 1
+        elif name == PAYLOAD_FORMAT and value in FORMATS:
+            found["payload_format_indicator"] = FORMATS.index(value)
         elif name != FROM:
-            user.append((name, value))
+            user.append((name.removeprefix(USER), value))
     if key is not None:
         user.append((KEY, base64.b64encode(key).decode()))
     if place is not None:

@@ -19,7 +19,10 @@ from headwater.server.log import Log
 from headwater.topics.name import root_of
 
 if TYPE_CHECKING:
+    from headwater.message import Headers
     from headwater.mqtt.session import MqttSession
+    from headwater.outgoing import Desk
+    from headwater.topics.publish import Publish
 
 log = Log("headwater.mqtt")
 
@@ -73,25 +76,11 @@ class LastWill:
             return
         found, inside = will, self._session.sessions.broker.bus.inside
         broker, row = self._session.sessions.broker, self._session.row
-        headers, key = headers_of(will.properties)
-        headers = (*headers, self._session.mark)
-        ttl_s = will.properties.message_expiry_interval
+        mark = self._session.mark
 
         def work() -> None:
             broker.check_publish(row.user, row.id, root_of(found.topic), (found.topic,))
-            item = inside.desk.one(
-                found.topic,
-                found.payload,
-                found.retain,
-                key,
-                headers,
-                float(ttl_s) if ttl_s else None,
-                None,
-                None,
-                None,
-            )
-            item.flags = FLAGS[found.qos]
-            inside.roots.commit.submit_and_wait(item)
+            inside.roots.commit.submit_and_wait(item_of(found, inside.desk, (mark,)))
 
         self._session.later(work, self._published)
 
@@ -99,3 +88,15 @@ class LastWill:
         if error is not None:
             why = str(error) if isinstance(error, HeadwaterError) else repr(error)
             log.warning("will-refused", session=self._session.row.id, reason=why)
+
+
+def item_of(will: Will, desk: Desk, tag: Headers = ()) -> Publish:
+    """A will ready to be published, with headers of the session's own; raises what is wrong with it."""
+    headers, key = headers_of(will.properties)
+    headers = (*headers, *tag)
+    ttl_s = will.properties.message_expiry_interval
+    item = desk.one(
+        will.topic, will.payload, will.retain, key, headers, float(ttl_s) if ttl_s else None, None, None, None
+    )
+    item.flags = FLAGS[will.qos]
+    return item

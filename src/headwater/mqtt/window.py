@@ -7,11 +7,13 @@ once have a number; a number means one message at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from headwater.message import Headers, Kept
+from headwater.mqtt.kinds import Kind
+from headwater.mqtt.reasons import violation
 
 NUMBER_MAX = 0xFFFF
 
@@ -112,6 +114,22 @@ class Window:
     def get(self, number: int) -> Sent | None:
         """What a number stands for."""
         return self._sent.get(number)
+
+    def check(self, kind: Kind, numbers: Sequence[int]) -> None:
+        """Refuse what is not the next word about a message: QoS 1 has a PUBACK, QoS 2 a PUBREC and then a PUBCOMP."""
+        known = self._sent.get
+        there = [sent for sent in map(known, numbers) if sent is not None]
+        match kind:
+            case Kind.PUBACK:
+                is_wrong = any(sent.qos != 1 for sent in there)
+            case Kind.PUBREC:
+                is_wrong = any(sent.qos != 2 for sent in there)
+            case Kind.PUBCOMP:
+                is_wrong = any(not sent.is_received for sent in there)
+            case _:
+                is_wrong = False
+        if is_wrong:
+            raise violation(f"a {kind.name} came for a message of which another answer is due")
 
     def released(self) -> list[int]:
         """Numbers of messages that the client has, and has not said the last word about."""

@@ -21,7 +21,7 @@ from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.topics.name import check_filter
-from headwater.topics.roots import Publish
+from headwater.topics.publish import Publish
 from headwater.wire import requests
 from headwater.wire.administration import ChannelSpec
 from headwater.wire.frame import Kind, pack

@@ -12,12 +12,12 @@ from typing import Protocol
 class Bell:
     """Has something done on the loop, once after any number of rings."""
 
-    __slots__ = ("_answer", "_is_rung", "_loop", "_thread")
+    __slots__ = ("_answer", "_home", "_is_rung", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
         """Made on the loop's own thread. `answer` looks for everything that there is to do."""
         self._loop = loop
-        self._thread = threading.get_ident()
+        self._home = threading.get_ident()
         self._answer = answer
         self._is_rung = False
 
@@ -26,7 +26,7 @@ class Bell:
         if self._is_rung:
             return
         self._is_rung = True
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self._home:
             self._loop.call_soon(self._run)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._run)

@@ -85,12 +85,14 @@ class Connection(Line):
         frames = b""
         done: list[tuple[int, bool, int, int]] = []
         for item in items:
+            if item.is_quiet:
+                continue
+            ids: Sequence[int] = (item.id,) if isinstance(item.id, int) else item.id
             if item.error is not None:
-                if not item.is_quiet:
-                    frames += pack_error(item.id, item.error)
-            elif not item.is_quiet:
+                frames += b"".join([pack_error(number, item.error) for number in ids])
+            else:
                 _, first, time_us, is_repeat = item.runs[0]
-                done.append((item.id, is_repeat, first, time_us))
+                done += [(number, is_repeat, offset, time_us) for offset, number in enumerate(ids, first)]
         return frames + pack_published(done) if done else frames
 
     def look_after(self, now_s: float) -> None:

@@ -111,6 +111,7 @@ class Collector:
                 "roots": len(published),
                 "topics": sum(root.topic_count for root in published),
                 "retained": sum(root.retained.count for root in published),
+                "retained_bytes": sum(root.retained.size for root in published),
                 "stream_bytes": sum(size for size, _ in self._sizes.values()),
                 "damaged_ranges": sum(len(root.stream.holes) for root in every),
                 "disk_free_bytes": inside.roots.free_bytes(),

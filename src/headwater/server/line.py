@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
 SHARES = 16
-"""A publish counts so much among those in flight; one that nobody waits for counts 1, as a slow disk need not hold up
-what live subscriptions have at once."""
+"""A publish counts so much among those in flight;"""
+QUIET_SHARE = 1
+"""one that nobody waits for this, as a slow disk need not hold up what live subscriptions have at once."""
 
 
 class Line(asyncio.BufferedProtocol):
@@ -192,10 +193,13 @@ class Line(asyncio.BufferedProtocol):
 
     def on_published(self, items: Sequence[Served]) -> None:
         """Publishes are on disk, or refused."""
-        for item in items:
-            self._publishes -= item.share
-            self._publish_bytes -= item.weight
         self.write(self.answers(items))
+        self.on_landed(sum([item.weight for item in items]), sum([item.share for item in items]))
+
+    def on_landed(self, weight: int, share: int) -> None:
+        """So much is not on its way to disk any more."""
+        self._publishes -= share
+        self._publish_bytes -= weight
         serving = self.listener.serving
         if (
             self._is_full

@@ -7,8 +7,9 @@ answered to whoever asked and disturbs nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any
 
 from headwater.delivery.live import Live
@@ -16,16 +17,19 @@ from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.outgoing import Desk
 from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.line import Line
 from headwater.server.log import Log
+from headwater.server.root import Served
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices
 from headwater.server.speech import Speech
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.store.batch import QUIET
+from headwater.store.early import Early
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, Kind, pack
@@ -33,6 +37,9 @@ from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
 
 log = Log("headwater.server")
+
+RUN_MIN = 2
+"""Fewer publishes that came together are not worth a batch of their own."""
 
 
 class NativeSession(Speech, Session):
@@ -48,17 +55,26 @@ class NativeSession(Speech, Session):
 
     def receive(self, frames: list[Frame]) -> None:
         connection = self.connection
-        for frame in frames:
-            if connection is None or connection is not self.connection or connection.is_closed:
+        at, end = 0, len(frames)
+        while at < end and connection is not None and connection is self.connection and not connection.is_closed:
+            frame = frames[at]
+            if frame.kind == Kind.PUBLISH and at + 1 < end and frames[at + 1].kind == Kind.PUBLISH:
+                count = self._take_run(connection, frames, at)
+                if count:
+                    at += count
+                    continue
+            self._take(connection, frame)
+            at += 1
+
+    def _take(self, connection: Line, frame: Frame) -> None:
+        try:
+            self._on_frame(connection, frame)
+        except HeadwaterError as error:
+            if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
+                connection.refuse(error)
                 return
-            try:
-                self._on_frame(connection, frame)
-            except HeadwaterError as error:
-                if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
-                    connection.refuse(error)
-                    return
-                self.sessions.counts.refuse(error.code)
-                connection.write(pack_error(frame.id, error))
+            self.sessions.counts.refuse(error.code)
+            connection.write(pack_error(frame.id, error))
 
     def _on_frame(self, connection: Line, frame: Frame) -> None:
         match frame.kind:
@@ -82,6 +98,8 @@ class NativeSession(Speech, Session):
     def _on_publish(self, connection: Line, frame: Frame) -> None:
         entry, broker = self.sessions.entry, self.sessions.broker
         publish = batches.read_publish(frame)
+        if frame.flags & batches.QUIET and publish.count == 1 and self._took_quiet(connection, publish):
+            return
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         try:
             item, names = entry.check(connection, frame.id, publish, QUIET if frame.flags & batches.QUIET else 0)
@@ -93,6 +111,40 @@ class NativeSession(Speech, Session):
         item.producer = producer
         connection.on_publish(item.weight, item.share)
         entry.commit(item)
+
+    def _take_run(self, connection: Line, frames: Sequence[Frame], at: int) -> int:
+        """Have frames that follow one another, of one message each and to one root, published as one batch; how many
+        they are, 0 if there is no more than one, or something is wrong with one of them."""
+        desk, broker, flags = self.sessions.entry.desk, self.sessions.broker, frames[at].flags
+        run: list[Early] = []
+        ids: list[int] = []
+        for frame in islice(frames, at, None):
+            early = early_of(desk, frame) if frame.kind == Kind.PUBLISH and frame.flags == flags else None
+            if early is None or (run and early.root != run[0].root):
+                break
+            run.append(early)
+            ids.append(frame.id)
+        if len(run) < RUN_MIN:
+            return 0
+        try:
+            item = desk.run(run, Served)
+            broker.check_publish(self.row.user, self.row.id, run[0].root, tuple(dict.fromkeys(item.topics)))
+        except HeadwaterError:  # of some of them; each is told what is wrong with it
+            for frame in frames[at : at + len(run)]:
+                if connection is self.connection and not connection.is_closed:
+                    self._take(connection, frame)
+            return len(run)
+        self.sessions.entry.enter(item, connection, ids, QUIET if flags & batches.QUIET else 0)
+        return len(run)
+
+    def _took_quiet(self, connection: Line, publish: batches.Publish) -> bool:
+        """Whether one message without options, that nobody waits for, has taken the shortest way."""
+        entry, broker = self.sessions.entry, self.sessions.broker
+        early = entry.desk.early_body(publish.root, publish.crc, publish.body) if publish.producer is None else None
+        if early is None:
+            return False
+        broker.check_publish(self.row.user, self.row.id, early.root, (early.topic,))
+        return entry.take_quiet(connection, early)
 
     def _on_goodbye(self, connection: Line, goodbye: Goodbye) -> None:
         if goodbye.end_session:
@@ -280,7 +332,7 @@ class NativeSession(Speech, Session):
             return live
 
         def serve(live: Live) -> Subscriber:
-            return LiveSubscriber(self, request.number, live, credit)
+            return LiveSubscriber(self, request.number, live, credit, self.deliver_one)
 
         self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
 
@@ -337,3 +389,14 @@ class NativeSession(Speech, Session):
             self._ask(id, lambda: durables.expire(name))
         else:
             self._ask(id, sessions.answers.as_asked(self, request, lambda: durables.delete(name, force=True)))
+
+
+def early_of(desk: Desk, frame: Frame) -> Early | None:
+    """The message of a PUBLISH frame that has one alone, without options; None if there may be something wrong."""
+    try:
+        publish = batches.read_publish(frame)
+    except Malformed:
+        return None
+    if publish.count != 1 or publish.producer is not None:
+        return None
+    return desk.early_body(publish.root, publish.crc, publish.body)

@@ -27,7 +27,7 @@ class Overview:
     def __init__(self, broker: Broker, collector: Collector, health: Health, settings: Loaded) -> None:
         self._broker = broker
         self._bus = broker.bus
-        self._collector = collector
+        self.figures = collector.figures
         self._health = health
         self._levels = Levels(broker.bus)
         self._settings = settings
@@ -39,7 +39,7 @@ class Overview:
         self._broker.check_admin(session.row.user, "see how the server is doing")
         match request:
             case wire.Metrics():
-                return self._collector.figures
+                return self.figures
             case wire.CheckHealth():
                 return self._health.check
             case wire.ListSettings():

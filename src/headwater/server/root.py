@@ -12,25 +12,26 @@ the disk takes to sync.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.clock import Clock
 from headwater.outgoing import Desk
 from headwater.server.bell import Bell, Wakes
-from headwater.server.line import SHARES
+from headwater.server.line import QUIET_SHARE, SHARES
 from headwater.store.batch import QUIET, Batch
 from headwater.store.commit import Call
+from headwater.store.early import Early
+from headwater.topics.publish import Publish
 from headwater.topics.root import Root
-from headwater.topics.roots import Publish, Roots
+from headwater.topics.roots import Roots
+from headwater.topics.showing import Joined
 from headwater.wire.batches import Publish as PublishFrame
 
 if TYPE_CHECKING:
     import asyncio
 
     from headwater.server.line import Line
-
-Show = Callable[[Root, Batch], None]
 
 QUIET_S = 0.005
 """How long what nobody waits for may wait for company on its way to disk;"""
@@ -72,7 +73,7 @@ class Served(Publish):
     @property
     def share(self) -> int:
         """What it counts among the publishes in flight."""
-        return 1 if self.is_quiet else SHARES
+        return QUIET_SHARE if self.is_quiet else SHARES
 
     @property
     def is_awaited(self) -> bool:
@@ -83,24 +84,54 @@ class Served(Publish):
         self.entry.on_done(self)
 
 
+class Quiet(Joined):
+    """Messages that nobody waits for, which came one by one, and from whom."""
+
+    __slots__ = ("entry", "senders")
+
+    def __init__(self, entry: Entry, root: str, turn: int) -> None:
+        super().__init__(root, turn)
+        self.entry = entry
+        self.senders: list[tuple[Line, int]] = []
+        """Whose each message is, and what it weighs there."""
+
+    @property
+    def is_awaited(self) -> bool:
+        return False
+
+    def finish(self, error: BaseException | None = None) -> None:
+        super().finish(error)
+        self.entry.on_done(self)
+
+
+class Shower(Protocol):
+    """Who tells live subscriptions of what is not on disk yet."""
+
+    def show(self, root: Root, batch: Batch) -> None:
+        """Tell of a batch."""
+
+    def show_one(self, root: Root, early: Early) -> None:
+        """Tell of one message."""
+
+
 class Entry:
     """Where publishes enter, for all sessions."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, desk: Desk, roots: Roots, show: Show, wakes: Wakes, clock: Clock
+        self, loop: asyncio.AbstractEventLoop, desk: Desk, roots: Roots, shower: Shower, wakes: Wakes, clock: Clock
     ) -> None:
         self._loop = loop
         self._clock = clock
-        self._show = show
+        self._shower = shower
         self._wakes = wakes
         self._quiet_items = 0
         self._quiet_bytes = 0
         self._here_from_us = 0
         self._here_slow = 0.0
         self._bell = Bell(loop, self._answer)
-        self._desk = desk
+        self.desk = desk
         self._roots = roots
-        self._done: deque[Served] = deque()
+        self._done: deque[Served | Quiet] = deque()
         self._waiting: deque[Served] = deque()
         """Those that found the group full; bounded by what each connection may have in flight."""
         self._on_empty: list[Callable[[], None]] = []
@@ -108,7 +139,7 @@ class Entry:
 
     def check(self, connection: Line, id: Any, publish: PublishFrame, flags: int) -> tuple[Served, tuple[str, ...]]:
         """A publish ready to be committed, and its topics; raises what is wrong with it."""
-        item, body = self._desk.body(
+        item, body = self.desk.body(
             publish.root,
             publish.count,
             publish.crc,
@@ -122,24 +153,48 @@ class Entry:
         item.flags = flags
         return item, body.names
 
+    def enter(self, item: Served, connection: Line, ids: Sequence[int], flags: int) -> None:
+        """Have publishes of a connection, which are one item, committed."""
+        item.entry, item.connection, item.id, item.flags = self, connection, ids, flags
+        connection.on_publish(item.weight, item.share)
+        self.commit(item)
+
     def commit(self, item: Served) -> None:
         """Have it committed; its client hears of it."""
         self._in_flight += 1
-        if item.is_quiet and not self._waiting and self._roots.show(item, self._show):
-            self._on_shown(item)
+        if item.is_quiet and not self._waiting and self._roots.showing.show(item, self._shower.show):
+            self._on_shown(item.weight)
             return
         self._waiting.append(item)
         if len(self._waiting) == 1:
             self._loop.call_soon(self._submit)
 
-    def _on_shown(self, item: Served) -> None:
-        """It is with the live subscriptions, and has its place in the next group."""
+    def take_quiet(self, connection: Line, early: Early) -> bool:
+        """One message that nothing is wrong with: it is with the live subscriptions when this returns; or False, and
+        nothing has happened, if it has to go the way of others."""
+        if self._waiting:
+            return False
+        quiet = self._roots.showing.show_one(early, self._shower.show_one, self._new_quiet)
+        if quiet is None:
+            return False
+        weight = len(early.payload)
+        quiet.senders.append((connection, weight))
+        connection.on_publish(weight, QUIET_SHARE)
+        self._on_shown(weight)
+        return True
+
+    def _new_quiet(self, root: str, turn: int) -> Quiet:
+        self._in_flight += 1
+        return Quiet(self, root, turn)
+
+    def _on_shown(self, weight: int) -> None:
+        """Something is with the live subscriptions, and has its place in the next group."""
         # Sent frame by frame: what came in one read could be more than a live subscription may have waiting.
         self._wakes.wake_now()
         if not self._quiet_items:
             self._loop.call_later(QUIET_S, self._kick)
         self._quiet_items += 1
-        self._quiet_bytes += item.weight
+        self._quiet_bytes += weight
         if self._quiet_items >= QUIET_ITEMS_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
             self._kick()
 
@@ -186,7 +241,7 @@ class Entry:
             roots.commit.submit(Call(roots.checkpoint_in_time))
         return True
 
-    def on_done(self, item: Served) -> None:
+    def on_done(self, item: Served | Quiet) -> None:
         """An item is finished; from the thread that commits."""
         self._done.append(item)
         self._bell.ring()
@@ -196,8 +251,12 @@ class Entry:
         by_connection: dict[Line, list[Served]] = {}
         for _ in range(len(self._done)):
             item = self._done.popleft()
-            by_connection.setdefault(item.connection, []).append(item)
             self._in_flight -= 1
+            if isinstance(item, Quiet):
+                for connection, weight in item.senders:
+                    connection.on_landed(weight, QUIET_SHARE)
+            else:
+                by_connection.setdefault(item.connection, []).append(item)
             if item.error is not None:
                 self._roots.counts.refuse(getattr(item.error, "code", 0))
         for connection, items in by_connection.items():

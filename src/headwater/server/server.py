@@ -70,7 +70,7 @@ class Server:
         self.broker = Broker(self.bus, self.serving)
         self.wakes = Wakes(loop)
         inside = self.bus.inside
-        self.entry = Entry(loop, inside.desk, inside.roots, inside.dispatcher.show, self.wakes, inside.clock)
+        self.entry = Entry(loop, inside.desk, inside.roots, inside.dispatcher, self.wakes, inside.clock)
         answers = Answers(loop, self.broker)
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions

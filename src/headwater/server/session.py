@@ -11,15 +11,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from headwater.actor import Actor, Desk
 from headwater.delivery.lane import Remote
-from headwater.delivery.live import Live
 from headwater.delivery.options import Options
-from headwater.delivery.replay import Reading
 from headwater.delivery.rows import RowsItem
 from headwater.delivery.start import Ends, Start
 from headwater.errors import Closed, Conflict, HeadwaterError, NotAllowed, NotFound
@@ -42,7 +40,13 @@ RESTARTS_MAX = 3
 """Times that a subscriber is started again by itself; then its client is told to subscribe again."""
 
 
-S = TypeVar("S", Live, Reading)
+class Source(Protocol):
+    """What a connection's client reads from while it is there."""
+
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Source)
 
 
 class Fresh(NamedTuple):
@@ -345,10 +349,12 @@ class Session(Actor):
                 error = self._objection(connection, number, filter)
                 if error is not None:
                     self.later(source.close, lambda _, error: self._note(error))
-            then(error)
-            if error is None:
-                subscriber = self.subscribers[number] = serve(source)
-                subscriber.ring()
+            if error is not None:
+                then(error)
+                return
+            subscriber = self.subscribers[number] = serve(source)
+            then(None)
+            subscriber.ring()
 
         self._for_client(make, made)
 

@@ -19,6 +19,7 @@ import msgspec
 from headwater.config import Serving
 from headwater.delivery.rows import RowCommit
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.mqtt.broker_topics import BrokerTopics
 from headwater.mqtt.delivery import Deliveries
 from headwater.mqtt.session import MqttSession
 from headwater.server.answers import Answers
@@ -59,6 +60,7 @@ class Sessions:
         self.answers = answers
         self.slices = Slices()
         self.deliveries = Deliveries(broker.clock)
+        self.broker_topics = BrokerTopics(loop, executor, broker, serving.sys_every_s)
         self.serving = serving
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
@@ -271,6 +273,7 @@ class Sessions:
     async def close(self) -> None:
         """The server ends: nobody takes from the bus any more, and sessions stay as they are stored."""
         self.is_closing = True
+        self.broker_topics.stop()
         leaves = [leave for session in self.all() for leave in session.leaves()]
         for session in self.all():
             self._stop_timer(session)

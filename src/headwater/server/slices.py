@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from headwater.store.batch import Batch, checksum
 
+SLICES_MAX = 64
+BYTES_MAX = 16 * 1024 * 1024
+"""Of slices and the batches that they are of; beyond it, remembering starts anew."""
+
 
 class Slices:
     """Bodies of some messages of a batch, remembered while many subscribers want the same ones."""
-
-    SLICES_MAX = 64
-    BYTES_MAX = 16 * 1024 * 1024
-    """Of slices and the batches that they are of; beyond it, remembering starts anew."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Batch, bytes, int]] = {}
@@ -25,7 +25,7 @@ class Slices:
         if known is None or known[0] is not batch:
             body = batch.body.slice(places)
             self._bytes += len(batch.data) + len(body)
-            if len(self._known) >= self.SLICES_MAX or self._bytes > self.BYTES_MAX:
+            if len(self._known) >= SLICES_MAX or self._bytes > BYTES_MAX:
                 self._known.clear()
                 self._bytes = len(batch.data) + len(body)
             known = self._known[key] = (batch, body, checksum(body))

@@ -12,6 +12,7 @@ from headwater.server.slices import Slices
 from headwater.server.subscriber import Subscriber
 from headwater.store.batch import Batch, checksum
 from headwater.store.body import encode_body
+from headwater.store.early import Early
 from headwater.wire import batches, requests
 from headwater.wire.batches import Range
 from headwater.wire.frame import Kind, pack
@@ -54,6 +55,11 @@ class Speech:
         is_dense = places[-1] - first + 1 == len(places)
         deltas = None if is_dense else [place - first for place in places]
         return self._send(subscriber.number, root, header.first_offset + first, len(places), crc, body, deltas, lease)
+
+    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+        """Send one message that is shown early; how many bytes that took of the credit."""
+        body, crc = early.body
+        return self._send(subscriber.number, early.root.encode(), early.offset, 1, crc, body, None, 0)
 
     def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
         name, size = root.encode(), 0

@@ -27,6 +27,7 @@ from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message
 from headwater.server.party import Party
 from headwater.store.batch import Batch
+from headwater.store.early import Early
 from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range
@@ -102,6 +103,7 @@ class Subscriber(Actor):
         "_rest",
         "filter",
         "id",
+        "is_held",
         "is_left",
         "is_rung",
         "kind",
@@ -119,6 +121,8 @@ class Subscriber(Actor):
         self.id = id
         self.filter = filter
         self.is_rung = False
+        self.is_held = False
+        """Whether it is to send nothing yet, as its client is not told that it is there."""
         self.is_left = False
         """Whether its session has let go of it."""
         self._credit_messages = 0
@@ -178,6 +182,7 @@ class Subscriber(Actor):
         return (
             connection is not None
             and not self.is_left
+            and not self.is_held
             and connection.is_writable
             and not connection.is_closed
             and self._credit_messages > 0
@@ -262,14 +267,25 @@ class Subscriber(Actor):
 class LiveSubscriber(Subscriber):
     """A live subscription: whatever matches from now on."""
 
-    __slots__ = ("_dropped", "live")
+    __slots__ = ("_deliver_one", "_dropped", "live")
 
-    def __init__(self, session: Party, number: int, live: Live, credit: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        session: Party,
+        number: int,
+        live: Live,
+        credit: tuple[int, int],
+        deliver_one: Callable[[Subscriber, Early], int] | None = None,
+    ) -> None:
+        """`deliver_one` sends one message, in languages that have a shorter way for that than a batch of one."""
         super().__init__(session, number, "live", None, live.filter, credit)
         self.live = live
         self._dropped = 0
+        self._deliver_one = deliver_one
         live.add_waker(self.ring)
         live.hand = self._hand
+        if deliver_one is not None:
+            live.hand_one = self._hand_one
 
     def _hand(self, batch: Batch, places: Sequence[int] | None) -> bool:
         """Send a batch that is shown early, in the turn that brought it, if nothing is to be sent before it."""
@@ -279,6 +295,14 @@ class LiveSubscriber(Subscriber):
             self._send_batch(batch, places)
         else:
             self._send_some(batch, places)
+        return True
+
+    def _hand_one(self, early: Early) -> bool:
+        """The same with one message."""
+        if self.is_rung or self._rest is not None or not self._may_send:
+            return False
+        assert self._deliver_one is not None
+        self._note_sent(1, self._deliver_one(self, early))
         return True
 
     def _pump(self) -> None:

@@ -38,6 +38,8 @@ ONE_HEAD = struct.Struct("<IIIIii")
 """One message without optional columns, up to the topic's bytes;"""
 ONE_TAIL = struct.Struct("<iiqii")
 """and what is after them: index, time, and where the payload begins and ends."""
+ONE_FIXED = struct.pack("<III", 1, 1, 0)
+"""How each of these begins."""
 ZEROS = bytes(8)
 FIRST = (0,)
 """The index of a single message."""
@@ -159,6 +161,35 @@ def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:
     return int(digits, 2).to_bytes(length, "little"), ZEROS[: -length & 7]
 
 
+def one_of(data: bytes) -> tuple[str, bytes, int] | None:
+    """Topic, payload and time of a body of a single message without optional columns; None if it is another, or none
+    at all."""
+    if not data.startswith(ONE_FIXED):
+        return None
+    try:
+        raw, time_us, start, length = _lay_out_one(data)
+        topic = raw[8:].decode()
+    except (ValueError, struct.error):
+        return None
+    return (topic, data[start : start + length], time_us) if (start + length + 7) & ~7 == len(data) else None
+
+
+def _lay_out_one(data: bytes) -> tuple[bytes, int, int, int]:
+    """The topic's column, the time, and where the payload begins and how long it is, of a single message without
+    optional columns."""
+    _, _, _, _, zero, name_end = ONE_HEAD.unpack_from(data)
+    at = (ONE_HEAD.size + name_end + 7) & ~7
+    if zero or name_end < 0 or at + ONE_TAIL.size > len(data):
+        raise ValueError("a column ends outside the body")
+    index, _, time_us, begin, length = ONE_TAIL.unpack_from(data, at)
+    start = at + ONE_TAIL.size
+    if index:
+        raise ValueError("a topic's index is outside the dictionary")
+    if begin or not 0 <= length <= len(data) - start:
+        raise ValueError("a column's values end outside the body")
+    return data[FIXED.size : ONE_HEAD.size + name_end], time_us, start, length
+
+
 def columns_of(data: bytes) -> int:
     """Which optional columns a body has."""
     return int.from_bytes(data[8:12], "little")
@@ -244,18 +275,7 @@ class Body:
 
     def _read_one(self) -> None:
         """A single message, as many publishers send: the same columns, read without a view for each."""
-        data = self.data
-        _, _, _, _, zero, name_end = ONE_HEAD.unpack_from(data)
-        at = (ONE_HEAD.size + name_end + 7) & ~7
-        if zero or name_end < 0 or at + ONE_TAIL.size > len(data):
-            raise ValueError("a column ends outside the body")
-        index, _, time_us, begin, length = ONE_TAIL.unpack_from(data, at)
-        start = at + ONE_TAIL.size
-        if index:
-            raise ValueError("a topic's index is outside the dictionary")
-        if begin or not 0 <= length <= len(data) - start:
-            raise ValueError("a column's values end outside the body")
-        raw = data[FIXED.size : ONE_HEAD.size + name_end]
+        raw, time_us, start, length = _lay_out_one(self.data)
         names = _names_cache.get(raw)
         self.names = names if names is not None else _remembered(raw, (raw[8:].decode(),))
         self._index = FIRST

@@ -150,6 +150,8 @@ class GroupCommit(Generic[T]):
         self._handed_over = False
         self._is_due = False
         """Whether what is pending is to be committed as soon as the group before it is."""
+        self.turn = 0
+        """Groups that were taken to be committed: as long as it stays, what has a place has not been."""
         self._closed = False
         self._expected = 0
         """How many items the commit thread waits for, if it does."""
@@ -194,10 +196,29 @@ class GroupCommit(Generic[T]):
         """As `enqueue`, but only if there is room and `first` says so, which is called while nobody else can get a
         place; it must not block. Nobody waits for the item: it goes with the next that is due, or with a `kick`."""
         with self._lock:
-            if self._closed or self.is_full or not first(item, about):
+            if not self.is_open or not first(item, about):
                 return False
             self._append(item)
             return True
+
+    @property
+    def places(self) -> threading.Lock:
+        """Whoever holds it may `append`, as nobody else gets a place; it is not held while something blocks."""
+        return self._lock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a place to have."""
+        return not self._closed and not self.is_full
+
+    def append(self, item: T) -> None:
+        """Give an item its place; for whoever holds `places`, and has seen that there is one."""
+        self._append(item)
+
+    def grow(self, item: T, weight: int) -> None:
+        """An item that waits for its commit weighs more; the same holds."""
+        item.weight += weight
+        self._weight += weight
 
     def commit_here(self, item: T) -> bool:
         """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is."""
@@ -311,6 +332,7 @@ class GroupCommit(Generic[T]):
         with self._lock:
             group = self._pending
             self._pending = []
+            self.turn += 1
             self._is_due = False
             if self._weight >= self._weight_max or len(group) >= self._items_max:
                 self._room.notify_all()

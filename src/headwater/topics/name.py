@@ -12,6 +12,8 @@ from collections.abc import Callable
 from headwater.config import Config
 from headwater.errors import Malformed
 
+SHARE = "$share"
+"""How a shared subscription of MQTT begins."""
 _SHOWN_CHARS = 80  # of a bad name in an error
 
 
@@ -22,13 +24,15 @@ def check_topic(topic: str, config: Config) -> str:
         raise Malformed(
             f"topic {_shown(topic)} contains + or #, which only filters may; publish to one topic, without wildcards"
         )
+    if root == SHARE:
+        raise Malformed(f'topic {_shown(topic)} begins with "{SHARE}", where nobody can subscribe; leave it out')
     return root
 
 
 def check_filter(filter: str, config: Config) -> str:
     """The first level of a filter that can be subscribed to; Malformed (422) says what is wrong with any other."""
     first = _check_levels("filter", filter, config)
-    if first == "$share":
+    if first == SHARE:
         raise Malformed(
             f"filter {_shown(filter)} is a shared subscription of MQTT; "
             "to share the messages of one subscription, give several consumers the same id"

@@ -1,12 +1,12 @@
 """Retained messages of one root: the last one published to each topic with the retain flag.
 
-They are kept as copies, so that retention cannot take them. Those that changed since the last checkpoint are in
-memory, the rest in the state.
+They are kept as copies, so that retention cannot take them; their number and their bytes have limits. Those that
+changed since the last checkpoint are in memory, the rest in the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -31,11 +31,19 @@ class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
     flags: int = 0
     """How it was published, as its batch said."""
 
+    @property
+    def size(self) -> int:
+        """Its bytes, as the limit counts them."""
+        return retained_size(self.payload, self.key, self.headers)
+
 
 class Retained:
     """The retained messages of a root."""
 
-    def __init__(self, stream: int, state: State, config: Config, count: int, expires_from_us: int = 0) -> None:
+    def __init__(
+        self, stream: int, state: State, config: Config, count: int, expires_from_us: int = 0, size: int | None = None
+    ) -> None:
+        """Without a size, which folders of an earlier version do not tell, they are counted."""
         self.count = count
         self.expires_from_us = expires_from_us
         """None of them expires before; 0 if none does."""
@@ -43,7 +51,16 @@ class Retained:
         self._state = state
         self._config = config
         self._changed: dict[str, RetainedRow | None] = {}
-        self._promised: set[str] = set()
+        self._promised: dict[str, int] = {}
+        """Bytes by topic, after what was admitted and is not appended yet."""
+        self._promised_count = self._promised_size = 0
+        """By how much that is more than there is now."""
+        self.size = size if size is not None else self._count_bytes() if count else 0
+        """Bytes of them all."""
+
+    def _count_bytes(self) -> int:
+        found = self._state.scan(rows.key_u32(rows.RETAINED, self._stream))
+        return sum(msgspec.msgpack.decode(value, type=RetainedRow).size for _, value in found)
 
     def get(self, topic: str) -> RetainedRow | None:
         """The retained message of a topic, expired or not."""
@@ -72,22 +89,40 @@ class Retained:
             if not 0 < found[topic].expires_us <= now_us:
                 yield topic, found[topic]
 
-    def admit(self, topics: Sequence[str]) -> None:
-        """Refuse more than the limit allows; changes nothing."""
-        if self.count + len(self._promised) + len(topics) > self._config.retained_per_root_max:
-            check_retained(self.count, len(self._promised | self._fresh(topics)), self._config)
+    def admit(self, sizes: Mapping[str, int]) -> None:
+        """Refuse more than the limits allow; changes nothing. Sizes are those that each topic has after it."""
+        config = self._config
+        count, size = self.count + self._promised_count, self.size + self._promised_size
+        if (
+            count + len(sizes) > config.retained_per_root_max
+            or size + sum(sizes.values()) > config.retained_bytes_per_root_max
+        ):
+            check_retained(count, size, *self._growth(sizes), config)
 
-    def promise(self, topics: Sequence[str]) -> None:
+    def promise(self, sizes: Mapping[str, int]) -> None:
         """These will be retained, if all goes well."""
-        self._promised |= self._fresh(topics)
+        more, bigger = self._growth(sizes)
+        self._promised_count += more
+        self._promised_size += bigger
+        self._promised.update(sizes)
 
     def forget_promises(self) -> None:
         """Their group was appended, or was not."""
         if self._promised:
             self._promised.clear()
+            self._promised_count = self._promised_size = 0
 
-    def _fresh(self, topics: Sequence[str]) -> set[str]:
-        return {topic for topic in topics if self.get(topic) is None}
+    def _growth(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """How many more there would be, and how many more bytes."""
+        more = bigger = 0
+        for topic, size in sizes.items():
+            before = self._promised.get(topic)
+            if before is None:
+                row = self.get(topic)
+                before = row.size if row is not None else 0
+            more += bool(size) - bool(before)
+            bigger += size - before
+        return more, bigger
 
     def apply(self, batch: Batch) -> None:
         """Keep a copy of the last retained message of each topic; an empty payload clears it."""
@@ -96,6 +131,7 @@ class Retained:
         places = [place for place, flag in enumerate(retain) if flag]
         for place, message in zip(places, body.messages(batch.first_offset, places), strict=True):
             before = self.get(message.topic)
+            self.size -= before.size if before is not None else 0
             if not message.payload:
                 self.count -= before is not None
                 self._changed[message.topic] = None
@@ -104,7 +140,7 @@ class Retained:
             expires_us = body.expiries[place] if body.expiries is not None else 0
             if expires_us:
                 self.expires_from_us = min(self.expires_from_us or expires_us, expires_us)
-            self._changed[message.topic] = RetainedRow(
+            row = self._changed[message.topic] = RetainedRow(
                 message.offset,
                 message.payload,
                 message.time_us,
@@ -113,6 +149,7 @@ class Retained:
                 expires_us,
                 batch.header.flags,
             )
+            self.size += row.size
 
     def expire(self, now_us: int) -> int:
         """Drop those whose ttl has ended; answers how many."""
@@ -129,6 +166,7 @@ class Retained:
                 continue
             if row.expires_us <= now_us:
                 expired.append(topic)
+                self.size -= row.size
             else:
                 next_us = min(next_us or row.expires_us, row.expires_us)
         self._changed.update(dict.fromkeys(expired))
@@ -143,8 +181,11 @@ class Retained:
             if wanted(rows.name_in(key)):
                 gone[key] = None
         topics = {rows.name_in(key) for key in gone} | {topic for topic in self._changed if wanted(topic)}
-        self.count -= sum(self.get(topic) is not None for topic in topics)
         for topic in topics:
+            row = self.get(topic)
+            if row is not None:
+                self.count -= 1
+                self.size -= row.size
             self._changed[topic] = None
         return gone
 
@@ -160,10 +201,22 @@ class Retained:
         self._changed = {}
 
 
-def check_retained(known: int, more: int, config: Config) -> None:
-    """Refuse more retained messages than a root may have."""
-    if known + more > config.retained_per_root_max:
+def retained_size(payload: bytes, key: bytes | None, headers: Headers) -> int:
+    """Bytes of a retained message, as the limit counts them; 0 of an empty payload, which clears one."""
+    if not payload:
+        return 0
+    return len(payload) + len(key or b"") + sum(len(name) + len(value) for name, value in headers)
+
+
+def check_retained(known: int, known_size: int, more: int, bigger: int, config: Config) -> None:
+    """Refuse more retained messages, or more bytes of them, than a root may have."""
+    if more > 0 and known + more > config.retained_per_root_max:
         raise QuotaExceeded(
             f"{known} topics of this root have a retained message, and retained_per_root_max is "
             f"{config.retained_per_root_max}; clear some with an empty payload, or raise the setting"
+        )
+    if bigger > 0 and known_size + bigger > config.retained_bytes_per_root_max:
+        raise QuotaExceeded(
+            f"the retained messages of this root have {known_size} bytes, and retained_bytes_per_root_max is "
+            f"{config.retained_bytes_per_root_max}; clear some with an empty payload, or raise the setting"
         )

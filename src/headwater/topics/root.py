@@ -8,7 +8,7 @@ since then, and no more.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -28,6 +28,8 @@ ONCE_WINDOW = 1024
 """Sequences that are remembered of an MQTT session's publishes of QoS 2: as many as it may have open."""
 SYS = "$sys"
 """Root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
+MQTT_SYS = "$SYS"
+"""What MQTT clients call it. Nothing is stored there."""
 KNOWN_TOPICS_MAX = 100_000
 RUNS_MAX = 16
 RUN_TOPICS_MIN = 64
@@ -46,6 +48,8 @@ class RootRow(msgspec.Struct, frozen=True, array_like=True):
     producers: int = 0
     purged_upto: int = 0
     """Everything up to here was purged, and nobody is to miss it."""
+    retained_size: int | None = None
+    """Bytes of the retained messages; None in folders of an earlier version."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -86,7 +90,7 @@ class Root:
         self.purges: tuple[Purge, ...] = self._load_purges()
         self.purged_upto = row.purged_upto
         self.topic_count = row.topics
-        self.retained = Retained(stream.number, state, config, row.retained, row.expires_from_us)
+        self.retained = Retained(stream.number, state, config, row.retained, row.expires_from_us, row.retained_size)
         self._messages: Counter[str] = Counter()
         self._last: dict[str, int] = {}
         self._runs: dict[tuple[str, ...], tuple[int, int]] = {}
@@ -118,6 +122,7 @@ class Root:
                 break
             place += 1
         changed = self.forget_topics(compile_filter(filter))
+        changed.update(self.rows(self.checkpoint))  # so that the counts agree with what is left, crash or not
         changed[rows.key_offset(rows.PURGE, number, place)] = rows.pack((filter, upto))
         others = tuple(purge for purge in self.purges if purge.filter != filter)
         self.purges = (*others, Purge(filter, compile_filter(filter), upto))
@@ -136,7 +141,7 @@ class Root:
 
     # Before the append
 
-    def admit(self, topics: Sequence[str], retained: Sequence[str]) -> None:
+    def admit(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
         """Refuse what would go over a limit; changes nothing."""
         fresh = self._fresh(topics)
         if fresh:
@@ -144,7 +149,7 @@ class Root:
         if retained:
             self.retained.admit(retained)
 
-    def promise(self, topics: Sequence[str], retained: Sequence[str]) -> None:
+    def promise(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
         """These will be appended, if all goes well: others in their group are admitted with them in mind."""
         self._promised |= self._fresh(topics)
         if retained:
@@ -312,6 +317,7 @@ class Root:
                 self.retained.expires_from_us,
                 self._producer_count,
                 self.purged_upto,
+                self.retained.size,
             )
         )
         return changed

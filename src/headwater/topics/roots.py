@@ -7,7 +7,6 @@ arrive together for one root become one batch.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,15 +17,16 @@ from headwater.config import Config
 from headwater.counts import Counts
 from headwater.delivery.delays import due_key
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
-from headwater.message import Headers, Receipt, Receipts
 from headwater.store import state as rows
-from headwater.store.batch import ONCE, Batch, Header, checksum
-from headwater.store.body import Body, encode_body
-from headwater.store.commit import GroupCommit, Item
+from headwater.store.batch import ONCE, Batch, checksum
+from headwater.store.body import encode_body
+from headwater.store.commit import GroupCommit
 from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
 from headwater.store.state import Rows, State
+from headwater.topics.publish import ONLY, Part, Publish
 from headwater.topics.retained import check_retained
 from headwater.topics.root import DELAYED, SYS, Root, RootRow, check_topics
+from headwater.topics.showing import Showing
 
 STAGED = "$staged"
 """Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
@@ -36,95 +36,8 @@ DISK_CHECK_BYTES = 4 * 1024 * 1024
 LOOKS_MAX = 10
 """Tries to look between two checkpoints before waiting for a turn."""
 
-ONLY = (0,)
-"""The positions of the messages of a call that brings one."""
-
 R = TypeVar("R")
 OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], None]
-
-
-class Part(msgspec.Struct, eq=False, gc=False):
-    """What one publish call brings to one root."""
-
-    root: str
-    topics: Sequence[str]
-    payloads: Sequence[bytes]
-    positions: Sequence[int]
-    retain: Sequence[bool] | None = None
-    keys: Sequence[bytes | None] | None = None
-    headers: Sequence[Headers] | None = None
-    expiries: Sequence[int] | None = None
-    body: bytes | None = None
-    crc: int = 0
-    columns: Body | None = None
-    """The body decoded, if it was encoded elsewhere."""
-    time_us: int = -1
-    """When its one message was published; less than 0: when it is committed."""
-
-    @property
-    def retained_topics(self) -> Sequence[str]:
-        """Topics of its messages with the retain flag."""
-        if self.retain is None:
-            return ()
-        return [topic for topic, retain in zip(self.topics, self.retain, strict=True) if retain]
-
-    def encode(self, time_us: int) -> None:
-        """Make the body here, in the publisher's thread, rather than in the one that commits."""
-        self.body = body = encode_body(
-            self.topics,
-            self.payloads,
-            time_us,
-            retain=self.retain,
-            keys=self.keys,
-            headers=self.headers,
-            expiries=self.expiries,
-        )
-        self.crc = checksum(body)
-
-
-class Publish(Item):
-    """One publish call: a part for each root that it touches."""
-
-    __slots__ = (
-        "flags",
-        "is_delayed",
-        "is_one",
-        "is_plain",
-        "is_shown",
-        "is_urgent",
-        "parts",
-        "producer",
-        "runs",
-        "sequence",
-        "topics",
-    )
-
-    def __init__(
-        self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
-    ) -> None:
-        super().__init__(weight)
-        self.topics = topics
-        self.parts = parts
-        self.producer = producer
-        self.sequence = sequence
-        self.is_one = is_one
-        self.flags = 0
-        """How it was published, which its batch says: `QUIET`, `ONCE`."""
-        self.is_delayed = False
-        self.is_plain = is_one and producer is None and parts[0].retain is None
-        """Whether it is one message that can go over no limit once its topic is known."""
-        self.is_shown = False
-        """Whether live subscriptions have it already, before it is on disk."""
-        self.is_urgent = False
-        """Whether it may use the room that is kept for acks and recovery."""
-        self.runs: list[tuple[Sequence[int], int, int, bool]] = []
-        """Per part: positions in the call, first offset, append time, whether it is a repeat."""
-
-    def result(self) -> Receipt | Receipts:
-        if self.is_one:
-            _, first, time_us, duplicate = self.runs[0]
-            return Receipt(self.topics[0], 0 if self.is_delayed else first, time_us, duplicate)
-        return Receipts(self.topics, self.runs)
 
 
 class _Loose:
@@ -173,26 +86,6 @@ class _Group:
         """Repeats of a publish in this same group, with the first of them."""
 
 
-class _Passing:
-    """How much of each root is on its way: counted up by whoever gives places, and down by whoever commits."""
-
-    __slots__ = ("_entered", "_left")
-
-    def __init__(self) -> None:
-        # Two counts with a writer each, so that neither has to wait for the other.
-        self._entered: dict[str, int] = {}
-        self._left: dict[str, int] = {}
-
-    def enter(self, root: str) -> None:
-        self._entered[root] = self._entered.get(root, 0) + 1
-
-    def leave(self, root: str) -> None:
-        self._left[root] = self._left.get(root, 0) + 1
-
-    def any_of(self, root: str) -> bool:
-        return self._entered.get(root, 0) != self._left.get(root, 0)
-
-
 class Roots:
     """Every root of a bus, and the way into them."""
 
@@ -215,7 +108,8 @@ class Roots:
         self._since_bytes = 0
         self._since_batches = 0
         self._since_disk_check = DISK_CHECK_BYTES
-        self._has_room = True
+        self.has_room = True
+        """Whether the disk has, as far as is known."""
         self._delayed = 0
         """Delayed messages that wait."""
         self._delays_promised = 0
@@ -230,13 +124,10 @@ class Roots:
         """Whether whoever commits sees to checkpoints itself."""
         self.version = 0
         """Odd while a checkpoint moves what memory knows into the state; whoever looks at both looks again then."""
-        self._hidden = _Passing()
-        """Parts that nobody is told of before they are on disk."""
-        self._shown = _Passing()
-        """Messages that live subscriptions have before they are on disk."""
-        self._next: dict[str, int] = {}
-        """By root: where the next message stands that is shown, as long as others that were are not on disk."""
-        self.commit = GroupCommit("log", self._commit, config.group_bytes_max, config.group_messages_max, self._note)
+        self.showing = Showing(self)
+        self.commit = GroupCommit(
+            "log", self._commit, config.group_bytes_max, config.group_messages_max, self.showing.enter
+        )
 
     # Looking
 
@@ -350,43 +241,7 @@ class Roots:
             self._state.write(changed)
             self._state.sync()
 
-    # A publish that nobody waits for
-
-    def show(self, item: Publish, tell: Callable[[Root, Batch], None]) -> bool:
-        """Tell of a publish of one root at once, and give it its place in the next group; False if it has to be on
-        disk first, or may be refused.
-
-        The order is kept: nothing is shown while something of its root is on its way that was not. If the disk fails
-        by then, what was shown is not stored, and others get its offsets.
-        """
-        part = item.parts[0]
-        root, columns = self._roots.get(part.root), part.columns
-        if root is None or columns is None or part.retain is not None or item.producer is not None:
-            return False
-        if not self._has_room or root.stream.failed is not None or not root.knows_all(columns.names):
-            return False
-        return self.commit.enqueue_if(item, self._show_now, tell)
-
-    def _show_now(self, item: Publish, tell: Callable[[Root, Batch], None]) -> bool:
-        """Tell of it, unless something of its root is on its way that was not told of; while nobody gets a place."""
-        part = item.parts[0]
-        name, columns = part.root, part.columns
-        assert columns is not None
-        if self._hidden.any_of(name):
-            return False
-        root = self._roots[name]
-        offset = self._next[name] if self._shown.any_of(name) else root.stream.durable + 1
-        time_us, data = columns.time_span()[1], columns.data
-        header = Header(name, offset, columns.count, time_us, 0, None, 0, item.flags, 0, len(data), part.crc)
-        tell(root, Batch(header, data, columns))
-        self._next[name] = offset + columns.count
-        item.is_shown = True
-        return True
-
-    def _note(self, item: Publish) -> None:
-        passing = self._shown if item.is_shown else self._hidden
-        for part in item.parts:
-            passing.enter(part.root)
+    # A publish, on its way to disk
 
     def _commit(self, items: list[Publish]) -> None:
         """Commit a group, whatever comes of it."""
@@ -396,11 +251,7 @@ class Roots:
         finally:
             self.since_us = None
             for item in items:
-                passing = self._shown if item.is_shown else self._hidden
-                for part in item.parts:
-                    passing.leave(part.root)
-
-    # A publish, on its way to disk
+                self.showing.leave(item)
 
     def _commit_group(self, items: list[Publish]) -> None:
         """Append a group: one batch per call, loose messages of a root together; then finish every item."""
@@ -427,7 +278,7 @@ class Roots:
             self.checkpoint_in_time()
 
     def _is_admitted(self, item: Publish, group: _Group) -> bool:
-        if item.is_plain and self._has_room:
+        if item.is_plain and self.has_room:
             part = item.parts[0]
             root = self._roots.get(part.root)
             if root is not None and root.knows(part.topics[0]) and root.stream.failed is None:
@@ -462,13 +313,13 @@ class Roots:
             self._on_trouble(str(error))
 
     def _check_room(self) -> None:
-        if self._since_disk_check >= DISK_CHECK_BYTES or not self._has_room:
-            self._has_room = self._log.free_bytes() >= self._config.disk_free_bytes_min
+        if self._since_disk_check >= DISK_CHECK_BYTES or not self.has_room:
+            self.has_room = self._log.free_bytes() >= self._config.disk_free_bytes_min
             self._since_disk_check = 0
 
     def _admit(self, item: Publish, group: _Group) -> None:
         """Give a call its places in the group; refused as a whole, or not at all."""
-        if not self._has_room and not item.is_urgent:
+        if not self.has_room and not item.is_urgent:
             raise DiskFull(
                 f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was "
                 "stored: free some room and publish again"
@@ -484,7 +335,7 @@ class Roots:
                 self._loosely(root, group, item, part)
                 continue
             if part.body is None:
-                if producer is None:
+                if producer is None and part.times is None:
                     self._loosely(root, group, item, part)
                     continue
                 part.encode(self._clock.now_us())
@@ -523,7 +374,7 @@ class Roots:
         for root, part in zip(roots, parts, strict=True):
             if part.retain is not None or not root.knows_all(part.topics):
                 group.promised.append(root)
-                root.promise(part.topics, part.retained_topics)
+                root.promise(part.topics, part.retains())
         return roots
 
     def _unrepeated(self, item: Publish, group: _Group) -> list[Part]:
@@ -568,16 +419,16 @@ class Roots:
 
     def check_all(self, items: Sequence[Publish]) -> None:
         """Refuse what would be refused of these, if they came together; in the committing role."""
-        joined: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+        joined: dict[str, tuple[dict[str, None], dict[str, int]]] = {}
         for item in items:
             for part in item.parts:
                 topics, retained = joined.setdefault(part.root, ({}, {}))
                 topics.update(dict.fromkeys(part.topics))
-                retained.update(dict.fromkeys(part.retained_topics))
+                retained.update(part.retains())
         parts = []
         for name, (topics, retained) in joined.items():
             part = Part(name, tuple(topics), (), ())
-            part.retain = [topic in retained for topic in topics]
+            part.retain, part.retained = [topic in retained for topic in topics], retained
             parts.append(part)
         self._check_quotas(Publish((), parts, 0, None, 0, is_one=False), parts)
 
@@ -607,10 +458,11 @@ class Roots:
             root = self._roots.get(part.root)
             if root is not None:
                 if part.retain is not None or not root.knows_all(part.topics):
-                    root.admit(part.topics, part.retained_topics)
+                    root.admit(part.topics, part.retains())
             else:
                 check_topics(part.root, 0, len(set(part.topics)), config)
-                check_retained(0, len(set(part.retained_topics)), config)
+                sizes = [size for size in part.retains().values() if size]
+                check_retained(0, 0, len(sizes), sum(sizes), config)
 
     def _open(self, name: str) -> Root:
         root = self._roots.get(name)
@@ -655,7 +507,7 @@ class Roots:
             self._log.append(writes, now_us).wait()
             self.counts.commits.add(self._clock.monotonic_us() - begun_us)
         except DiskFull:
-            self._has_room = False
+            self.has_room = False
             raise
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C in the middle: nobody can say how far it got
@@ -776,14 +628,6 @@ class Roots:
         self.commit.close()
         if not any(root.stream.failed for root in self._roots.values()):
             self.checkpoint()
-
-
-def parts_by_root(topics: Sequence[str], root_of: Mapping[str, str]) -> dict[str, list[int]]:
-    """Positions in a call, by root, in the order of the call."""
-    places: defaultdict[str, list[int]] = defaultdict(list)
-    for position, root in enumerate(map(root_of.__getitem__, topics)):
-        places[root].append(position)
-    return places
 
 
 def _check_same(item: Publish, part: Part, count: int) -> None:

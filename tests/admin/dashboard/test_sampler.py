@@ -40,9 +40,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINGER_S", 0.05)
 
 
-async def until(test: Any) -> None:
-    async with asyncio.timeout(20):
-        while not test():  # noqa: ASYNC110  (nobody tells)
+async def until(test: Any, looked_at: Sampler | None = None) -> None:
+    """Wait, and go on looking at a sampler all the while."""
+    async with asyncio.timeout(60):
+        while not test():
+            if looked_at is not None:
+                looked_at.look()
             await asyncio.sleep(0.001)
 
 
@@ -53,8 +56,7 @@ def test_it_asks_while_somebody_looks_and_then_no_more() -> None:
         sampler = Sampler(admin)
         await asyncio.sleep(0.01)
         assert broker.asked == 0
-        sampler.look()
-        await until(lambda: len(sampler.history) > 2)
+        await until(lambda: len(sampler.history) > 2, sampler)
         assert (sampler.history[0].in_s, sampler.history[0].connections) == (100, 3)
         assert sampler.history[0].commit_p50_s == pytest.approx(0.0005)
         await until(lambda: sampler.figures is None)
@@ -89,11 +91,9 @@ def test_a_broker_that_is_away_is_told_and_asked_again() -> None:
         admin: Any = broker
         sampler = Sampler(admin)
         broker.is_away = True
-        sampler.look()
-        await until(lambda: sampler.trouble)
+        await until(lambda: sampler.trouble, sampler)
         broker.is_away = False
-        sampler.look()
-        await until(lambda: sampler.history)
+        await until(lambda: sampler.history, sampler)
         assert not sampler.trouble
 
     asyncio.run(work())

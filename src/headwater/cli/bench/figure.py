@@ -13,6 +13,7 @@ from rich.text import Text
 
 from headwater import __version__
 from headwater.cli.output import console, emit
+from headwater.compiled import is_compiled
 
 Goal = tuple[Literal["value ≥", "value ≤", "ratio ≥", "ratio ≤"], float]
 
@@ -96,6 +97,7 @@ def _goal(figure: Figure) -> str:
 def _machine() -> dict[str, object]:
     return {
         "headwater": __version__,
+        "compiled": is_compiled(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "processor": platform.machine(),
@@ -105,7 +107,8 @@ def _machine() -> dict[str, object]:
 
 def _sentence() -> str:
     machine = _machine()
+    compiled = " (compiled)" if machine["compiled"] else ""
     return (
-        f"Headwater {machine['headwater']}, Python {machine['python']}, {machine['system']}, {machine['cores']} cores; "
-        "medians; numbers vary from machine to machine, ratios of one run less so"
+        f"Headwater {machine['headwater']}{compiled}, Python {machine['python']}, {machine['system']}, "
+        f"{machine['cores']} cores; medians; numbers vary from machine to machine, ratios of one run less so"
     )

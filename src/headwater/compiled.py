@@ -1,0 +1,17 @@
+"""Whether this Headwater is the compiled one: the same sources, the modules of the hot path made into machine code.
+
+Which those are stands in pyproject.toml; docs/architecture.md says how to get it.
+"""
+
+from __future__ import annotations
+
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+
+ONE_OF_THEM = "headwater.mqtt.reader"
+
+
+def is_compiled() -> bool:
+    """Whether modules were compiled: all of them were, or none."""
+    spec = find_spec(ONE_OF_THEM)
+    return spec is not None and spec.origin is not None and spec.origin.endswith(tuple(EXTENSION_SUFFIXES))

@@ -1,0 +1,128 @@
+"""A publish call on its way: what it brings, to which roots, and where its messages came to stand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headwater.message import Headers, Receipt, Receipts
+from headwater.store.batch import checksum
+from headwater.store.body import Body, encode_body
+from headwater.store.commit import Item
+from headwater.topics.retained import retained_size
+
+ONLY = (0,)
+"""The positions of the messages of a call that brings one."""
+
+
+class Part(msgspec.Struct, eq=False, gc=False):
+    """What one publish call brings to one root."""
+
+    root: str
+    topics: Sequence[str]
+    payloads: Sequence[bytes]
+    positions: Sequence[int]
+    retain: Sequence[bool] | None = None
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers] | None = None
+    expiries: Sequence[int] | None = None
+    body: bytes | None = None
+    crc: int = 0
+    columns: Body | None = None
+    """The body decoded, if it was encoded elsewhere."""
+    time_us: int = -1
+    """When its one message was published; less than 0: when it is committed."""
+    times: Sequence[int] | None = None
+    """When each of several was published that are encoded by the thread that commits."""
+
+    retained: dict[str, int] | None = None
+    """How many bytes its topics retain after it, once somebody has asked."""
+
+    def retains(self) -> dict[str, int]:
+        """How many bytes each topic that it retains something of has then; 0 where it clears what was."""
+        if self.retained is None:
+            self.retained = self._measure() if self.retain is not None else {}
+        return self.retained
+
+    def _measure(self) -> dict[str, int]:
+        columns, retain = self.columns, self.retain or ()
+        keys, headers, payloads = self.keys, self.headers, self.payloads
+        if columns is not None:
+            keys, headers = columns.keys, columns.headers() or None
+        return {
+            topic: retained_size(
+                payloads[place] if columns is None else columns.payload(place),
+                keys[place] if keys is not None else None,
+                headers[place] if headers is not None else (),
+            )
+            for place, topic in enumerate(self.topics)
+            if retain[place]
+        }
+
+    def encode(self, time_us: int) -> None:
+        """Make the body, of messages that were published at this time unless they say at which."""
+        self.body = body = encode_body(
+            self.topics,
+            self.payloads,
+            time_us if self.times is None else self.times,
+            retain=self.retain,
+            keys=self.keys,
+            headers=self.headers,
+            expiries=self.expiries,
+        )
+        self.crc = checksum(body)
+
+
+class Publish(Item):
+    """One publish call: a part for each root that it touches."""
+
+    __slots__ = (
+        "flags",
+        "is_delayed",
+        "is_one",
+        "is_plain",
+        "is_shown",
+        "is_urgent",
+        "parts",
+        "producer",
+        "runs",
+        "sequence",
+        "topics",
+    )
+
+    def __init__(
+        self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
+    ) -> None:
+        super().__init__(weight)
+        self.topics = topics
+        self.parts = parts
+        self.producer = producer
+        self.sequence = sequence
+        self.is_one = is_one
+        self.flags = 0
+        """How it was published, which its batch says: `QUIET`, `ONCE`."""
+        self.is_delayed = False
+        self.is_plain = is_one and producer is None and parts[0].retain is None
+        """Whether it is one message that can go over no limit once its topic is known."""
+        self.is_shown = False
+        """Whether live subscriptions have it already, before it is on disk."""
+        self.is_urgent = False
+        """Whether it may use the room that is kept for acks and recovery."""
+        self.runs: list[tuple[Sequence[int], int, int, bool]] = []
+        """Per part: positions in the call, first offset, append time, whether it is a repeat."""
+
+    def result(self) -> Receipt | Receipts:
+        if self.is_one:
+            _, first, time_us, duplicate = self.runs[0]
+            return Receipt(self.topics[0], 0 if self.is_delayed else first, time_us, duplicate)
+        return Receipts(self.topics, self.runs)
+
+
+def parts_by_root(topics: Sequence[str], root_of: Mapping[str, str]) -> dict[str, list[int]]:
+    """Positions in a call, by root, in the order of the call."""
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for position, root in enumerate(map(root_of.__getitem__, topics)):
+        places[root].append(position)
+    return places
