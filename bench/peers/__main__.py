@@ -40,7 +40,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--headwater", default=sys.executable, help="the Python, or the folder to import, that serves")
     parser.add_argument("--nats-server", default="", help="where it is, if not on the PATH or beside this Python")
     parser.add_argument("--rounds", type=int, help="at each point (3)")
-    parser.add_argument("--seconds", type=float, help="for each figure of throughput (0.8; quick 0.3)")
+    parser.add_argument("--seconds", type=float, help="for each figure of throughput (0.6; quick 0.3)")
     parser.add_argument("--data", help="where the temporary folders are made: on the disk that is measured")
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
     parser.add_argument("--page", type=Path, help="the folder of benchmarks.md, to write what was measured into it; "

@@ -20,7 +20,9 @@ from pathlib import Path
 from bench.peers.processes import Process, free_port, wait_for_port
 
 START_S = 60.0
-SETTLE_S = 0.1
+SETTLE_S = 0.05
+STARTS_MAX = 3
+"""Somebody else may take a port between the moment it was free and the start."""
 IN_FLIGHT_MAX = 20_000
 PATH = "/usr/lib/rabbitmq/bin:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
@@ -295,15 +297,7 @@ class Fleet:
     @contextmanager
     def alone(self, key: str) -> Iterator[Broker]:
         """The broker of a setting, while all others stand still."""
-        if key not in self._running:
-            folder = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=self._folder.name))
-            setting = SETTINGS[key]
-            broker = Broker(setting, self._programs[setting.peer], folder)
-            self._running[key] = broker, folder  # before it starts: whatever happens now, it is ended
-            broker.start()
-            broker.wait()
-            time.sleep(SETTLE_S)
-        broker, _ = self._running[key]
+        broker, _ = self._running.get(key) or self._started(key)
         broker.process.send(signal.SIGCONT)
         try:
             yield broker
@@ -311,13 +305,34 @@ class Fleet:
         finally:
             broker.process.send(signal.SIGSTOP)
 
+    def _started(self, key: str) -> tuple[Broker, Path]:
+        for turn in range(STARTS_MAX):
+            folder = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=self._folder.name))
+            setting = SETTINGS[key]
+            broker = Broker(setting, self._programs[setting.peer], folder)
+            self._running[key] = broker, folder  # before it starts: whatever happens now, it is ended
+            broker.start()
+            try:
+                broker.wait()
+            except RuntimeError:
+                self._end(key)
+                if turn == STARTS_MAX - 1:
+                    raise
+            else:
+                break
+        time.sleep(SETTLE_S)
+        return self._running[key]
+
     def clear(self, all: bool = False) -> None:
         """End those that run, with their data; those that are slow to start stay for what comes next."""
-        for key, (broker, folder) in list(self._running.items()):
+        for key, (broker, _) in list(self._running.items()):
             if all or not broker.setting.is_slow_to_start or not broker.process.is_running:
-                broker.end()
-                shutil.rmtree(folder, ignore_errors=True)
-                del self._running[key]
+                self._end(key)
+
+    def _end(self, key: str) -> None:
+        broker, folder = self._running.pop(key)
+        broker.end()
+        shutil.rmtree(folder, ignore_errors=True)
 
     def __enter__(self) -> Fleet:
         return self

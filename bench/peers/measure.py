@@ -34,7 +34,7 @@ class Size:
     """How much is done: for each figure, and of each kind."""
 
     rounds: int = 3
-    seconds: float = 0.8
+    seconds: float = 0.6
     trips: int = 4000
     durable_trips: int = 600
     stored: tuple[int, ...] = (1_000_000, 10_000_000)

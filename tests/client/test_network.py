@@ -27,7 +27,6 @@ from headwater.client.bus import Bus
 from server.site import free_port
 
 WAIT_S = 100.0
-pytestmark = pytest.mark.timeout(300)
 PATIENT = Connecting(reconnect_delay_s=0.005, reconnect_delay_s_max=0.05, connect_timeout_s=2.0, request_timeout_s=30.0)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from faults.faulty_files import Keep
 from faults.machine import Machine
 from headwater.bus import Bus
@@ -45,7 +43,6 @@ def count_syncs() -> tuple[int, int]:
     return before, count
 
 
-@pytest.mark.timeout(120)
 def test_a_redrive_that_a_crash_interrupts_can_be_asked_for_again_and_is_never_doubled():
     before, count = count_syncs()
     assert count > before

@@ -18,7 +18,7 @@ from headwater.config import Config
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.packets import Ack, Connack, Connect, Pingreq, Publish, Suback, Subscribe, Subscription, Will
-from headwater.mqtt.properties import Properties
+from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.reasons import Reason
 from mqtt.peer import MqttPeer, Served
 from server.harness import Ended
@@ -289,6 +289,19 @@ def test_a_client_id_that_is_too_long_is_refused():
     with Served(mqtt_client_id_chars_max=20) as served:
         assert served.line().connect("x" * 21).reason == Reason.CLIENT_IDENTIFIER_NOT_VALID
         assert served.line().connect("x" * 20).reason == Reason.SUCCESS
+
+
+def test_a_refusal_is_no_longer_than_the_client_takes():
+    with Served(mqtt_client_id_chars_max=5) as served:
+        for size, has_words in ((10, False), (1000, True)):
+            answer = served.line().connect("longer", maximum_packet_size=size)
+            assert answer.reason == Reason.CLIENT_IDENTIFIER_NOT_VALID
+            assert (answer.properties.reason_string is not None) is has_words
+        peer = served.mqtt("short", maximum_packet_size=20)
+        for qos in (1, 2):
+            assert peer.publish("$SYS/x", b"", qos).properties == NONE
+        peer.send(Connect("again", V5))
+        assert peer.ends() == Reason.PROTOCOL_ERROR
 
 
 def test_a_client_that_takes_no_connack_is_closed():

@@ -18,6 +18,7 @@ import pytest
 import headwater
 from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.packets import Ack, Publish
+from headwater.mqtt.properties import Properties
 from headwater.mqtt.reasons import Reason
 from mqtt.peer import MqttPeer, Served
 from server.harness import Ended
@@ -279,6 +280,17 @@ def test_outgoing_numbers_survive_the_server(version: int, tmp_path: Path) -> No
         peer.settle(again)
         peer.settle(third)
         peer.quiet()
+
+
+def test_the_steps_go_on_though_the_message_s_time_is_over() -> None:
+    with Served() as served:
+        peer = served.mqtt("p")
+        over = Properties(message_expiry_interval=0)
+        peer.send(Publish("home/x", b"1", 2, packet_id=5, properties=over))
+        peer.ack(Kind.PUBREC, 5)
+        peer.send(Ack(Kind.PUBREL, 5))
+        assert peer.ack(Kind.PUBCOMP, 5).reason == 0
+        assert not served.bus.subscribe("home/#", id="s", start="earliest").batch(1, 0)
 
 
 def test_messages_of_every_qos_keep_their_order() -> None:

@@ -189,6 +189,34 @@ def test_an_answer_that_is_not_due_ends_the_connection_and_the_message_comes_aga
             assert peer.ack(Kind.PUBREL).packet_id == message.packet_id
 
 
+@both
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_number_that_is_in_use_is_not_given_to_another_message(qos: int, version: int) -> None:
+    with Served() as served:
+        peer, publisher = served.mqtt("s", version), served.mqtt("p")
+        peer.subscribe("home/#", qos=qos)
+        open = {}
+        for number in range(40):
+            publisher.publish("home/x", b"%d" % number, qos)
+            message = peer.got()
+            assert message.packet_id
+            assert message.packet_id not in open
+            if number % 4:
+                peer.settle(message)
+            else:
+                open[message.packet_id] = message
+
+
+@both
+def test_after_its_acknowledgement_a_number_stands_for_another_message(version: int) -> None:
+    with Served() as served:
+        peer = served.mqtt("p", version)
+        for payload in (b"1", b"1", b"2"):
+            peer.send(Publish("home/x", payload, 1, dup=True, packet_id=7))
+            peer.ack(Kind.PUBACK, 7)
+        assert [one.payload for one in served.bus.replay("home/#")] == [b"1", b"1", b"2"]
+
+
 def test_the_number_of_a_message_that_has_expired_is_free_again() -> None:
     with Served() as served:
         peer = served.kept("s")

@@ -113,6 +113,20 @@ def test_a_retained_message_that_is_not_acknowledged_comes_again() -> None:
 
 
 @pytest.mark.parametrize("version", [V4, V5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_only_a_message_with_the_flag_takes_the_place_of_the_one_before(version: int, qos: int) -> None:
+    with Served() as served:
+        peer = served.mqtt("p", version)
+        peer.publish("home/x", b"1", 1, retain=True)
+        peer.publish("home/x", b"2", qos)
+        peer.publish("home/x", b"", qos)
+        peer.publish("home/y", b"3", 1)
+        assert [one.payload for one in served.bus.retained("home/#")] == [b"1"]
+        peer.publish("home/x", b"4", qos, retain=True)
+        served.until(lambda: [one.payload for one in served.bus.retained("home/#")] == [b"4"])
+
+
+@pytest.mark.parametrize("version", [V4, V5])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_the_suback_comes_before_what_is_retained_and_what_is_published_meanwhile(version: int, qos: int) -> None:
     with Served() as served:

@@ -49,6 +49,20 @@ def test_each_message_goes_to_one_of_them_and_all_have_their_share(version: int,
         assert len(taken([other], 150)[0]) == 150
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_one_refuses_goes_to_nobody_else(qos: int) -> None:
+    with Served() as served:
+        first, second, publisher = served.mqtt("first"), served.mqtt("second"), served.mqtt()
+        first.subscribe(SHARED, qos=qos)
+        publisher.publish("jobs/x", b"1", qos)
+        refused = Ack(Kind.PUBACK if qos == 1 else Kind.PUBREC, first.got().packet_id, Reason.UNSPECIFIED_ERROR)
+        second.subscribe(SHARED, qos=qos)
+        first.send(refused)
+        first.ping()
+        first.leave()
+        second.quiet()
+
+
 def test_a_backlog_is_shared_too() -> None:
     with Served() as served:
         peers = [served.kept(f"s{number}") for number in range(3)]

@@ -41,6 +41,29 @@ def test_wildcards_match_as_mqtt_says(filter: str, topics: set[str], qos: int) -
 
 
 @both
+@pytest.mark.parametrize("qos", [0, 1])
+def test_names_are_compared_as_they_are_written(version: int, qos: int) -> None:
+    names = (
+        "home/\u00e9",
+        "home/e\u0301",
+        "home/E\u0301",
+        "Home/\u00e9",
+        "home/\ufeff\u00e9",
+        "home/\u00e9/",
+        "home/ \u00e9",
+    )
+    with Served() as served:
+        peer = served.mqtt("s", version)
+        for name in names:
+            peer.subscribe(name, qos=qos)
+            for other in names:
+                served.bus.publish(other, b"x")
+            assert peer.got().topic == name
+            peer.unsubscribe(name)
+        peer.quiet()
+
+
+@both
 def test_filters_that_are_none_are_refused_and_the_others_made(version: int) -> None:
     with Served() as served:
         peer = served.mqtt("s", version)

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from bench.peers.brokers import Fleet
+from bench.peers.generator import Generator
+from bench.peers.measure import Measuring, Size
 from bench.peers.results import Report
 
 REPO = Path(__file__).parents[2]
@@ -34,6 +36,20 @@ def test_headwater_alone_is_measured_and_leaves_nothing_behind(tmp_path: Path):
     assert all(cell.generator_share is not None and cell.generator_share > 0 for cell in point.cells)
     assert "<!-- limits: publish -->" in (tmp_path / "benchmarks.md").read_text()
     assert list(data.iterdir()) == []
+
+
+@needs_a_compiler
+def test_what_is_stored_is_read_again_and_is_there_after_kill_9(tmp_path: Path):
+    (tmp_path / "load").mkdir()
+    generator = Generator.built(tmp_path / "load")
+    with Fleet({"headwater": sys.executable}, str(tmp_path)) as fleet:
+        measuring = Measuring(fleet, generator, Size(rounds=1, stored=(2000, 3000)), sys.executable, lambda said: None)
+        replay, start = measuring.rows(["replay", "start"])
+    assert [point.at for point in replay.points] == [{"stored": 2000}]
+    assert [point.at for point in start.points] == [{"stored": 2000}, {"stored": 3000}]
+    for point in (*replay.points, *start.points):
+        (cell,) = point.cells
+        assert (cell.who, cell.problem, len(cell.values)) == ("headwater", "", 1)
 
 
 def test_a_broker_that_fails_to_start_says_why_and_is_ended(tmp_path: Path):

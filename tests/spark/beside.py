@@ -21,7 +21,7 @@ class Owner:
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
-        assert self._is_ready.wait(30), "the owner did not start"
+        assert self._is_ready.wait(60), "the owner did not start"
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -36,8 +36,8 @@ class Owner:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(30)
-        self._thread.join(30)
+        self._process.wait(60)
+        self._thread.join(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

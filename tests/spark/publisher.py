@@ -26,7 +26,7 @@ def main(place: str) -> None:
     with headwater.connect(place) if served else headwater.open(place, config) as bus:
         numbers = dict.fromkeys(ROOTS, 0)
         turn = 0
-        while not ending.wait(0.02 if served else 0.001):
+        while not ending.wait(0.02 if served else 0.005):
             turn += 1
             # Sometimes one root, sometimes all of them through the journal; small batches and large ones.
             roots = ROOTS if turn % 3 == 0 else (ROOTS[turn % len(ROOTS)],)

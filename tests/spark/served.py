@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 
 import headwater
+from server.site import free_port
 
 WAIT_S = 60.0
 
@@ -19,8 +20,8 @@ class Server:
     """`headwater serve` on a folder; with a user, its secret is in the address, and it may do everything."""
 
     def __init__(self, folder: Path, user: str = "", secret: str = "") -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self._held = ExitStack()
+        self.port = self._held.enter_context(free_port())
         self.folder = folder
         self._command = [sys.executable, "-m", "headwater", "serve", "--data", str(folder), "--port", str(self.port)]
         self.url = f"headwater://127.0.0.1:{self.port}"
@@ -55,6 +56,7 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        self._held.close()
 
 
 def workers(driver: int | None = None) -> set[int]:

@@ -252,7 +252,6 @@ def command(tmp: Path, *more: str, url: str | None = None) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(300)
 def test_the_command_speaks_to_machines(tmp_path: Path) -> None:
     publish(tmp_path / "data", 30)
     done = subprocess.run(command(tmp_path, "--json"), capture_output=True, text=True, timeout=280, check=False)

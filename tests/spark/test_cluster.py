@@ -23,7 +23,6 @@ pytestmark = pytest.mark.xdist_group("spark")
 FIRST = 1500
 
 
-@pytest.mark.timeout(300)
 def test_archive_and_sink_run_on_a_cluster(tmp_path: Path) -> None:
     config = headwater.Config(segment_bytes=64 * 1024)
     with Served(tmp_path / "data", config) as server, Cluster(tmp_path) as cluster:

@@ -261,7 +261,7 @@ def test_a_stream_crosses_from_the_lake_into_the_log(spark: SparkSession, tmp_pa
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(250)
     wanted = by_place({(row[0], row[2]): row for row in [*whole, *replayed(tmp_path / "data")]}.values())
     assert collected(spark.table("crossed")) == wanted
 

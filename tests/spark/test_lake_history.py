@@ -308,7 +308,6 @@ def test_files_that_share_offsets_are_merged(
     assert [lot.upto for lot in lots] == sorted({lot.upto for lot in lots})
 
 
-@pytest.mark.timeout(200)
 def test_nothing_is_missed_while_retention_and_the_archive_go_on(
     spark: SparkSession, tmp_path: Path, lake: Path
 ) -> None:

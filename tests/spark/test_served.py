@@ -104,7 +104,7 @@ def test_a_query_over_a_server_goes_on_where_it_was(spark, tmp_path):
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(250)
 
     with Served(tmp_path / "data") as server:
         fill(server.bus, "home", 50)

@@ -156,7 +156,7 @@ def run_once(spark, folder: Path, checkpoint: Path, **options: object) -> list[A
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(250)
     return seen
 
 
@@ -187,6 +187,7 @@ def test_a_running_query_follows_an_owner_and_misses_nothing(spark, tmp_path):
         while len({row[0] for row in seen}) < 3 and time.monotonic() < until:
             time.sleep(0.1)
     acked = dict(owner.acked)
+    until = time.monotonic() + 120
     while len(seen) < sum(acked.values()) and time.monotonic() < until:
         time.sleep(0.1)
     progress = query.lastProgress

@@ -224,7 +224,8 @@ class MqttConnection(Line):
             reason = reason_of(error, Reason.UNSPECIFIED_ERROR)
             version = error.version if isinstance(error, VersionRefused) else self.version
             if not isinstance(error, MqttError) or has_answer(reason, version):
-                self.write(encode(Connack(False, reason, Properties(reason_string=str(error))), version or V5))
+                data = encode(Connack(False, reason, Properties(reason_string=str(error))), version or V5)
+                self.write(data if len(data) <= self.bytes_max else encode(Connack(False, reason), version or V5))
             self.close()
             return
         if self.version == V5:

@@ -51,6 +51,7 @@ class Greeter:
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""
         auth = self._serving.auth
+        connection.bytes_max = connect.properties.maximum_packet_size or PACKET_BYTES_MAX
         if len(connect.client_id) > self._serving.mqtt_client_id_chars_max or (
             not connect.client_id and connect.version != V5 and not connect.clean_start
         ):
@@ -187,7 +188,6 @@ class Greeter:
         connection.will = connect.will
         connection.keep_alive_s = float(self._keep_alive_s(connect))
         connection.receive_max = min(properties.receive_maximum or NUMBER_MAX, self._serving.mqtt_in_flight_max)
-        connection.bytes_max = properties.maximum_packet_size or PACKET_BYTES_MAX
         connection.has_reasons = properties.request_problem_information != 0
         if properties.topic_alias_maximum:
             connection.aliases = Aliases(min(properties.topic_alias_maximum, self._serving.mqtt_aliases_max))

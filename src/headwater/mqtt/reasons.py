@@ -135,7 +135,10 @@ RETURN_CODES_V4: Final = {
 
 REASONS_V4: Final = {code: reason for reason, code in RETURN_CODES_V4.items()}
 
-_NOT_ALLOWED_V4: Final = frozenset({Reason.BANNED, Reason.BAD_AUTHENTICATION_METHOD})
+_NOT_ALLOWED_V4: Final = frozenset(
+    {Reason.BANNED, Reason.BAD_AUTHENTICATION_METHOD, Reason.TOPIC_NAME_INVALID, Reason.PACKET_TOO_LARGE}
+)
+"""What will not be another time, either."""
 
 
 def return_code(reason: int) -> int:
