@@ -21,7 +21,8 @@ from headwater.cli.bench.served.cores import APART, PLACES, placed
 from headwater.cli.bench.served.raw import Raw, connect, publish_frame
 from headwater.clock import SystemClock
 from headwater.wire import batches
-from headwater.wire.frame import LENGTH_BYTES, FrameReader, Kind
+from headwater.wire.frame import LENGTH_BYTES, Kind
+from headwater.wire.reader import FrameReader
 
 TURNS = 50
 ROOT = "latency"
