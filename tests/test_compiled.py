@@ -35,11 +35,16 @@ HELD_TO = (
     "tests/mqtt/test_publishes.py",
     "tests/mqtt/test_reader.py",
     "tests/mqtt/test_runs.py",
-    "tests/wire/test_frame.py",
+    "tests/wire/test_batches.py",
+    "tests/wire/test_reader.py",
     "tests/delivery/test_live.py",
     "tests/server/test_publish_flow.py",
     "tests/faults/test_crash_points.py::test_nothing_is_lost_when_a_kill_is_followed_by_a_crash[0]",
 )
+
+
+PATCHED = ("tests/wire/test_reader.py::test_a_reader_looks_at_a_dripping_frame_only_when_it_could_say_more",)
+"""They replace a method to look at what is called, which compiled code does not notice."""
 
 
 @pytest.fixture(scope="module")
@@ -119,4 +124,5 @@ def test_no_compiled_module_makes_a_struct(module: str) -> None:
 
 
 def test_what_is_compiled_passes_the_tests_that_it_has_uncompiled(compiled: Path) -> None:
-    run(compiled, "-m", "pytest", "-n0", "-p", "no:cacheprovider", *HELD_TO)
+    without = [f"--deselect={test}" for test in PATCHED]
+    run(compiled, "-m", "pytest", "-n0", "-p", "no:cacheprovider", *without, *HELD_TO)

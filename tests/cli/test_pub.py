@@ -54,12 +54,12 @@ def test_lines_of_a_slow_writer_are_published_as_they_come(data: Path):
         for number in (1, 2):
             slow.stdin.write(b"line\n")
             slow.stdin.flush()
-            until = time.monotonic() + 30
+            until = time.monotonic() + 60
             while not (data / "watermarks").exists() or len(stored(data)) < number:
                 assert time.monotonic() < until
                 time.sleep(0.05)
         slow.stdin.close()
-        assert slow.wait(30) == 0
+        assert slow.wait(60) == 0
 
 
 def test_a_file_is_one_message_or_a_message_a_line(data: Path, tmp_path: Path):

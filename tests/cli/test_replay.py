@@ -45,7 +45,7 @@ def test_follow_goes_on_beside_the_owner_with_no_gap_and_no_repeat(data: Path):
             if number % 10 == 0:
                 seen.append(json.loads(it.stdout.readline())["offset"])
         seen += [json.loads(line)["offset"] for line in it.stdout]
-        assert it.wait(30) == 0
+        assert it.wait(60) == 0
     assert seen == list(range(1, 311))
 
 
@@ -63,7 +63,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(data: Path):
         assert reading.stdout.readline() == b"home/a\t1\t1\n"
         reading.stdout.close()
         assert reading.stderr.read() == b""
-        assert reading.wait(30) == 0
+        assert reading.wait(60) == 0
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from headwater.server.tls import peer_name
 from server.authority import LOCAL, Authority
 
 STUB = Path(__file__).with_name("stub_server.py")
-TIMEOUT_S = 60
+TIMEOUT_S = 200
 
 
 class Served:

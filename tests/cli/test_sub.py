@@ -33,7 +33,7 @@ def test_a_live_subscriber_beside_the_owner_gets_retained_messages_and_then_what
         bus.publish("home/new", b"\xff")
         second = json.loads(watching.stdout.readline())
         assert (second["topic"], second["payload_base64"], second["retained"]) == ("home/new", "/w==", False)
-        assert watching.wait(30) == 0
+        assert watching.wait(60) == 0
 
 
 def test_a_live_subscriber_sees_what_one_command_after_another_publishes(data: Path):
@@ -43,7 +43,7 @@ def test_a_live_subscriber_sees_what_one_command_after_another_publishes(data: P
         for number in (1, 2):
             run("pub", f"jobs/{number}", "x", data=data)
             assert watching.stdout.readline() == b"jobs/%d\t%d\tx\n" % (number, number)
-        assert watching.wait(30) == 0
+        assert watching.wait(60) == 0
 
 
 def test_nothing_that_a_terminal_would_obey_is_printed(data: Path):
@@ -97,6 +97,6 @@ def test_ctrl_c_ends_it_quietly_and_lets_go_of_the_folder(data: Path, arguments:
         assert waiting.stdout is not None
         assert waiting.stdout.readline()
         waiting.send_signal(signal.SIGINT)
-        _, errors = waiting.communicate(timeout=30)
+        _, errors = waiting.communicate(timeout=60)
         assert (waiting.returncode, errors) == (130, b"")
     headwater.open(data).close()

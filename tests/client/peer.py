@@ -12,8 +12,10 @@ from headwater.errors import HeadwaterError
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.wire import batches, requests
-from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.contents import Publish
+from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import Challenge, Hello, Limits, Welcome
+from headwater.wire.reader import FrameReader
 
 WAIT_S = 60.0
 
@@ -100,7 +102,7 @@ class Talk:
         assert isinstance(request, type), request
         return frame.id, request
 
-    def publish(self) -> tuple[int, batches.Publish]:
+    def publish(self) -> tuple[int, Publish]:
         frame = self.next(Kind.PUBLISH)
         return frame.id, batches.read_publish(frame)
 

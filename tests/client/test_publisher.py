@@ -14,7 +14,7 @@ from client.peer import LIMITS, Peer, Talk
 from headwater import Conflict, Disconnected, DiskFull, HeadwaterError, NotAllowed, Outgoing, QuotaExceeded, TooLarge
 from headwater.store.batch import checksum
 from headwater.store.body import Body
-from headwater.wire.batches import Publish
+from headwater.wire.contents import Publish
 
 WAIT_S = 60.0
 

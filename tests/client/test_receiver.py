@@ -16,7 +16,8 @@ from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.wire import batches, requests
 from headwater.wire.channel import ChannelHello, ChannelWelcome
-from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.reader import FrameReader
 from headwater.wire.requests import encode
 
 PATIENCE_S = 60.0

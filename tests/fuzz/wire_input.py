@@ -11,8 +11,9 @@ from typing import Any
 
 from headwater.errors import Malformed, TooLarge
 from headwater.wire import batches, handshake, requests
-from headwater.wire.frame import LENGTH_BYTES, Frame, FrameReader, Kind, pack
+from headwater.wire.frame import LENGTH_BYTES, Frame, Kind, pack
 from headwater.wire.handshake import State
+from headwater.wire.reader import FrameReader
 
 ALLOWED = (Malformed, TooLarge)
 LIMIT = 64 * 1024

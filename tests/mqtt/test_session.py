@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import V4, V5
-from headwater.mqtt.packets import Disconnect, Publish
-from headwater.mqtt.properties import Properties
+from headwater.mqtt.packets import Connack, Connect, Disconnect, Publish
+from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.reasons import Reason
+from headwater.mqtt.session import MqttSession
 from mqtt.peer import Served
 
 both = pytest.mark.parametrize("version", [V4, V5])
@@ -214,3 +217,43 @@ def test_a_session_that_was_not_to_be_kept_is_not_taken_over(version: int, is_th
         second.quiet()
         second.close()
         assert served.kept("c", version).connack.session_present
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_a_client_whose_session_is_not_kept_does_not_wait_for_the_disk(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served() as served:
+        is_quick = threading.Event()
+        monkeypatch.setattr(served.bus.inside.state, "sync", is_quick.wait)
+        try:
+            kept = served.line(version)
+            lasting = Properties(session_expiry_interval=600) if version == V5 else NONE
+            kept.send(Connect("kept", version, clean_start=False, properties=lasting))
+            peer = served.mqtt("c", version)
+            assert peer.subscribe("home/#") == (0,)
+            served.bus.publish("home/x", b"1")
+            assert peer.got().payload == b"1"
+            with pytest.raises(TimeoutError):
+                kept.more(0.05)
+        finally:
+            is_quick.set()
+        kept.expect(Connack)
+        assert peer.subscribe("home/#", qos=1) == (1,)
+
+
+def test_what_a_crash_kept_from_being_forgotten_is_not_taken_for_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served(tmp_path) as served, monkeypatch.context() as crashing:
+        crashing.setattr(MqttSession, "erase", lambda _: None)
+        served.kept("c").subscribe("home/#", qos=1)
+        served.mqtt("c", session_expiry_interval=600).subscribe("garden/#", qos=1)
+    with Served(tmp_path) as served:
+        peer = served.kept("c")
+        assert peer.connack.session_present
+        served.bus.publish_many([("home/x", b"old"), ("garden/x", b"new")])
+        assert peer.got().payload == b"new"
+        peer.quiet()
+        served.until(lambda: len(served.bus.subscriptions()) == 1)
+        assert len(served.server.sessions) == 1

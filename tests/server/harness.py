@@ -33,8 +33,10 @@ from headwater.server.server import Server
 from headwater.store.batch import checksum
 from headwater.store.body import Body, encode_body
 from headwater.wire import batches, requests
-from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.contents import Published
+from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import Challenge, Hello, Response, Welcome
+from headwater.wire.reader import FrameReader
 from headwater.wire.request import Request
 from headwater.wire.requests import Goodbye, Notice, Problem, Registered, Subscribed, encode, error_of
 
@@ -390,7 +392,7 @@ class Peer:
         self.send(*batches.pack_publish(number, where, len(names), checksum(body), body, producer, sequence, flags))
         return number
 
-    def published(self, number: int) -> batches.Published:
+    def published(self, number: int) -> Published:
         """The answer to a publish; raises the error that was sent instead."""
         while True:
             for frame in self.inbox:

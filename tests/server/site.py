@@ -17,7 +17,8 @@ from typing import Any
 
 from headwater.wire import batches, requests
 from headwater.wire.channel import ChannelHello, ChannelWelcome
-from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.reader import FrameReader
 from headwater.wire.requests import encode
 from server.harness import PATIENCE_S, Got, messages_of
 

@@ -18,8 +18,6 @@ from headwater.wire.batches import (
     PICKED,
     QUIET,
     RETAINED,
-    Publish,
-    Published,
     check_count,
     pack_credit,
     pack_deliver,
@@ -32,7 +30,9 @@ from headwater.wire.batches import (
     read_published,
     read_ranges,
 )
-from headwater.wire.frame import Frame, FrameReader, Kind
+from headwater.wire.contents import Publish, Published
+from headwater.wire.frame import Frame, Kind
+from headwater.wire.reader import FrameReader
 from wire.vectors import read_vectors
 
 U32 = st.integers(0, 2**32 - 1)

@@ -19,7 +19,8 @@ from headwater.errors import Gap, HeadwaterError, Malformed, NotFound, TooLarge
 from headwater.message import DeadLetter
 from headwater.store.body import encode_body
 from headwater.wire import administration, request, requests
-from headwater.wire.frame import Frame, FrameReader, Kind
+from headwater.wire.frame import Frame, Kind
+from headwater.wire.reader import FrameReader
 from headwater.wire.request import OPTION_NAMES, Change, Request
 from headwater.wire.requests import (
     REQUEST_BYTES_MAX,

@@ -21,8 +21,9 @@ from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.wire import administration, batches, handshake, requests
 from headwater.wire.channel import ChannelHello, ChannelWelcome
-from headwater.wire.frame import FrameReader, Kind
+from headwater.wire.frame import Kind
 from headwater.wire.handshake import TRANSITIONS, Challenge, Hello, Limits, Response, State, Welcome
+from headwater.wire.reader import FrameReader
 from headwater.wire.request import OPTION_NAMES
 from wire.tables import field_rows, rows_under, words
 from wire.vectors import PAGE, Vector, codec_of, meant, read_vectors

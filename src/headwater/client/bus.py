@@ -40,7 +40,7 @@ from headwater.topics.name import root_of
 from headwater.topics.publish import Publish
 from headwater.wire import requests as wire
 from headwater.wire.administration import ChannelInfo
-from headwater.wire.batches import Deliver
+from headwater.wire.contents import Deliver
 from headwater.wire.request import Request
 
 R = TypeVar("R")

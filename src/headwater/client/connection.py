@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.errors import Disconnected, HeadwaterError, Malformed
-from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import VERSIONS, Challenge, Hello, Mechanism, Response, Welcome
+from headwater.wire.reader import FrameReader
 from headwater.wire.requests import Goodbye, Problem, Register, Registered, decode, encode, error_of, pack_request
 
 if TYPE_CHECKING:

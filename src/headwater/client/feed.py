@@ -24,7 +24,8 @@ from headwater.clock import SECOND_US, Clock
 from headwater.errors import Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message
 from headwater.store.body import Body
-from headwater.wire.batches import Deliver, Range
+from headwater.wire.batches import Range
+from headwater.wire.contents import Deliver
 
 _offset = attrgetter("offset")
 _origin = attrgetter("origin")

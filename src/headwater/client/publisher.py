@@ -28,7 +28,8 @@ from headwater.errors import HeadwaterError
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.topics.publish import Part, Publish
-from headwater.wire.batches import Published, pack_publish
+from headwater.wire.batches import pack_publish
+from headwater.wire.contents import Published
 
 FRAMES_AHEAD = 2
 """With so many frames of a root under way, further single messages wait to go together."""

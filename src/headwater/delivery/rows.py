@@ -164,8 +164,9 @@ class RowCommit:
         for item in items:
             changed.update(item.rows)
         try:
-            self._state.write(changed)
-            self._state.sync()
+            if changed:  # else somebody waits for those before it, which are on disk by now
+                self._state.write(changed)
+                self._state.sync()
         except Exception as error:
             # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
             self.failed = f"the state store failed ({error})"

@@ -17,9 +17,9 @@ from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import acks_bytes, encode
 from headwater.mqtt.kinds import V4, V5, Kind
+from headwater.mqtt.numbers import Numbers
 from headwater.mqtt.packets import Ack, Auth, Connack, Connect, Disconnect, Packet, Received, Suback, Unsuback
 from headwater.mqtt.properties import NONE, Properties
-from headwater.mqtt.publishing import Numbers
 from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import MqttError, Reason, VersionRefused, violation
 from headwater.mqtt.refusal import goodbye_of, reason_of

@@ -149,7 +149,13 @@ class Greeter:
         if known is not None:
             self._take_up(cast("MqttSession", known), connection, connect, expire_s)
             return
-        row = SessionRow(id=secrets.token_urlsafe(16), user=user, expire_after_s=expire_s, client=client)
+        row = SessionRow(
+            id=secrets.token_urlsafe(16),
+            user=user,
+            expire_after_s=expire_s,
+            client=client,
+            began_us=self._broker.clock.now_us(),
+        )
         self._sessions.open(
             row, connection, lambda _, error: self._greeted(connection, connect, False, assigned, error)
         )

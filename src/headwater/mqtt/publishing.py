@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headwater.errors import HeadwaterError
 from headwater.message import Headers
 from headwater.mqtt.kinds import V5, Kind
+from headwater.mqtt.numbers import NOBODY, Numbers
 from headwater.mqtt.packets import Ack, Publish, Run
 from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.reasons import MqttError, Reason, violation
@@ -23,7 +22,7 @@ from headwater.mqtt.translation import expiry_us, headers_of
 from headwater.store.batch import ONCE, QUIET, checksum
 from headwater.store.body import encode_body
 from headwater.topics.name import root_of
-from headwater.wire.batches import Publish as Batched
+from headwater.wire.contents import Publish as Batched
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -31,27 +30,6 @@ if TYPE_CHECKING:
 
 FLAGS = (QUIET, 0, ONCE)
 """By QoS: what a batch says about how it was published."""
-
-
-class Numbers(msgspec.Struct, frozen=True):
-    """Which packets a batch came in, and what answers them: PUBACK or PUBREC."""
-
-    kind: Kind
-    packet_ids: Sequence[int]
-    receiving: Receiving | None = None
-    """Of QoS 2: where the number is open."""
-
-    def settle(self, error: BaseException | None) -> None:
-        """They were stored, or were not."""
-        if self.receiving is not None:
-            for number in self.packet_ids:
-                if error is None:
-                    self.receiving.on_stored(number)
-                else:
-                    self.receiving.on_refused(number)
-
-
-NOBODY = Numbers(Kind.PUBACK, ())
 
 
 class Publishing:

@@ -160,7 +160,7 @@ class MqttSession(SubscribingSession):
     def erase(self) -> None:
         inside = self.sessions.broker.bus.inside
         keys = [key for key, _ in self.sessions.rows_of(rows.SENT + self.row.id.encode() + b"\0")]
-        inside.rows.write(dict.fromkeys([*keys, rows.RECEIVED + self.row.id.encode()]))
+        inside.rows.enqueue(dict.fromkeys([*keys, rows.RECEIVED + self.row.id.encode()]))
         super().erase()
 
     def leaves(self) -> list[Callable[[], object]]:

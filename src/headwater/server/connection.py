@@ -14,8 +14,9 @@ from headwater.server.line import Line
 from headwater.server.party import Host
 from headwater.wire import handshake
 from headwater.wire.batches import pack_published
-from headwater.wire.frame import Frame, FrameReader, Kind, pack
+from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import IN_USE
+from headwater.wire.reader import FrameReader
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from headwater.store.batch import QUIET
 from headwater.store.early import Early
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
+from headwater.wire.contents import Publish as PublishFrame
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
@@ -137,7 +138,7 @@ class NativeSession(Speech, Session):
         self.sessions.entry.enter(item, connection, ids, QUIET if flags & batches.QUIET else 0)
         return len(run)
 
-    def _took_quiet(self, connection: Line, publish: batches.Publish) -> bool:
+    def _took_quiet(self, connection: Line, publish: PublishFrame) -> bool:
         """Whether one message without options, that nobody waits for, has taken the shortest way."""
         entry, broker = self.sessions.entry, self.sessions.broker
         early = entry.desk.early_body(publish.root, publish.crc, publish.body) if publish.producer is None else None

@@ -26,7 +26,7 @@ from headwater.topics.publish import Publish
 from headwater.topics.root import Root
 from headwater.topics.roots import Roots
 from headwater.topics.showing import Joined
-from headwater.wire.batches import Publish as PublishFrame
+from headwater.wire.contents import Publish as PublishFrame
 
 if TYPE_CHECKING:
     import asyncio

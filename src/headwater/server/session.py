@@ -267,10 +267,10 @@ class Session(Actor):
         self.later(work, done)
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
-        """Store that the session takes from a durable subscription."""
+        """Store that the session takes from a subscription."""
         others = tuple(other for other in self.row.subscriptions if other.id != one.id)
         self.row = msgspec.structs.replace(self.row, subscriptions=(*others, one))
-        self.sessions.keep(self.row, then)
+        self.sessions.note(self.row, then)
 
     def _attach_durable(
         self,

@@ -37,6 +37,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """What an MQTT client that is gone has left to be published,"""
     will_at_us: int = 0
     """and when."""
+    began_us: int = 0
+    """When an MQTT client began it."""
 
 
 def stored_sessions(state: State) -> list[SessionRow]:

@@ -1,8 +1,9 @@
 """All sessions: made, resumed, taken over, and reclaimed by a timer once their client is gone.
 
 What a session is stands in the state, so that it survives the server; what it is doing is its own affair. Promises: a
-session's id is answered only after it is on disk; another user's session and one that does not exist are told apart
-by the answer alone, not by its time; the timer runs only while no connection serves the session.
+session's id is answered only after it is on disk, unless it ends with its connection, which a crash ends too; another
+user's session and one that does not exist are told apart by the answer alone, not by its time; the timer runs only
+while no connection serves the session.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from headwater.wire.requests import Register, Registered, Subscribed
 
 Then = Callable[[Any, BaseException | None], None]
 
+LATER_S = 1.0
+"""How long rows of sessions that end with their connection may wait for others to go to disk with."""
+
 
 class Sessions:
     """Every session of a server."""
@@ -70,8 +74,13 @@ class Sessions:
         self._by_client: dict[tuple[str, str], Session] = {}
         """Those of MQTT clients, by user and client id."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._kick: asyncio.TimerHandle | None = None
         self.is_closing = False
-        for row in stored_sessions(self._state):
+        for row in sorted(stored_sessions(self._state), key=lambda row: row.began_us):
+            before = self._by_client.get((row.user, row.client)) if row.client is not None else None
+            if before is not None:  # a crash came between the beginning of the one and the end of the other
+                before.row = msgspec.structs.replace(before.row, expire_after_s=0.0)
+                self._start_timer(before)
             self._start_timer(self._add(row))
 
     def _add(self, row: SessionRow) -> Session:
@@ -155,7 +164,7 @@ class Sessions:
             else:
                 then(session, None)
 
-        self.keep(row, stored)
+        self.note(row, stored)
 
     def of_client(self, user: str, client: str) -> Session | None:
         """The session of an MQTT client."""
@@ -202,6 +211,21 @@ class Sessions:
     def keep(self, row: SessionRow, then: Then | None = None) -> None:
         """Store a session as it is now."""
         self.write({rows.SESSION + row.id.encode(): rows.pack(row)}, then)
+
+    def note(self, row: SessionRow, then: Then) -> None:
+        """Store a session as it is now, durably only if it outlives its connection. The row of any other is there to
+        find by, after a crash, what is stored of it, and is so before that."""
+        if row.expire_after_s:
+            self.keep(row, then)
+            return
+        self._rows.enqueue({rows.SESSION + row.id.encode(): rows.pack(row)})
+        if self._kick is None:
+            self._kick = self.loop.call_later(LATER_S, self._write_noted)
+        self.loop.call_soon(then, None, None)
+
+    def _write_noted(self) -> None:
+        self._kick = None
+        self._rows.kick()
 
     def write(self, changed: rows.Rows, then: Then | None = None) -> None:
         """Store rows; `then` hears of it once they, and all that were given before, are on disk."""
@@ -274,6 +298,8 @@ class Sessions:
         """The server ends: nobody takes from the bus any more, and sessions stay as they are stored."""
         self.is_closing = True
         self.broker_topics.stop()
+        if self._kick is not None:
+            self._kick.cancel()
         leaves = [leave for session in self.all() for leave in session.leaves()]
         for session in self.all():
             self._stop_timer(session)

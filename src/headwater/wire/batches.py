@@ -10,9 +10,8 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from headwater.errors import Malformed, TooLarge
+from headwater.wire.contents import Deliver, Publish, Published
 from headwater.wire.frame import Frame, Kind, pack, pack_head
 
 ZEROS = bytes(8)
@@ -86,42 +85,6 @@ CREDIT = struct.Struct("<QQ")
 
 Range = tuple[int, int, int]
 """A lease, and the first and last offset of it that are meant."""
-
-
-class Publish(msgspec.Struct, frozen=True, gc=False):
-    """Messages of one root, on their way in."""
-
-    root: str
-    count: int
-    crc: int
-    producer: str | None
-    sequence: int
-    body: bytes
-
-
-class Published(msgspec.Struct, frozen=True, gc=False):
-    """A publish is on disk."""
-
-    id: int
-    is_repeat: bool
-    first_offset: int
-    time_us: int
-
-
-class Deliver(msgspec.Struct, frozen=True, gc=False):
-    """Messages of one root, on their way out."""
-
-    subscription: int
-    lease: int
-    root: str
-    first_offset: int
-    count: int
-    attempt: int
-    is_retained: bool
-    deltas: Sequence[int] | None
-    """Each offset less the first one; None if they are dense."""
-    crc: int
-    body: bytes
 
 
 def pack_publish(

@@ -6,21 +6,15 @@
     └───────────────┴───────┴───────┴───────┴───────────────┴──────────────┄
 
 Little-endian. The length counts what follows it: 8 and the payload's bytes. The id is a request's number, which its
-answer repeats, or a subscription's. Promises: bytes that are no frame raise `Malformed` or `TooLarge` and nothing
-else; the same frames come out, and the same error after them, however the bytes were split; after an error nothing
-more is taken; what waits for the rest of a frame is never more than was received, and never more than the limit; the
-work is linear in what was received, even byte by byte.
+answer repeats, or a subscription's.
 """
 
 from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import NoReturn
 
 import msgspec
-
-from headwater.errors import Malformed, TooLarge
 
 HEADER = struct.Struct("<IBBHI")
 LENGTH_BYTES = 4
@@ -76,91 +70,3 @@ def pack(kind: int, id: int = 0, payload: bytes = b"", flags: int = 0) -> bytes:
 def pack_head(kind: int, id: int, payload_bytes: int, flags: int = 0) -> bytes:
     """The bytes before a payload that is sent on its own, so that it need not be copied."""
     return HEADER.pack(FIXED_BYTES + payload_bytes, kind, flags, 0, id)
-
-
-class FrameReader:
-    """Turns received bytes into frames."""
-
-    __slots__ = ("_needed", "_partial", "bytes_max", "error")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        """The longest frame that is taken; may be raised once a client is known."""
-        self.error: Malformed | TooLarge | None = None
-        """What was wrong with the bytes after the last frame; every later call raises it. Look here after handling
-        the frames of a call, so as not to wait for more bytes of a connection that is lost."""
-        self._partial: bytearray | None = None
-        self._needed = 0  # how long the partial frame must be before it is worth another look
-
-    @property
-    def waits(self) -> bool:
-        """Whether a frame has begun and not ended."""
-        return self._partial is not None
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How much of a frame has come that has not ended."""
-        return 0 if self._partial is None else len(self._partial)
-
-    def feed(self, received: bytes | memoryview) -> list[Frame]:
-        """The frames that these bytes complete.
-
-        Bytes that are no frame raise at once if no frame came before them in this call; else those frames are
-        returned, and `error` says what came after them.
-        """
-        if self.error is not None:
-            raise _alike(self.error)
-        data: bytes | bytearray | memoryview = received
-        if self._partial is not None:
-            self._partial += received
-            if len(self._partial) < self._needed:
-                return []
-            data, self._partial = self._partial, None
-        found: list[Frame] = []
-        try:
-            self._split(memoryview(data), found)
-        except (Malformed, TooLarge) as error:
-            self.error = _alike(error)
-            if not found:
-                raise
-        return found
-
-    def _split(self, data: memoryview, found: list[Frame]) -> None:
-        at, end, needed = 0, len(data), LENGTH_BYTES
-        while end - at >= HEADER_BYTES:
-            length, kind, flags, zero, number = HEADER.unpack_from(data, at)
-            # Looked at before the payload is here: nobody gets to fill memory with a frame that will be refused.
-            if not FIXED_BYTES <= length <= self.bytes_max - LENGTH_BYTES:
-                self._refuse_length(length)
-            if kind not in KNOWN:
-                raise Malformed(f"a frame of kind {kind} is not known here; see docs/protocol.md")
-            if zero:
-                raise Malformed(f"a frame has {zero} where 0 has to be; see docs/protocol.md")
-            whole = LENGTH_BYTES + length
-            if end - at < whole:
-                needed = whole
-                break
-            found.append(Frame(kind, flags, number, bytes(data[at + HEADER_BYTES : at + whole])))
-            at += whole
-        if at < end:
-            self._wait(data[at:], needed)
-
-    def _wait(self, begun: memoryview, needed: int) -> None:
-        """For the rest of a frame, unless the little that has come is wrong."""
-        if LENGTH_BYTES <= len(begun) < HEADER_BYTES:
-            needed = HEADER_BYTES
-            length = int.from_bytes(begun[:LENGTH_BYTES], "little")
-            if not FIXED_BYTES <= length <= self.bytes_max - LENGTH_BYTES:
-                self._refuse_length(length)
-        self._partial = bytearray(begun)
-        self._needed = needed
-
-    def _refuse_length(self, length: int) -> NoReturn:
-        if length < FIXED_BYTES:
-            raise Malformed(f"a frame of length {length} is too short to be one")
-        raise TooLarge(f"a frame of {LENGTH_BYTES + length} bytes is over the limit of {self.bytes_max}")
-
-
-def _alike(error: Malformed | TooLarge) -> Malformed | TooLarge:
-    """The same error without its traceback, which would keep alive what was received."""
-    return type(error)(*error.args)

@@ -73,7 +73,7 @@ def _one(place: str, topics: int, seconds: float) -> Figure:
         written: list[float] = []
         latencies_s(lambda: bus.publish(next(names), payload), topics)
         start = time.perf_counter()
-        while time.perf_counter() - start < seconds:
+        while not published or time.perf_counter() - start < seconds:
             published += latencies_s(lambda: bus.publish(next(names), payload), 50)
             written += latencies_s(lambda: raw.append([PAGE]), 50)
         raw.close()
@@ -114,10 +114,10 @@ def _publishes_per_s(bus: Bus, names: list[str], threads: int, seconds: float) -
         ready.wait()
         done = 0
         for name in cycle(names[number::threads] or names):
-            if stop.is_set():
-                break
             bus.publish(name, payload)
             done += 1
+            if stop.is_set():
+                break
         counts[number] = done
 
     workers = [threading.Thread(target=publish, args=(number,)) for number in range(threads)]

@@ -33,7 +33,8 @@ from headwater.cli.bench.served.raw import (
 from headwater.clock import SystemClock
 from headwater.errors import Failed
 from headwater.wire import requests
-from headwater.wire.frame import FrameReader, Kind
+from headwater.wire.frame import Kind
+from headwater.wire.reader import FrameReader
 
 PROCESSES = 2
 TOGETHER = 64

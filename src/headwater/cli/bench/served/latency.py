@@ -21,7 +21,8 @@ from headwater.cli.bench.served.cores import APART, PLACES, placed
 from headwater.cli.bench.served.raw import Raw, connect, publish_frame
 from headwater.clock import SystemClock
 from headwater.wire import batches
-from headwater.wire.frame import LENGTH_BYTES, FrameReader, Kind
+from headwater.wire.frame import LENGTH_BYTES, Kind
+from headwater.wire.reader import FrameReader
 
 TURNS = 50
 ROOT = "latency"
@@ -77,10 +78,10 @@ def _durable(
 
 
 def _turns(taken: dict[str, list[float]], seconds: float, **calls: object) -> None:
-    start = time.perf_counter()
     for call in calls.values():
         latencies_s(call, TURNS)  # type: ignore[arg-type]  # each is a call that answers seconds
-    while time.perf_counter() - start < seconds:
+    start = time.perf_counter()
+    while not all(taken.values()) or time.perf_counter() - start < seconds:
         for name, call in calls.items():
             taken[name] += [call() for _ in range(TURNS)]  # type: ignore[operator]
 

@@ -13,7 +13,8 @@ from headwater.errors import Failed, Malformed
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.wire import batches, handshake, requests
-from headwater.wire.frame import HEADER, LENGTH_BYTES, Frame, FrameReader, Kind, pack
+from headwater.wire.frame import HEADER, LENGTH_BYTES, Frame, Kind, pack
+from headwater.wire.reader import FrameReader
 from headwater.wire.request import Request
 
 FRAME_BYTES_MAX = 1 << 30

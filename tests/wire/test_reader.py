@@ -15,7 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError, Malformed, TooLarge
-from headwater.wire.frame import FIXED_BYTES, HEADER, KNOWN, Frame, FrameReader, Kind, pack, pack_head
+from headwater.wire.frame import FIXED_BYTES, HEADER, KNOWN, Frame, Kind, pack, pack_head
+from headwater.wire.reader import FrameReader
 
 LIMIT = 4096
 KINDS = st.sampled_from(Kind)
@@ -200,7 +201,7 @@ def test_a_reader_looks_at_a_dripping_frame_only_when_it_could_say_more(monkeypa
     looks = 0
     split = FrameReader._split
 
-    def counted(self: FrameReader, data: memoryview, found: list[Frame]) -> None:
+    def counted(self: FrameReader, data: bytes, found: list[Frame]) -> None:
         nonlocal looks
         looks += 1
         split(self, data, found)
