@@ -95,7 +95,10 @@ def main() -> None:
     given = arguments(sys.argv[1:])
     console = Console(width=None if sys.stdout.isatty() else 220)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers are ended as on Ctrl-C
-    report = run(given, console)
+    try:
+        report = run(given, console)
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; all brokers are ended, and nothing was written") from None
     show_verdicts(console, report.verdicts)
     if given.json:
         given.json.write_bytes(json_of(report))

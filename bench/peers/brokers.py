@@ -60,7 +60,9 @@ def headwater(given: str, folder: Path) -> Launch:
     native, mqtt = free_port(), free_port()
     where = ("--data", str(folder / "data"), "--port", str(native), "--mqtt", "--mqtt-port", str(mqtt), "--no-http")
     command = [interpreter(given), "-m", "headwater", "serve", *where, "--log-level", "error"]
-    return Launch(command, {"native": native, "mqtt": mqtt}, import_path(given))
+    # Bytecode is cached, as it is for users, whatever this shell says; all starts of a run share it.
+    cache = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
+    return Launch(command, {"native": native, "mqtt": mqtt}, {**import_path(given), **cache})
 
 
 def interpreter(given: str) -> str:

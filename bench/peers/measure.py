@@ -23,6 +23,7 @@ KIB = 1024
 LOAD_AXES = ("bytes", "publishers", "topics", "subscribers")
 SINK_BYTES = (64, 400, 4096)
 START_S_MAX = 60.0
+FILL_S_MAX = 90.0
 WARM_CONNECTIONS = 50
 BENCHES = Path(__file__).parents[1]
 SPARK_LINE = re.compile(r"(?P<name>folder, all columns|aggregate over (files|history)) +(?P<rate>[\d,]+) rows/s")
@@ -167,6 +168,7 @@ class Measuring:
         """Replays of the first amount; starts with each."""
         there = self._there(ROWS["start"])
         kept = {one.key: 0 for one in there}
+        rates: dict[str, float] = {}
         replays: list[Point] = []
         starts: list[Point] = []
         for stored in self._size.stored:
@@ -175,7 +177,11 @@ class Measuring:
             for one in there:
                 self._say(f"{one.title}: to {stored:,} stored")
                 with self._problems(started[one.key]), self._fleet.alone(one.setting) as broker:
-                    kept[one.key] += self._keep(one, broker, stored - kept[one.key], kept[one.key])
+                    more = stored - kept[one.key]
+                    if kept[one.key] and more / rates[one.key] > FILL_S_MAX:
+                        raise Refused(f"left out: it would take {more / rates[one.key]:.0f} s to store that much")
+                    rates[one.key] = self._keep(one, broker, more, kept[one.key])
+                    kept[one.key] = stored
             for turn in range(rounds):
                 for one in (one for one in there if not started[one.key].problem):
                     self._say(f"{one.title}: {stored:,} stored, round {turn + 1}")
@@ -189,11 +195,10 @@ class Measuring:
             starts.append(Point({"stored": stored}, [tally.cell() for tally in started.values()]))
         return replays, starts
 
-    def _keep(self, one: Contender, broker: Broker, count: int, first: int) -> int:
-        """Store so many more, numbered from there on."""
+    def _keep(self, one: Contender, broker: Broker, count: int, first: int) -> float:
+        """Store so many more, numbered from there on; how many a second that were."""
         options = {"count": count, "first": first, "bytes": 400, "batch": min(count, 1000), "in-flight": 20_000}
-        self._generator.run(one.protocol, "fill", broker.port(one.protocol), options)
-        return count
+        return self._generator.run(one.protocol, "fill", broker.port(one.protocol), options)["rate"]
 
     def _replay(self, one: Contender, broker: Broker, stored: int, tally: Tally) -> None:
         before_s = broker.process.cpu_s

@@ -79,7 +79,12 @@ def limits_of(page: str) -> dict[str, str]:
 
 def page_of(report: Report, limits: dict[str, str]) -> str:
     parts = [HEAD, _verdicts(report.verdicts), f"![Everybody's figures]({BARS})\n"]
-    parts += [_row(result, limits.get(result.row, UNKNOWN)) for result in report.results]
+    results = {result.row: result for result in report.results}
+    parts += [
+        _row(row, results.get(key), limits.get(key, UNKNOWN))
+        for key, row in ROWS.items()
+        if key in results or key in limits
+    ]
     parts += ["## How it grows\n", f"![How it grows]({GROWTH})\n", _measured(report), _generator(report)]
     return "\n".join(parts)
 
@@ -98,19 +103,24 @@ def _verdicts(verdicts: list[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(result: Result, limits: str) -> str:
-    row = ROWS[result.row]
+def _row(row: Row, result: Result | None, limits: str) -> str:
     lines = [f"## {row.title}\n", f"{row.about} In {row.unit}; {'less' if row.less_is_better else 'more'} is better.\n"]
-    lines.append(f"| | {' | '.join(named(point.at) for point in result.points)} | {BUSY if row.work else ''} |")
-    lines.append(f"|---|{'--:|' * len(result.points)}--:|")
+    lines += _table(row, result) if result is not None else ["Not measured yet."]
+    lines += ["", "### What limits it\n", f"<!-- limits: {row.key} -->", limits, "<!-- end of limits -->", ""]
+    return "\n".join(lines)
+
+
+def _table(row: Row, result: Result) -> list[str]:
+    lines = [
+        f"| | {' | '.join(named(point.at) for point in result.points)} | {BUSY if row.work else ''} |",
+        f"|---|{'--:|' * len(result.points)}--:|",
+    ]
     for one in row.contenders:
         cells = [point.cell(one.key) for point in result.points]
         if any(cells):
             title = f"**{one.title}**" if one.is_headwater else one.title
             lines.append(f"| {title} | {' | '.join(_cell(cell) for cell in cells)} | {_busy(cells[0])} |")
-    lines += ["", _how(result, row), "", "### What limits it\n"]
-    lines += [f"<!-- limits: {row.key} -->", limits, "<!-- end of limits -->", ""]
-    return "\n".join(lines)
+    return [*lines, "", _how(result, row)]
 
 
 def _cell(cell: Cell | None) -> str:

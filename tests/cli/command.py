@@ -15,7 +15,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from headwater.cli import output
-from headwater.cli.app import app
+from headwater.cli.app import app_for
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")},
@@ -46,7 +46,7 @@ def run(
 def here(*arguments: object, code: int = 0) -> Result:
     """Run it in this process, which takes a moment instead of a second, and expect an exit code."""
     output.console.cache_clear()  # it may have seen another width
-    result = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "160"}).invoke(app, [str(one) for one in arguments])
+    result = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "160"}).invoke(app_for(()), [str(one) for one in arguments])
     assert result.exit_code == code, f"exit code {result.exit_code}\n{result.output}\n{result.exception!r}"
     return result
 

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 import headwater
 from client.served import Served
-from headwater.cli.app import app
+from headwater.cli.app import app_for
 
 
 def run(*words: object, data: Path | None = None, stdin: str = "", code: int = 0, **environment: str) -> str:
     """What a command prints, to both."""
     given = environment if data is None else {"HEADWATER_DATA": str(data), **environment}
-    result = CliRunner().invoke(app, ["channels", *map(str, words)], stdin, given)
+    result = CliRunner().invoke(app_for(()), ["channels", *map(str, words)], stdin, given)
     assert result.exit_code == code, result.output
     return result.output
 

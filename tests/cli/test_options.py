@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import headwater
 from cli.command import one_sentence, run
-from headwater.cli.app import app
+from headwater.cli.app import app_for
 from headwater.cli.options import place, without_secret
 
 URL = "headwater://me:hunter2@127.0.0.1:1"
@@ -75,7 +75,7 @@ EVERY_COMMAND = [
 
 @pytest.mark.parametrize("words", EVERY_COMMAND, ids=" ".join)
 def test_every_command_takes_a_folder_or_a_url_but_not_both(words: list[str]):
-    done = CliRunner().invoke(app, [*words, "--data", "d", "--url", URL])
+    done = CliRunner().invoke(app_for(()), [*words, "--data", "d", "--url", URL])
     assert done.exit_code == 2
     assert one_sentence(done.stderr)
     assert "give one of them" in done.stderr
@@ -87,7 +87,7 @@ def test_both_at_once_end_a_command_with_a_sentence_and_code_2(tmp_path: Path):
 
 @pytest.mark.parametrize("words", [["restore", "copy"], ["verify"]], ids=" ".join)
 def test_commands_that_need_the_files_say_so(words: list[str]):
-    done = CliRunner().invoke(app, [*words, "--url", URL])
+    done = CliRunner().invoke(app_for(()), [*words, "--url", URL])
     assert done.exit_code == 2
     assert "--data FOLDER" in done.stderr
     assert "hunter2" not in done.stderr
@@ -129,7 +129,7 @@ class TestServed:
         assert set(asked) == {URL}
 
     def objects(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
-        done = CliRunner().invoke(app, [*words, "--url", URL, "--json"])
+        done = CliRunner().invoke(app_for(()), [*words, "--url", URL, "--json"])
         assert done.exit_code == code, done.output
         return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import headwater
 from cli.command import ENVIRONMENT, command, one_sentence
 from headwater.cli import top
-from headwater.cli.app import app
+from headwater.cli.app import app_for
 from server.harness import Running
 
 EVIL = "evil\x1b[2J\x1b[31m[bold]"
@@ -42,7 +42,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(*arguments: str, code: int = 0) -> str:
     """What it prints."""
-    result = CliRunner().invoke(app, ["top", *arguments])
+    result = CliRunner().invoke(app_for(()), ["top", *arguments])
     assert result.exit_code == code, result.output
     return result.output
 

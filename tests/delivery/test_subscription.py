@@ -66,6 +66,7 @@ def test_the_way_of_a_message_is_the_design_s() -> None:
     assert step(State.IN_FLIGHT, Event.REJECT) is State.DEAD
     assert step(State.IN_FLIGHT, Event.EXHAUST) is State.DEAD
     assert step(State.IN_FLIGHT, Event.RECALL) is State.PENDING
+    assert step(State.PENDING, Event.SPARE) is State.ACKED
 
 
 def test_a_pair_that_is_not_in_the_table_is_a_conflict() -> None:

@@ -214,6 +214,29 @@ class Model(RuleBasedStateMachine):
             with pytest.raises(Recalled):
                 self.sub.extend(lease, offset, 99)
 
+    @rule(data=st.data(), stream=st.sampled_from(STREAMS))
+    def spare(self, data: st.DataObject, stream: int) -> None:
+        there = sorted(offset for lane, offset in self.messages if lane == (stream, False))
+        offsets = sorted(data.draw(st.sets(st.sampled_from(there), max_size=3))) if there else []
+        told = [self.messages[(stream, False), offset] for offset in offsets]
+        held = [(one.lease.number, offset) for one, offset in zip(told, offsets, strict=True) if one.lease is not None]
+        changes, handed = self.sub.spare(stream, offsets)
+        assert handed == held
+        self.rows.store(changes)
+        for one in told:
+            if one.state in OPEN:
+                one.state, one.lease = State.ACKED, None
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
+        lease = self.some_lease(data)
+        held = [offset for offset in lease.offsets if self.holds(self.messages[lease.lane, offset], lease)]
+        offsets = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
+        self.sub.put_back(lease, offsets)
+        for offset in offsets:
+            self.recall(self.messages[lease.lane, offset])
+
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0]), jump=st.sampled_from([0, 0, -1000, 1000]))
     def pass_time(self, seconds: float, jump: int) -> None:
         wall_us, monotonic_us = self.now
@@ -349,6 +372,10 @@ class Model(RuleBasedStateMachine):
             if other is not told and other.state in OPEN and other.attempts and other.read:
                 assert told.at or told.read, "nothing fresh while a failed one is not done"
 
+    def is_unread(self, lane: LaneId, offset: int, state: State) -> bool:
+        """Whether a message is done before it was read."""
+        return state is State.ACKED and not lane[1] and offset >= self.sub.position(lane[0])
+
     # What is always so
 
     @invariant()
@@ -362,7 +389,8 @@ class Model(RuleBasedStateMachine):
         states = self.sub.states()
         shown = {(lane, offset): state for lane, offset, state, _ in states}
         assert self.sub.held == sum(state is State.PENDING for state in shown.values())
-        assert len(shown) <= CONFIG.held_max + 2 * self.options.max_in_flight + 2 * 4
+        unread = sum(self.is_unread(lane, offset, state) for lane, offset, state, _ in states)
+        assert len(shown) - unread <= CONFIG.held_max + 2 * self.options.max_in_flight + 2 * 4
         for row, message in self.messages.items():
             if message.state in (State.IN_FLIGHT, State.RETRY):
                 assert shown[row] is message.state
@@ -374,7 +402,10 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "sub"):
             return
         window = self.options.max_in_flight
-        behind = sum(state is not State.IN_FLIGHT for _, _, state, _ in self.sub.states())
+        behind = sum(
+            state is not State.IN_FLIGHT and not self.is_unread(lane, offset, state)
+            for lane, offset, state, _ in self.sub.states()
+        )
         left = max(0, min(window - self.sub.in_flight, max(window, CONFIG.held_max) - behind))
         for consumer in CONSUMERS:
             room = self.sub.room(consumer)

@@ -13,8 +13,6 @@ from headwater.mqtt.packets import Publish
 from mqtt.peer import MqttPeer, Served
 from server.harness import nothing_is_committed
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def say(peer: MqttPeer, topic: str, *payloads: bytes) -> None:
     """Each in a read of its own."""

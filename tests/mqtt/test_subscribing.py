@@ -72,31 +72,6 @@ def test_filters_that_are_none_are_refused_and_the_others_made(version: int) -> 
         assert wanted == (1, bad, bad, 1)
 
 
-@both
-def test_overlapping_subscriptions_each_bring_the_message(version: int) -> None:
-    with Served() as served:
-        peer = served.mqtt("s", version)
-        peer.subscribe("home/#", qos=1)
-        peer.subscribe("home/x", qos=0)
-        served.bus.publish("home/x", b"1")
-        assert sorted(one.qos for one in (peer.got(), peer.got())) == [0, 1]
-        peer.quiet()
-
-
-def test_each_message_says_whose_subscription_it_is_for() -> None:
-    with Served() as served:
-        peer = served.mqtt()
-        peer.subscribe("home/#", qos=1, subscription_identifiers=(7,))
-        peer.subscribe("home/x", qos=0, subscription_identifiers=(268_435_455,))
-        peer.subscribe("+/x", qos=1)
-        served.bus.publish("home/x", b"1")
-        found = sorted(peer.got().properties.subscription_identifiers for _ in range(3))
-        assert found == [(), (7,), (268_435_455,)]
-        peer.subscribe("home/#", qos=1, subscription_identifiers=(8,))
-        served.bus.publish("home/y", b"2")
-        assert peer.got().properties.subscription_identifiers == (8,)
-
-
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_client_that_does_not_want_its_own_messages_gets_those_of_others(qos: int) -> None:
     with Served() as served:

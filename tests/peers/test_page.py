@@ -37,8 +37,9 @@ def test_what_people_wrote_survives_and_all_else_is_written_anew(tmp_path: Path)
     said = "fdatasync, two thirds.\n\nThen `mqtt/reader`."
     edited = page.replace(limits_of(page)["publish"], said, 1).replace("# Headwater beside", "# Beside")
     path.write_text(edited)
-    write_page(tmp_path, report("publish", "fan-out", value=7.0))
+    write_page(tmp_path, report("fan-out", value=7.0))
     again = path.read_text()
+    assert "Not measured yet." in again
     assert limits_of(again)["publish"] == said
     assert again.startswith("# Headwater beside")
     assert "may be what was measured" in again, "the generator was at its limit"

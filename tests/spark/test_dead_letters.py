@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headwater
-from headwater.cli.app import app
+from headwater.cli.app import app_for
 from headwater.cli.pipeline import dead_letters as module
 from headwater.clock import ManualClock
 from headwater.spark.pipelines.dead_letters import EXAMPLE_BYTES_MAX, grouped
@@ -66,7 +66,7 @@ def command(spark, monkeypatch):
         yield spark
 
     monkeypatch.setattr(module, "running", running)
-    return lambda *words: CliRunner().invoke(app, ["pipeline", "dead-letters", *map(str, words)])
+    return lambda *words: CliRunner().invoke(app_for(()), ["pipeline", "dead-letters", *map(str, words)])
 
 
 def test_the_command_shows_a_table_and_objects(command, folder):

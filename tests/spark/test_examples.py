@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headwater
-from headwater.cli.app import app
+from headwater.cli.app import app_for
 from headwater.cli.pipeline import run as command
 from headwater.clock import ManualClock
 from spark.served import Server
@@ -46,7 +46,9 @@ def run(spark, monkeypatch, tmp_path: Path) -> Invoke:
 
     def invoke(name: str, *words: object) -> None:
         places = ["--checkpoints", str(tmp_path / "places")]
-        done = CliRunner().invoke(app, ["pipeline", "run", str(EXAMPLES / name), "--once", *places, *map(str, words)])
+        done = CliRunner().invoke(
+            app_for(()), ["pipeline", "run", str(EXAMPLES / name), "--once", *places, *map(str, words)]
+        )
         assert done.exit_code == 0, done.output
 
     return invoke

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import headwater
-from headwater.cli.app import app
+from headwater.cli.app import app_for
 from headwater.cli.following import pause
 from headwater.cli.pipeline import run as command
 from headwater.errors import Disconnected, Malformed
@@ -45,7 +45,7 @@ def invoke(spark, monkeypatch, tmp_path: Path) -> Invoke:
 
     monkeypatch.setattr(command, "running", running)
     monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(app, ["pipeline", "run", *map(str, words)])
+    return lambda *words: CliRunner().invoke(app_for(()), ["pipeline", "run", *map(str, words)])
 
 
 def written(folder: Path, text: str) -> Path:
@@ -144,13 +144,13 @@ def test_what_is_wrong_in_a_file_is_said_with_its_line_before_spark_starts(tmp_p
     ):
         file = tmp_path / "mine.py"
         file.write_text(text)
-        done = CliRunner().invoke(app, ["pipeline", "run", str(file), "--data", str(tmp_path / "data")])
+        done = CliRunner().invoke(app_for(()), ["pipeline", "run", str(file), "--data", str(tmp_path / "data")])
         assert (done.exit_code, says in done.output) == (2, True), done.output
     for words, says in (
         (["none.py"], 'there is no file "none.py"'),
         ([str(file), "--set", "x"], "write --set NAME=VALUE"),
     ):
-        done = CliRunner().invoke(app, ["pipeline", "run", *words, "--data", str(tmp_path / "data")])
+        done = CliRunner().invoke(app_for(()), ["pipeline", "run", *words, "--data", str(tmp_path / "data")])
         assert (done.exit_code, says in done.output) == (2, True), done.output
 
 

@@ -144,6 +144,12 @@ void lines_begin(struct lines *lines, unsigned capacity)
         fail("there is no room for %u connections", capacity);
 }
 
+static void take_in(struct line *line)
+{
+    size_t used = line->protocol->take(line, bytes_first(&line->in), bytes_waiting(&line->in));
+    bytes_drop(&line->in, used);
+}
+
 struct line *lines_open(struct lines *lines, const struct job *job, const struct protocol *protocol, enum role role,
                         unsigned place, bool is_acked)
 {
@@ -154,6 +160,8 @@ struct line *lines_open(struct lines *lines, const struct job *job, const struct
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = line};
     if (epoll_ctl(lines->epoll, EPOLL_CTL_ADD, line->fd, &event) < 0)
         fail("a connection cannot be watched: %s", strerror(errno));
+    if (bytes_waiting(&line->in)) /* came together with the answer to the greeting; the kernel tells of it no more */
+        take_in(line);
     return line;
 }
 
@@ -185,8 +193,7 @@ static void handle(struct lines *lines, struct line *line, uint32_t events)
 {
     if (events & ~(uint32_t)EPOLLOUT) {
         line_fill(line);
-        size_t used = line->protocol->take(line, bytes_first(&line->in), bytes_waiting(&line->in));
-        bytes_drop(&line->in, used);
+        take_in(line);
     }
     if (events & EPOLLOUT)
         flush(lines, line);

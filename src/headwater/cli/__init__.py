@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """The command `headwater`."""
-    from headwater.cli.app import app
+    from headwater.cli.app import app_for
 
-    app(prog_name="headwater")
+    app_for(sys.argv[1:])(prog_name="headwater")

@@ -1,5 +1,8 @@
 """The command `headwater` and its groups, and how every command ends.
 
+What a command needs is imported when it is the one that is run: a server that starts again is not to wait for the
+others.
+
 Exit codes: 0 done; 1 something that was looked for is wrong or missing (damage, a failed check, fewer messages than
 asked for); 2 the command could not be carried out, and one sentence on stderr says why; 130 Ctrl-C.
 """
@@ -7,34 +10,14 @@ asked for); 2 the command could not be carried out, and one sentence on stderr s
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import (
-    acl,
-    bench,
-    channels,
-    clients,
-    dead,
-    demo,
-    keeping,
-    pipeline,
-    pub,
-    replay,
-    serve,
-    sessions,
-    sub,
-    subs,
-    tokens,
-    top,
-    topics,
-    verify,
-)
 from headwater.cli.output import complain
-from headwater.cli.pipeline import dead_letters, run
-from headwater.cli.pipeline import replay as replay_again
 from headwater.errors import HeadwaterError
 
 INTERRUPTED = 130
@@ -70,15 +53,52 @@ class Commands(TyperGroup):
         return result
 
 
-app = typer.Typer(
-    cls=Commands,
-    help="Headwater: publish, subscribe and replay, on a folder or at a server. Every command has its own --help.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {
+    "serve": "serve:serve",
+    "pub": "pub:pub",
+    "sub": "sub:sub",
+    "replay": "replay:replay",
+    "topics": "topics:topics",
+    "top": "top:top",
+    "subs": "subs:app",
+    "dead": "dead:app",
+    "clients": "clients:app",
+    "acl": "acl:app",
+    "channels": "channels:app",
+    "tokens": "tokens:app",
+    "sessions": "sessions:app",
+    "pipeline": "pipeline.commands:app",
+    "purge": "keeping:purge",
+    "backup": "keeping:backup",
+    "restore": "keeping:restore",
+    "verify": "verify:verify",
+    "bench": "bench:app",
+    "demo": "demo:demo",
+}
+"""Where each is, below headwater.cli: a function, or a group of several."""
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The command line with the one command that is asked for; with all of them, if it cannot be told which."""
+    wanted = arguments[0] if arguments else ""
+    app = typer.Typer(
+        cls=Commands,
+        help="Headwater: publish, subscribe and replay, on a folder or at a server. Every command has its own --help.",
+        epilog=EPILOG,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(options)
+    for name in [wanted] if wanted in COMMANDS else COMMANDS:
+        module, _, noun = COMMANDS[name].partition(":")
+        found = getattr(import_module(f"headwater.cli.{module}"), noun)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -90,7 +110,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
@@ -99,28 +118,3 @@ def options(
     """Headwater: publish, subscribe and replay, on a folder or at a server. Every command has its own --help."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-app.command()(serve.serve)
-app.command()(pub.pub)
-app.command()(sub.sub)
-app.command()(replay.replay)
-app.command()(topics.topics)
-app.command()(top.top)
-app.add_typer(subs.app, name="subs")
-app.add_typer(dead.app, name="dead")
-app.add_typer(clients.app, name="clients")
-app.add_typer(acl.app, name="acl")
-app.add_typer(channels.app, name="channels")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(sessions.app, name="sessions")
-pipeline.app.command()(replay_again.replay)
-pipeline.app.command()(dead_letters.dead_letters)
-pipeline.app.command()(run.run)
-app.add_typer(pipeline.app, name="pipeline")
-app.command()(keeping.purge)
-app.command()(keeping.backup)
-app.command()(keeping.restore)
-app.command()(verify.verify)
-app.add_typer(bench.app, name="bench")
-app.command()(demo.demo)

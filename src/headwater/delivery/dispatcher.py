@@ -245,6 +245,7 @@ class Dispatcher:
 
         def look() -> None:
             found.by_root = {root.name: root.stream.durable for root in self._covered(filter)}
+            found.is_known = True
 
         commit = self._roots.commit
         if is_quiet or commit.is_full:

@@ -45,6 +45,8 @@ class Event(StrEnum):
     """Taken back, no attempt counted: an earlier one failed, its consumer is gone, or somebody moved the cursor."""
     EXHAUST = "exhaust"
     """A nack or timeout that was the last attempt allowed."""
+    SPARE = "spare"
+    """Done with for another reason than an ack: its client has it from elsewhere."""
 
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
@@ -56,6 +58,9 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.IN_FLIGHT, Event.REJECT): State.DEAD,
     (State.IN_FLIGHT, Event.EXHAUST): State.DEAD,
     (State.IN_FLIGHT, Event.RECALL): State.PENDING,
+    (State.PENDING, Event.SPARE): State.ACKED,
+    (State.IN_FLIGHT, Event.SPARE): State.ACKED,
+    (State.RETRY, Event.SPARE): State.ACKED,
     # A seek takes back everything, whatever its state.
     (State.PENDING, Event.RECALL): State.PENDING,
     (State.RETRY, Event.RECALL): State.PENDING,

@@ -5,6 +5,7 @@ The ledger moves messages and counts them. It does not decide who may have them:
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, State, step
@@ -15,7 +16,7 @@ from headwater.errors import Conflict, NotFound, Recalled
 class Ledger:
     """The lanes of a subscription, what waits in them, and how many are in which state."""
 
-    __slots__ = ("acked", "held", "in_flight", "lanes", "number", "retrying", "waiting")
+    __slots__ = ("acked", "held", "in_flight", "lanes", "number", "retrying", "unread", "waiting")
 
     def __init__(self, order: str) -> None:
         self.lanes: dict[LaneId, Lane] = {}
@@ -27,7 +28,9 @@ class Ledger:
         self.held = 0
         """Known and pending."""
         self.acked = 0
-        """Above the floors."""
+        """Above the floors,"""
+        self.unread = 0
+        """and, among these, ahead of the reader."""
 
     # Lanes
 
@@ -81,6 +84,7 @@ class Ledger:
         for offset in sorted({*offsets, *lane.come_up(position)}):
             lane.trail.append(offset)
             if offset in lane.acked:
+                self.unread -= 1
                 continue
             key = key_of.get(offset)
             if key is not None:
@@ -146,6 +150,36 @@ class Ledger:
             self._land(lane, (offset,))
             self._wait(lane, offset)
 
+    # Any → ACKED
+
+    def spare(self, lane: Lane, offsets: Sequence[int], changes: Changes) -> None:
+        """Messages are done with, whether they are in flight, wait, or were not read yet."""
+        handed = [offset for offset in offsets if offset in lane.in_flight]
+        waiting = [offset for offset in offsets if offset in lane.numbers and offset not in lane.in_flight]
+        unread = [offset for offset in offsets if offset >= lane.position and offset not in lane.acked]
+        for offset in (*waiting, *unread):
+            step(lane.state(offset), Event.SPARE)
+            if lane.due.pop(offset, None) is not None:
+                self.retrying -= 1
+            elif offset < lane.position:
+                self.held -= 1
+            else:
+                insort(lane.ahead, offset)
+            if lane.failures.pop(offset, None):
+                changes.failures[lane.id, offset] = None
+        self.waiting.forget(lane, set(waiting))
+        for offset in waiting:
+            del lane.numbers[offset]
+            lane.keys.pop(offset, None)
+        lane.acked.update(unread)
+        self.acked += len(unread)
+        self.unread += len(unread)
+        changes.acked.extend((lane.id[0], offset) for offset in unread)
+        if waiting:
+            self.settle(lane, waiting, changes)
+        if handed:
+            self.finish(lane, handed, Event.SPARE, changes)
+
     # Any → forgotten
 
     def forget(self, lane: Lane, offsets: list[int], changes: Changes, why: str) -> None:
@@ -162,6 +196,7 @@ class Ledger:
                 lane.acked.discard(offset)
                 changes.unacked.append((lane.id[0], offset))
                 self.acked -= 1
+                self.unread -= offset >= lane.position
             elif lane.due.pop(offset, None) is not None:
                 self.retrying -= 1
             else:

@@ -20,6 +20,12 @@ class Ends(msgspec.Struct):
 
     by_root: dict[str, int] = {}
     """Roots that are not there have begun since."""
+    is_known: bool = False
+    """Whether it was looked yet."""
+
+    def is_before(self, root: str, offset: int) -> bool:
+        """Whether a message is one of those that are read, as far as is known by now."""
+        return self.is_known and offset > self.by_root.get(root, 0)
 
 
 def check_start(filter: str, start: Start) -> None:

@@ -385,6 +385,43 @@ class Subscriber:
             self._commit.enqueue({}, future)
         self._commit.kick()
 
+    def spare(self, root: str, offsets: Sequence[int]) -> list[tuple[int, int]]:
+        """Messages are done here, as their client has them from another subscription: wherever they are, also those
+        that were not handed out yet. The hand-out and the offset of those that were."""
+        with self._lock:
+            self._check_open()
+            self._supply.open()
+            stream = self._supply.stream(root)
+            if stream is None:
+                return []
+            was_full = self._machine.in_flight >= self.options.max_in_flight
+            changes, handed = self._machine.spare(stream, offsets)
+            self._supply.recount(stream)
+            if changes:
+                self._commit.enqueue(stored.rows_of(self.number, changes))
+        self._commit.kick()
+        if was_full:
+            self.wake()
+        return handed
+
+    def put_back(self, lease: Lease, offsets: Sequence[int]) -> None:
+        """Messages of a hand-out are to be handed out again; no attempt is counted."""
+        with self._lock:
+            self._check_open()
+            self._machine.put_back(lease, offsets)
+        self.wake()
+
+    def undone(self, root: str, offsets: Sequence[int]) -> list[int]:
+        """Those of these messages that are not done."""
+        with self._lock:
+            self._supply.open()
+            stream = self._supply.stream(root)
+            return list(offsets) if stream is None else self._machine.undone(stream, offsets)
+
+    def root_of(self, lease: Lease) -> str:
+        """Where the messages of a hand-out come from."""
+        return self._supply.name(lease.lane[0])
+
     def _note_acks(self, messages: Sequence[Message], future: Future[object] | None) -> RowsItem | None:
         return self._note_leases(self._by_lease(messages), future)
 

@@ -3,7 +3,8 @@
 Invariants:
 - Everything up to a lane's floor is acked or dead; what is known above it is in flight, waits, or has a row in `acked`.
 - At most `max_in_flight` messages are in flight. Nothing fresh is taken in while `held_max` messages (or a window, if
-  that is more) wait or are acked above a floor. So memory is bounded by both together.
+  that is more) wait or are acked between a floor and its reader. So memory is bounded by both together, and by what is
+  said to be done ahead of the reader (`spare`).
 - strict, and key within each key: a message goes out only after everything before it went out to the same consumer and
   nothing before it failed.
 - What a call changes is in the `Changes` that it returns. A subscription loaded from the rows so stored differs only in
@@ -177,6 +178,7 @@ class Subscription:
         loaded.acked.update(offset for offset in acked if offset > floor and offset not in failed)
         loaded.ahead = sorted(loaded.acked | failed)
         self._ledger.acked += len(loaded.acked)
+        self._ledger.unread += len(loaded.acked)
 
     def add_copies(self, stream: int, offsets: Iterable[int], keys: Sequence[Key] | None = None) -> None:
         """Copies to hand out, after those already there; one that is still there is not added again."""
@@ -247,7 +249,8 @@ class Subscription:
         if options.order == "strict" and ledger.waiting.chains:
             return 0
         behind_max = max(self.config.held_max, options.max_in_flight)
-        behind = ledger.held + ledger.retrying + ledger.acked
+        # What is done ahead of the reader is not counted: to read on is how it goes.
+        behind = ledger.held + ledger.retrying + ledger.acked - ledger.unread
         return max(0, min(options.max_in_flight - ledger.in_flight, behind_max - behind))
 
     def wanted(self, stream: int, offsets: list[int]) -> list[int]:
@@ -306,6 +309,25 @@ class Subscription:
         if offsets:
             ledger.finish(lane, offsets, Event.ACK, changes)
         return changes
+
+    def spare(self, stream: int, offsets: Sequence[int]) -> tuple[Changes, list[tuple[int, int]]]:
+        """Messages are done, wherever they are: handed out, waiting or yet to be read; and, of those that were handed
+        out, the number of the hand-out and the offset."""
+        lane, changes = self._ledger.lane((stream, False)), Changes()
+        handed = [(lane.in_flight[offset].number, offset) for offset in offsets if offset in lane.in_flight]
+        self._ledger.spare(lane, offsets, changes)
+        return changes, handed
+
+    def put_back(self, lease: Lease, offsets: Sequence[int]) -> None:
+        """Messages of a hand-out are taken back, to be handed out again; no attempt is counted."""
+        lane = self._ledger.lane_of(lease)
+        held = self._ledger.held_by(lease, lane, offsets)
+        self._ledger.recall([(lane, offset) for offset in held], "its consumer has put it back")
+
+    def undone(self, stream: int, offsets: Sequence[int]) -> list[int]:
+        """Those of these messages that are not done."""
+        lane = self._ledger.lane((stream, False))
+        return [offset for offset in offsets if lane.state(offset) is not State.ACKED]
 
     def nack(self, lease: Lease, offset: int, error: str, delay_s: float | None, now: Moment) -> Changes:
         """A message failed: it is tried again after `delay_s`, or a growing delay."""

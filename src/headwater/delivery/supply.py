@@ -87,6 +87,10 @@ class Supply:
         """The root of a stream."""
         return self._known[stream].name
 
+    def stream(self, root: str) -> int | None:
+        """The stream of a root; None if the filter matches nothing of it."""
+        return next((stream for stream in self._ahead if self._known[stream].name == root), None)
+
     # Reading
 
     def look(self, stream: int, now: Moment) -> Ahead | Hole | None:
@@ -125,6 +129,10 @@ class Supply:
     def renew(self, stream: int) -> None:
         """Read on from where the state machine stands now."""
         self._ahead[stream] = self._fresh(self._known[stream])
+        self.recount(stream)
+
+    def recount(self, stream: int) -> None:
+        """What is pending has changed otherwise than by being handed out."""
         self._lag.pop(stream, None)
 
     def skip_unwanted(self, stream: int) -> None:

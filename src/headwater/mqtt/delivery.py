@@ -16,7 +16,7 @@ from headwater.store.batch import Batch
 from headwater.store.body import Body
 from headwater.store.early import Early
 
-Key = tuple[int, tuple[int, ...] | None, int, int, bool, int]
+Key = tuple[int, tuple[int, ...] | None, int, int, bool, tuple[int, ...]]
 
 KEPT_MAX = 64
 BYTES_MAX = 16 * 1024 * 1024
@@ -47,7 +47,7 @@ class Deliveries:
         if body is batch.data and came_version == version and not qos and places is None and not wish.identifier:
             return packets
         as_published = wish.retain_as_published
-        key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifier)
+        key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifiers)
         kept = self._kept.get(key)
         if kept is not None and kept[0] is batch:
             return kept[1]

@@ -145,7 +145,8 @@ class Publishing:
         sessions, row = self._session.sessions, self._session.row
         count = len(topics)
         tag = self._session.tag
-        headers = (*headers, *tag) if tag else headers
+        if retain and not tag and len(headers) < sessions.broker.bus.config.headers_max:
+            tag = (self._session.mark,)  # whose it is may matter to a subscription of later
         body = encode_body(
             topics,
             payloads,
@@ -153,7 +154,7 @@ class Publishing:
             expiries=[expires_us] * count if expires_us else None,
             retain=[True] * count if retain else None,
             keys=[key] * count if key is not None else None,
-            headers=[headers] * count if headers else None,
+            headers=[(*headers, *tag)] * count if headers or tag else None,
         )
         numbers, producer = NOBODY, None
         if sequence is not None:

@@ -1,15 +1,15 @@
-"""Sending: messages of one session on their way to its client, and what the client says about them.
+"""Sending: messages of one session on their way to its client.
 
-Promises: which number stands for which message of QoS 2 is on disk before the message leaves, and that the client has
-it before its PUBREL leaves, so that neither side takes it for another though the server is killed in between; messages
-leave in the order in which they were handed over; one that is longer than the client takes is passed over, as is one
-of the client's own where it wants none of these.
+Promises: which number stands for which message of QoS 2 is on disk before the message leaves, so that neither side
+takes it for another though the server is killed in between; messages leave in the order in which they were handed over;
+one that several subscriptions match comes once; one that is longer than the client takes is passed over, as is one of
+the client's own where it wants none of these.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
@@ -19,12 +19,10 @@ from headwater.errors import Failed
 from headwater.message import Kept, Message
 from headwater.mqtt.aliases import ALIAS_BYTES
 from headwater.mqtt.delivery import expiry_of
-from headwater.mqtt.encoding import encode
-from headwater.mqtt.kinds import Kind
-from headwater.mqtt.packets import Ack
+from headwater.mqtt.flight import Flight
+from headwater.mqtt.overlap import PLAIN, Overlaps, Part
 from headwater.mqtt.publishes import Publishes
-from headwater.mqtt.reasons import Reason
-from headwater.mqtt.window import Copy, Place, Sent, Window
+from headwater.mqtt.window import Copy, Place
 from headwater.mqtt.wish import Wish
 from headwater.server import subscriber as served
 from headwater.server.subscriber import Subscriber
@@ -46,25 +44,13 @@ class Waiting(msgspec.Struct):
     is_ready: bool
 
 
-class Steps(msgspec.Struct):
-    """What there is to note of messages that a client has, and to answer then."""
-
-    ranges: list[Range] = []
-    changed: Rows = {}
-    answers: list[Ack] = []
-
-
-NOWHERE: Place = (0, "", 0)
-
-
-class Sending:
+class Sending(Flight):
     """What one session is sent."""
 
-    __slots__ = ("_outbox", "_session", "window")
+    __slots__ = ("_outbox",)
 
     def __init__(self, session: MqttSession) -> None:
-        self._session = session
-        self.window = Window()
+        super().__init__(session)
         self._outbox: deque[Waiting] | None = None
         """What waits for numbers to be on disk; None if nothing does."""
 
@@ -73,63 +59,94 @@ class Sending:
         """How many more messages the client takes now."""
         return self.window.room if self._outbox is None else 0
 
-    # Connections come and go
-
-    def on_registered(self, connection: MqttConnection) -> None:
-        """The client knows its session: what it has and has not said the last word about is told again, and what
-        waits for it alone is sent again."""
-        for number in self.window.released():
-            connection.send(Ack(Kind.PUBREL, number))
-        of_messages = self._session.sessions.deliveries.of_messages
-        for number, sent in self.window.copies().items():
-            assert sent.copy is not None
-            wish = self._session.wishes.get(sent.place[0], Wish())
-            made = of_messages([sent.copy.message()], connection.version, sent.qos, wish)
-            connection.write(made.numbered([number], [True]))
-
     def suspend(self) -> None:
-        """The connection is lost."""
         self._outbox = None
-        kinds = {one.number: one.kind for one in self._session.row.subscriptions}
-
-        def comes_again(sent: Sent) -> bool:
-            """Not what is no longer subscribed to, nor what goes to others who share the subscription."""
-            kind = kinds.get(sent.place[0])
-            return kind == "session" or (kind is not None and sent.copy is not None)
-
-        self._write(dict.fromkeys(map(self._key, self.window.suspend(comes_again))))
-
-    def forget(self, subscription: int) -> None:
-        """A subscription has ended."""
-        self._write(dict.fromkeys(map(self._key, self.window.forget(subscription))))
-
-    def restore(self, found: dict[int, Sent]) -> None:
-        """Numbers were found in the store; those of subscriptions that are gone are free."""
-        known = {one.number for one in self._session.row.subscriptions}
-        gone: Rows = {}
-        for number, sent in found.items():
-            if sent.is_received or sent.place[0] in known:
-                self.window.restore(number, sent)
-            else:
-                gone[self._key(number)] = None
-        self._write(gone)
-
-    def unstored(self) -> Rows:
-        """Rows of numbers that a server which ends in good order knows, and would not otherwise."""
-        return {self._key(number): rows.pack(sent) for number, sent in self.window.unstored().items()}
+        super().suspend()
 
     # Messages
 
     def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         """Send messages of a batch, or those at these places."""
         session = self._session
-        wish = session.wishes[subscriber.number]
-        connection = cast("MqttConnection", session.connection)
-        header, version = batch.header, connection.version
+        wish, overlaps = session.wishes[subscriber.number], session.overlaps
+        header = batch.header
         if wish.is_replay:
             messages = batch.body.messages(header.first_offset, places)
             return self.deliver_messages(subscriber, header.root, messages, lease)
+        if (
+            overlaps is None
+            or subscriber.kind not in PLAIN
+            or (not self.window.moved and overlaps.is_alone(subscriber, batch.body.names))
+        ):
+            return self._deliver_places(subscriber, batch, places, lease, wish)
+        there = range(header.count) if places is None else places
+        topics, offsets = batch.body.topics, [header.first_offset + place for place in there]
+        headers = batch.body.headers() if session.tag else ()
+        own = [at for at, place in enumerate(there) if session.tag[0] in headers[place]] if headers else ()
+        if places is not None:
+            topics = [topics[place] for place in places]
+        size = 0
+        for meeting, which in self._parts(overlaps, subscriber, header.root, topics, offsets, lease, own):
+            some = places if len(which) == len(there) else [there[at] for at in which]
+            size += self._deliver_places(subscriber, batch, some, lease, meeting.wish or wish, meeting.others)
+        return size
+
+    def _parts(
+        self,
+        overlaps: Overlaps,
+        subscriber: Subscriber,
+        root: str,
+        topics: Sequence[str],
+        offsets: Sequence[int],
+        lease: int,
+        own: Sequence[int],
+    ) -> Iterator[Part]:
+        """Messages that a subscription brings, for whom, and that somebody wants."""
+        moved, number = self.window.moved, subscriber.number
+        for meeting, which in overlaps.parts(subscriber, root, topics, offsets, own):
+            if meeting.wish is None:
+                self._done(subscriber, lease, root, [offsets[at] for at in which], meeting.others)
+            elif not moved:
+                yield meeting, which
+            elif fresh := [at for at in which if (number, root, offsets[at]) not in moved]:
+                yield meeting, fresh
+
+    def _deliver_places(
+        self,
+        subscriber: Subscriber,
+        batch: Batch,
+        places: Sequence[int] | None,
+        lease: int,
+        wish: Wish,
+        others: tuple[int, ...] = (),
+    ) -> int:
+        """Messages of a batch that are wanted alike."""
+        header = batch.header
         qos = min(wish.qos, qos_of(header.flags)) if lease else 0
+        if not (lease and self.window.is_behind):
+            return self._deliver_some(subscriber, batch, places, lease, qos, wish, others)
+        there = range(header.count) if places is None else places
+        number, root, first, known = subscriber.number, header.root, header.first_offset, self.window.qos_of
+        size = 0
+        for was, run in groupby(there, lambda place: known((number, root, first + place))):
+            some = list(run)
+            size += self._deliver_some(subscriber, batch, some, lease, qos if was is None else was, wish, others)
+        return size
+
+    def _deliver_some(
+        self,
+        subscriber: Subscriber,
+        batch: Batch,
+        places: Sequence[int] | None,
+        lease: int,
+        qos: int,
+        wish: Wish,
+        others: tuple[int, ...],
+    ) -> int:
+        """The same, of one QoS."""
+        session = self._session
+        connection = cast("MqttConnection", session.connection)
+        header, version = batch.header, connection.version
         if wish.no_local and session.tag:
             places = self._of_others(subscriber, batch, places, lease)
             if not places:
@@ -140,7 +157,8 @@ class Sending:
             there = range(header.count) if places is None else places
             sizes = {place: deliveries.make(batch.body, (place,), version, qos, wish).longest_bytes for place in there}
             places = [place for place in there if sizes[place] <= connection.bytes_max]
-            self._done(subscriber, lease, [header.first_offset + place for place in there if place not in set(places)])
+            long = [header.first_offset + place for place in there if sizes[place] > connection.bytes_max]
+            self._done(subscriber, lease, header.root, long, others)
             if not places:
                 return 0
             made = deliveries.get(batch, places, version, qos, wish)
@@ -154,14 +172,16 @@ class Sending:
                 Copy(one.topic, one.payload, one.key, one.headers, expiries[one.offset - first] if expiries else 0)
                 for one in batch.body.messages(first, places)
             ]
-            return self._send(subscriber, header.root, offsets, lease, made, copies)
-        return self._send(subscriber, header.root, offsets, lease, made)
+            return self._send(subscriber, header.root, offsets, lease, made, copies=copies)
+        return self._send(subscriber, header.root, offsets, lease, made, others)
 
     def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
         """Send one message, shown early, of a live subscription."""
         session = self._session
         connection = cast("MqttConnection", session.connection)
-        if self._outbox is None and connection.aliases is None and session.wishes[subscriber.number].is_plain:
+        overlaps, wish = session.overlaps, session.wishes[subscriber.number]
+        is_alone = overlaps is None or subscriber.number not in overlaps.crossing
+        if self._outbox is None and connection.aliases is None and is_alone and wish.is_plain:
             data = session.sessions.deliveries.one(early, connection.version)
             if len(data) <= connection.bytes_max:
                 connection.write(data)
@@ -175,18 +195,39 @@ class Sending:
         there = range(batch.header.count) if places is None else places
         headers, mine = batch.body.headers(), self._session.tag[0]
         own = {place for place in there if mine in headers[place]} if headers else set()
-        self._done(subscriber, lease, [batch.first_offset + place for place in own])
+        self._done(subscriber, lease, batch.header.root, [batch.first_offset + place for place in own])
         return [place for place in there if place not in own]
 
     def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
         """Retained messages, and those that come again one by one."""
-        wish = self._session.wishes[subscriber.number]
+        wish, overlaps = self._session.wishes[subscriber.number], self._session.overlaps
+        if overlaps is None or subscriber.kind not in PLAIN or any(one.retained for one in messages):
+            return self._deliver_alike(subscriber, root, messages, lease, wish)
+        tag = self._session.tag
+        own = [at for at, one in enumerate(messages) if tag[0] in one.headers] if tag else ()
+        topics, offsets = [one.topic for one in messages], [one.offset for one in messages]
+        size = 0
+        for meeting, which in self._parts(overlaps, subscriber, root, topics, offsets, lease, own):
+            some = [messages[at] for at in which]
+            size += self._deliver_alike(subscriber, root, some, lease, meeting.wish or wish, meeting.others)
+        return size
+
+    def _deliver_alike(
+        self,
+        subscriber: Subscriber,
+        root: str,
+        messages: Sequence[Message],
+        lease: int,
+        wish: Wish,
+        others: tuple[int, ...] = (),
+    ) -> int:
+        """Messages that are wanted alike."""
         size, tag = 0, self._session.tag
         if wish.no_local and tag:
-            self._done(subscriber, lease, [one.offset for one in messages if tag[0] in one.headers])
+            self._done(subscriber, lease, root, [one.offset for one in messages if tag[0] in one.headers])
             messages = [one for one in messages if tag[0] not in one.headers]
         for qos, run in groupby(messages, lambda one: self._qos(wish, place_of(subscriber.number, root, one), one)):
-            size += self._deliver_run(subscriber, root, list(run), lease, qos if lease else 0, wish)
+            size += self._deliver_run(subscriber, root, list(run), lease, qos if lease else 0, wish, others)
         return size
 
     def _qos(self, wish: Wish, place: Place, message: Message) -> int:
@@ -196,7 +237,14 @@ class Sending:
         return min(wish.qos, qos_of(flags)) if before is None else before
 
     def _deliver_run(
-        self, subscriber: Subscriber, root: str, run: list[Message], lease: int, qos: int, wish: Wish
+        self,
+        subscriber: Subscriber,
+        root: str,
+        run: list[Message],
+        lease: int,
+        qos: int,
+        wish: Wish,
+        others: tuple[int, ...],
     ) -> int:
         """Messages of the same QoS."""
         connection = cast("MqttConnection", self._session.connection)
@@ -204,7 +252,7 @@ class Sending:
         made = of_messages(run, version, qos, wish)
         if made.longest_bytes > connection.bytes_max:
             long = [one for one in run if of_messages((one,), version, qos, wish).longest_bytes > connection.bytes_max]
-            self._done(subscriber, lease, [one.offset for one in long])
+            self._done(subscriber, lease, root, [one.offset for one in long], others)
             run = [one for one in run if one not in long]
             if not run:
                 return 0
@@ -214,8 +262,8 @@ class Sending:
         offsets = [place_of(0, root, one)[2] for one in run]
         if qos == 2 and subscriber.kind == "named":
             copies = [Copy(one.topic, one.payload, one.key, one.headers, expiry_of(one)) for one in run]
-            return self._send(subscriber, root, offsets, lease, made, copies)
-        return self._send(subscriber, root, offsets, lease, made)
+            return self._send(subscriber, root, offsets, lease, made, copies=copies)
+        return self._send(subscriber, root, offsets, lease, made, others)
 
     def _send(
         self,
@@ -224,12 +272,13 @@ class Sending:
         offsets: Sequence[int],
         lease: int,
         made: Publishes,
+        others: tuple[int, ...] = (),
         copies: Sequence[Copy] | None = None,
     ) -> int:
         """Have packets leave. With copies, the messages are the client's alone from now on."""
         if not made.qos:
             self._put(made.data, {})
-            self._done(subscriber, lease, offsets)
+            self._done(subscriber, lease, root, offsets, others)
             return len(made.data)
         add, subscription, qos = self.window.add, subscriber.number, made.qos
         numbers: list[int] = []
@@ -239,12 +288,16 @@ class Sending:
             number, sent, is_again = add((subscription, root, offset), qos, lease)
             numbers.append(number)
             again.append(is_again)
+            if others:
+                sent.others = others
             if qos == 2 and not sent.is_stored:
                 sent.is_stored = True
                 sent.copy = copies[place] if copies is not None else None
                 changed[self._key(number)] = rows.pack(sent)
         if self.window.is_behind and not again[0]:
-            self.window.pass_over(subscription, root, offsets[0])
+            # What was sent of it before this, and has not come again, is gone.
+            here, first = (subscription, root), offsets[0]
+            self._end(self.window.forget(lambda place: place[:2] == here and 0 < place[2] < first))
         data = made.numbered(numbers, again if any(again) else None)
         if copies is None:
             self._put(data, changed)
@@ -295,85 +348,6 @@ class Sending:
         if not outbox:
             self._outbox = None
             self._session.on_writable()
-
-    # What the client says
-
-    def acknowledge(self, numbers: Sequence[int]) -> None:
-        """The client is done with messages: of QoS 1, or of those that it refused."""
-        was_full = self.window.room == 0
-        done = [(number, sent) for number in numbers if (sent := self.window.take(number)) is not None]
-        self._write({self._key(number): None for number, sent in done if sent.is_stored})
-        self._settle([sent for _, sent in done])
-        if was_full:
-            self._session.on_writable()
-
-    def receive(self, connection: MqttConnection, numbers: Sequence[int]) -> None:
-        """The client has messages of QoS 2: they are not sent again, only their numbers are still in use."""
-        waiting: dict[int, Steps] = {}
-        for number in numbers:
-            sent = self.window.get(number)
-            reason = Reason.SUCCESS if sent is not None else Reason.PACKET_IDENTIFIER_NOT_FOUND
-            is_fresh = sent is not None and not sent.is_received
-            subscription, _, offset = sent.place if sent is not None and is_fresh else NOWHERE
-            steps = waiting.setdefault(subscription, Steps())
-            steps.answers.append(Ack(Kind.PUBREL, number, reason))
-            if sent is not None and is_fresh:
-                sent.is_received = sent.is_stored = True
-                if sent.copy is None:
-                    steps.ranges.append((sent.lease, abs(offset), abs(offset)))
-                sent.copy = None
-                steps.changed[self._key(number)] = rows.pack(sent)
-        for subscription, steps in waiting.items():
-            self._take_steps(connection, subscription, steps)
-
-    def _take_steps(self, connection: MqttConnection, subscription: int, steps: Steps) -> None:
-        """Note that the client has messages, and that they are done with in their subscription, all or none of it;
-        then have their PUBRELs leave."""
-
-        def stored(_: object, error: BaseException | None) -> None:
-            if error is None and connection is self._session.connection:
-                connection.write(b"".join(encode(one, connection.version) for one in steps.answers))
-
-        sessions, subscriber = self._session.sessions, self._session.subscribers.get(subscription)
-        if subscriber is None or not steps.ranges:
-            sessions.write(steps.changed, stored)
-        else:
-            subscriber.tell(served.Settle(steps.ranges, steps.changed, sessions.future(stored)))
-
-    def complete(self, numbers: Sequence[int]) -> None:
-        """The client has said the last word about messages of QoS 2: their numbers are free."""
-        done = [(number, sent) for number in numbers if (sent := self.window.take(number)) is not None]
-        self._write({self._key(number): None for number, _ in done})
-        self._session.on_writable()
-
-    def _settle(self, done: Sequence[Sent]) -> None:
-        """Messages are done with in their subscriptions, too."""
-        by_subscription: dict[int, list[Range]] = {}
-        for sent in done:
-            number, _, offset = sent.place
-            if sent.copy is not None:
-                continue
-            by_subscription.setdefault(number, []).append((sent.lease, abs(offset), abs(offset)))
-        for number, ranges in by_subscription.items():
-            subscriber = self._session.subscribers.get(number)
-            if subscriber is not None:
-                subscriber.tell(served.Ack(0, ranges))
-
-    def _done(self, subscriber: Subscriber, lease: int, offsets: Sequence[int]) -> None:
-        """Messages that nobody acknowledges are done with when they are sent, or passed over."""
-        if not lease or not offsets:
-            return
-        if isinstance(offsets, range):
-            subscriber.tell(served.Ack(0, [(lease, offsets[0], offsets[-1])]))
-        else:
-            subscriber.tell(served.Ack(0, [(lease, abs(offset), abs(offset)) for offset in offsets]))
-
-    def _key(self, number: int) -> bytes:
-        return rows.key_number(rows.SENT, self._session.row.id, number)
-
-    def _write(self, changed: Rows) -> None:
-        if changed:
-            self._session.sessions.write(changed)
 
 
 def place_of(subscription: int, root: str, message: Message) -> Place:

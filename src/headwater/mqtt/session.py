@@ -38,7 +38,7 @@ from headwater.mqtt.will import LastWill
 from headwater.mqtt.window import Sent
 from headwater.server.log import Log
 from headwater.server.session_row import SubscriptionOf
-from headwater.server.subscriber import Subscriber
+from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.early import Early
@@ -120,9 +120,27 @@ class MqttSession(SubscribingSession):
             self._sending.on_registered(cast("MqttConnection", connection))
             self._resume_all()
 
+    def _resumed(
+        self,
+        one: SubscriptionOf,
+        numbers: set[int],
+        subscriber: DurableSubscriber | None,
+        error: BaseException | None,
+    ) -> None:
+        if one.number in self.wishes:
+            super()._resumed(one, numbers, subscriber, error)
+        else:
+            numbers.discard(one.number)  # it was unsubscribed meanwhile
+        if subscriber is not None:
+            self._sending.on_attached(subscriber)
+        if self.overlaps is not None:
+            self.on_writable()
+
     def _detach_all(self) -> None:
         super()._detach_all()
         self.replays.clear()
+        if self.overlaps is not None:
+            self.overlaps.on_lost()
         self._sending.suspend()
 
     def on_lost(self, connection: Line) -> None:
@@ -152,7 +170,8 @@ class MqttSession(SubscribingSession):
     @property
     def room(self) -> int:
         """How many more messages the client takes."""
-        return self._sending.room
+        is_whole = self.overlaps is None or self.overlaps.is_whole
+        return self._sending.room if is_whole else 0
 
     @property
     def share_max(self) -> int:
@@ -262,6 +281,9 @@ class MqttSession(SubscribingSession):
         elif what == "gap":
             log.at_will(logging.WARNING, "mqtt-gap", session=self.row.id, gap=str(error))
 
-    def _remove(self, one: SubscriptionOf) -> None:
-        super()._remove(one)
-        self._sending.forget(one.number)
+    def _drop_row(self, name: str) -> None:
+        one = next((one for one in self.row.subscriptions if one.id == name), None)
+        if one is not None:
+            self._forget_wish(one.number)
+            self._sending.forget(one.number)  # which is stored before the row is
+        super()._drop_row(name)

@@ -19,9 +19,10 @@ import msgspec
 from headwater.delivery.live import Live
 from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
-from headwater.errors import HeadwaterError, Malformed, NotFound, QuotaExceeded
+from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, QuotaExceeded
 from headwater.message import Headers, Message
 from headwater.mqtt.broker_topics import Watch, WatchSubscriber
+from headwater.mqtt.overlap import PLAIN, Overlaps
 from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason, violation
 from headwater.mqtt.refusal import reason_of
@@ -38,6 +39,7 @@ from headwater.topics.root import MQTT_SYS
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
+    from headwater.server.line import Line
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions
 
@@ -48,7 +50,7 @@ CREDIT = UNBOUNDED
 class SubscribingSession(Session):
     """The subscriptions of one MQTT client's session."""
 
-    __slots__ = ("_last_number", "making", "replays", "tag", "wishes")
+    __slots__ = ("_last_number", "making", "overlaps", "plain", "replays", "tag", "wishes")
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(sessions, row)
@@ -56,6 +58,10 @@ class SubscribingSession(Session):
         """By the subscription's number."""
         self.replays: dict[str, SubscriptionOf] = {}
         """By their filters; they are the connection's, not the session's."""
+        self.plain: dict[int, SubscriptionOf] = {}
+        """Those that are neither shared nor replays, by their numbers."""
+        self.overlaps: Overlaps | None = None
+        """Of a session with several of these."""
         self.making: set[str] = set()
         """Filters of SUBSCRIBE packets that are not answered yet."""
         self.tag: Headers = ()
@@ -69,15 +75,40 @@ class SubscribingSession(Session):
     def _resume_all(self) -> None:
         """The client is back: every subscription of its session goes on."""
         for one in self.row.subscriptions:
-            self._note_wish(one.number, one.wish or Wish())
+            self._note_wish(one)
             if one.kind == "live" and one.number not in self.subscribers:
                 self._open_live(one, False, self._note)
         self._attach_all([one for one in self.row.subscriptions if one.kind != "live"])
 
-    def _note_wish(self, number: int, wish: Wish) -> None:
-        self.wishes[number] = wish
+    def _note_wish(self, one: SubscriptionOf) -> None:
+        wish = self.wishes[one.number] = one.wish or Wish()
         if wish.no_local and not self.tag:
-            self.tag = ((FROM, f"{self.row.user}/{self.row.client}"),)
+            self.tag = (self.mark,)
+        if one.kind not in PLAIN:
+            return
+        self.plain[one.number] = one
+        if self.overlaps is not None:
+            self.overlaps.put(one)
+        elif len(self.plain) > 1:
+            self.overlaps = Overlaps(self)
+            for other in self.plain.values():
+                self.overlaps.put(other)
+
+    def _forget_wish(self, number: int) -> None:
+        self.wishes.pop(number, None)
+        self.plain.pop(number, None)
+        if self.overlaps is not None:
+            self.overlaps.remove(number)
+
+    def _objection(self, connection: Line | None, number: int, filter: str) -> HeadwaterError | None:
+        if number not in self.wishes and connection is self.connection:
+            return Closed("it was unsubscribed meanwhile")
+        return super()._objection(connection, number, filter)
+
+    @property
+    def mark(self) -> tuple[str, str]:
+        """The header that tells that a message is its own."""
+        return FROM, f"{self.row.user}/{self.row.client}"
 
     # Subscribing
 
@@ -140,7 +171,7 @@ class SubscribingSession(Session):
         self._last_number += 1
         name = one.filter if group is not None else f"{self.row.id}:{one.filter}"
         made = SubscriptionOf(self._last_number, kind, name, wanted, *CREDIT, wish)
-        self._note_wish(made.number, wish)
+        self._note_wish(made)
         # A live subscription that becomes a durable one is not new: its retained messages come if they always do.
         with_retained = group is None and one.retain_handling < (2 if known is None else 1)
         made_known = partial(self._made, made, known, then)
@@ -165,7 +196,7 @@ class SubscribingSession(Session):
         self._last_number += 1
         wish = Wish(0, one.no_local, one.retain_as_published, identifier, is_replay=True)
         made = SubscriptionOf(self._last_number, "follow", one.filter, wanted, *CREDIT, wish)
-        self._note_wish(made.number, wish)
+        self._note_wish(made)
         self.replays[one.filter] = made
 
         def make() -> Reading:
@@ -202,13 +233,16 @@ class SubscribingSession(Session):
     ) -> None:
         """A subscription was made, or was not: if it was, it takes the place of the one before it."""
         if error is not None:
-            self.wishes.pop(one.number, None)
+            self._forget_wish(one.number)
+            self.on_writable()  # what waited for it to be made goes on
             then(reason_of(error, Reason.UNSPECIFIED_ERROR))
             return
         self._hold(one.number)
         if replaced is not None:
             self._leave(replaced)
         self._store(one, then)
+        if self.overlaps is not None:
+            self.on_writable()
 
     def _store(self, one: SubscriptionOf, then: Callable[[int], None]) -> None:
         """It is stored with the session before the client hears of it."""
@@ -218,7 +252,7 @@ class SubscribingSession(Session):
     def _change(self, known: SubscriptionOf, wish: Wish, with_retained: bool, then: Callable[[int], None]) -> None:
         """The same filter again: what is wanted of it is now this, and nothing that comes is missed."""
         one = msgspec.structs.replace(known, wish=wish)
-        self._note_wish(one.number, wish)
+        self._note_wish(one)
 
         def stored(reason: int) -> None:
             then(reason)
@@ -295,7 +329,10 @@ class SubscribingSession(Session):
         # acknowledged before this is, so nobody who has seen the SUBACK has published it.
         entry = self.sessions.entry
         entry.give_places()
-        fresh = Fresh(options, {}, bus.inside.dispatcher.ends(one.filter, is_quiet=entry.is_empty), with_retained)
+        ends = bus.inside.dispatcher.ends(one.filter, is_quiet=entry.is_empty)
+        if self.overlaps is not None and one.kind in PLAIN:
+            self.overlaps.begin(one.number, ends)
+        fresh = Fresh(options, {}, ends, with_retained)
         self._attach_durable(one.number, one.kind, one.id, one.filter, CREDIT, lambda _, error: then(error), fresh)
 
     # Unsubscribing
@@ -321,7 +358,7 @@ class SubscribingSession(Session):
     def _leave(self, one: SubscriptionOf) -> Subscriber | None:
         """Take no more from a subscription."""
         subscriber = self.subscribers.pop(one.number, None)
-        self.wishes.pop(one.number, None)
+        self._forget_wish(one.number)
         if subscriber is not None:
             self._let_go(subscriber)
         return subscriber

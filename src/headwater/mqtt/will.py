@@ -19,6 +19,7 @@ from headwater.server.log import Log
 from headwater.topics.name import root_of
 
 if TYPE_CHECKING:
+    from headwater.message import Headers
     from headwater.mqtt.session import MqttSession
     from headwater.outgoing import Desk
     from headwater.topics.publish import Publish
@@ -75,10 +76,11 @@ class LastWill:
             return
         found, inside = will, self._session.sessions.broker.bus.inside
         broker, row = self._session.sessions.broker, self._session.row
+        mark = self._session.mark
 
         def work() -> None:
             broker.check_publish(row.user, row.id, root_of(found.topic), (found.topic,))
-            inside.roots.commit.submit_and_wait(item_of(found, inside.desk))
+            inside.roots.commit.submit_and_wait(item_of(found, inside.desk, (mark,)))
 
         self._session.later(work, self._published)
 
@@ -88,9 +90,10 @@ class LastWill:
             log.warning("will-refused", session=self._session.row.id, reason=why)
 
 
-def item_of(will: Will, desk: Desk) -> Publish:
-    """A will ready to be published; raises what is wrong with it."""
+def item_of(will: Will, desk: Desk, tag: Headers = ()) -> Publish:
+    """A will ready to be published, with headers of the session's own; raises what is wrong with it."""
     headers, key = headers_of(will.properties)
+    headers = (*headers, *tag)
     ttl_s = will.properties.message_expiry_interval
     item = desk.one(
         will.topic, will.payload, will.retain, key, headers, float(ttl_s) if ttl_s else None, None, None, None

@@ -51,12 +51,14 @@ class Sent(msgspec.Struct, array_like=True):
     """Whether a row tells of it."""
     copy: Copy | None = None
     """Of QoS 2 and a shared subscription: the message itself, as the others who share it are not to get it."""
+    others: tuple[int, ...] = ()
+    """Other subscriptions of the session to which it is done with when it is to its own."""
 
 
 class Window:
     """What is on its way to one client."""
 
-    __slots__ = ("_known", "_known_numbers", "_last", "_sent", "size")
+    __slots__ = ("_known", "_known_numbers", "_last", "_sent", "moved", "size")
 
     def __init__(self) -> None:
         self.size = 0
@@ -66,6 +68,8 @@ class Window:
         """What was sent over an earlier connection, and not acknowledged there,"""
         self._known_numbers: set[int] = set()
         """and its numbers."""
+        self.moved: set[Place] = set()
+        """Messages of subscriptions that have ended since they were sent; to these others they are sent already."""
         self._last = 0
 
     @property
@@ -102,7 +106,10 @@ class Window:
 
     def take(self, number: int) -> Sent | None:
         """What a number stood for, which is free again."""
-        return self._sent.pop(number, None)
+        sent = self._sent.pop(number, None)
+        if sent is not None and self.moved:
+            self.moved.discard(sent.place)
+        return sent
 
     def get(self, number: int) -> Sent | None:
         """What a number stands for."""
@@ -137,21 +144,22 @@ class Window:
             self._sent[number] = sent
         return found
 
-    def suspend(self, comes_again: Callable[[Sent], bool]) -> list[int]:
-        """The connection is lost: what was sent comes again over the next one, with the number that it has. Numbers
-        of what does not, which are free."""
+    def suspend(self, comes_again: Callable[[Sent], bool]) -> dict[int, Sent]:
+        """The connection is lost: what was sent comes again over the next one, with the number that it has. What does
+        not."""
         waiting = {number: sent for number, sent in self._sent.items() if not sent.is_received}
-        gone = []
+        gone = {}
         for number, sent in waiting.items():
             del self._sent[number]
             if comes_again(sent):
                 self._know(number, sent)
             else:
-                gone.append(number)
+                gone[number] = sent
+        self.moved.clear()
         return gone
 
     def restore(self, number: int, sent: Sent) -> None:
-        """A number was found in the store."""
+        """A number was found in the store, or stays in use."""
         if sent.is_received:
             self._sent[number] = sent
         else:
@@ -166,20 +174,33 @@ class Window:
         self._known_numbers.discard(number)
         return number, sent
 
-    def pass_over(self, subscription: int, root: str, offset: int) -> None:
-        """A subscription has come to an offset: what was sent before it with QoS 1, and has not come again, is gone.
+    def forget(self, is_gone: Callable[[Place], bool]) -> dict[int, Sent]:
+        """What was to come again and does not, and its numbers."""
+        return dict(map(self._forget, filter(is_gone, tuple(self._known))))
 
-        Numbers of QoS 2 stay in use: the client may know them, and would take another message for the old one."""
-        for place in [
-            place
-            for place, (_, sent) in self._known.items()
-            if place[:2] == (subscription, root) and 0 < place[2] < offset and not sent.is_stored
-        ]:
-            self._forget(place)
+    def move(self, subscription: int, heir: Callable[[Sent], int | None]) -> dict[int, Sent]:
+        """A subscription has ended: what was sent of it is that of the others that brought it along, if there are any
+        left. What was moved so."""
+        moved = {}
+        there = [*self._known.values(), *self._sent.items()]
+        for number, sent in there:
+            _, root, offset = before = sent.place
+            to = heir(sent) if before[0] == subscription and not sent.is_received else None
+            if to is None:
+                continue
+            sent.place, sent.lease = (to, root, offset), 0
+            sent.others = sent.others[sent.others.index(to) + 1 :]
+            moved[number] = sent
+            if before in self._known:
+                self._forget(before)
+                self._know(number, sent)
+            else:
+                self.moved.add(sent.place)
+        return moved
 
-    def forget(self, subscription: int) -> list[int]:
-        """A subscription has ended: what was to come again does not. Its numbers."""
-        return [self._forget(place)[0] for place in tuple(self._known) if place[0] == subscription]
+    def sent_of(self, subscription: int) -> set[tuple[str, int]]:
+        """Messages of a subscription that are on their way over this connection: their roots and offsets."""
+        return {sent.place[1:] for sent in self._sent.values() if sent.place[0] == subscription}
 
     def unstored(self) -> dict[int, Sent]:
         """What no row tells of yet."""

@@ -15,6 +15,8 @@ class Wish(msgspec.Struct, frozen=True, array_like=True):
     """0: none."""
     is_replay: bool = False
     """Whether each message is to say where and when it was published."""
+    others: tuple[int, ...] = ()
+    """More identifiers, where several subscriptions bring one message; never of one that is stored."""
 
     @property
     def is_plain(self) -> bool:
@@ -24,4 +26,4 @@ class Wish(msgspec.Struct, frozen=True, array_like=True):
     @property
     def identifiers(self) -> tuple[int, ...]:
         """As the properties of a PUBLISH have it."""
-        return (self.identifier,) if self.identifier else ()
+        return (self.identifier, *self.others) if self.identifier else ()

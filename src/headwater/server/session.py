@@ -62,7 +62,18 @@ class Fresh(NamedTuple):
 class Session(Actor):
     """One client's session."""
 
-    __slots__ = ("_desk", "_names", "_numbers", "_restarts", "connection", "is_ended", "row", "sessions", "subscribers")
+    __slots__ = (
+        "_desk",
+        "_names",
+        "_numbers",
+        "_restarts",
+        "_turn",
+        "connection",
+        "is_ended",
+        "row",
+        "sessions",
+        "subscribers",
+    )
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(self, sessions.serving.mailbox_max)
@@ -76,6 +87,7 @@ class Session(Actor):
         self._names: set[str] = set()
         """Ids of the durable ones among them."""
         self._restarts: dict[int, int] = {}
+        self._turn = 0
         self._desk: Desk | None = None
 
     # What its client's language says
@@ -186,7 +198,10 @@ class Session(Actor):
 
     def on_writable(self) -> None:
         """The connection takes more."""
-        for subscriber in tuple(self.subscribers.values()):
+        subscribers = tuple(self.subscribers.values())
+        self._turn += 1
+        first = self._turn % len(subscribers) if subscribers else 0
+        for subscriber in subscribers[first:] + subscribers[:first]:  # or the first would take all
             subscriber.tell(served.WAKE)
 
     def leaves(self) -> list[Callable[[], object]]:
@@ -286,7 +301,7 @@ class Session(Actor):
         def attached(durable: Any, error: BaseException | None) -> None:
             names.discard(name)
             if error is None:
-                error = self._objection(connection, filter)
+                error = self._objection(connection, number, filter)
                 if error is not None:
                     detach = inside.dispatcher.detach
                     self.later(
@@ -306,7 +321,7 @@ class Session(Actor):
         else:
             self._for_client(attach, attached)
 
-    def _objection(self, connection: Line | None, filter: str) -> HeadwaterError | None:
+    def _objection(self, connection: Line | None, number: int, filter: str) -> HeadwaterError | None:
         """Why something that was made for a connection is not wanted any more: its client left, or lost the right."""
         if self.connection is not connection or self.is_ended:
             return Closed("the connection was lost")
@@ -331,7 +346,7 @@ class Session(Actor):
         def made(source: S, error: BaseException | None) -> None:
             numbers.discard(number)
             if error is None:
-                error = self._objection(connection, filter)
+                error = self._objection(connection, number, filter)
                 if error is not None:
                     self.later(source.close, lambda _, error: self._note(error))
             if error is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future
 from typing import Any
 
@@ -61,6 +61,19 @@ class Settle(msgspec.Struct, frozen=True):
     ranges: list[Range]
     beside: Rows
     future: Future[object]
+
+
+class Spare(msgspec.Struct, frozen=True, gc=False):
+    """The client has messages from another subscription: they are done with here, handed out or not."""
+
+    root: str
+    offsets: Sequence[int]
+
+
+class PutBack(msgspec.Struct, frozen=True):
+    """What was handed out and is not among these, by root and offset, was not sent: it is to be handed out again."""
+
+    sent: Set[tuple[str, int]]
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
@@ -131,6 +144,10 @@ class Subscriber(Actor):
                 self._ack(message.id, message.ranges)
             case Settle():
                 self._settle(message.ranges, message.beside, message.future)
+            case Spare():
+                self._spare(message.root, message.offsets)
+            case PutBack():
+                self._put_back(message.sent)
             case Taken():
                 self._taken(message.ranges)
             case Failed():
@@ -229,6 +246,12 @@ class Subscriber(Actor):
 
     def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
         raise Malformed("only messages of a durable subscription are acked")
+
+    def _spare(self, root: str, offsets: Sequence[int]) -> None:
+        """Nothing is kept."""
+
+    def _put_back(self, sent: Set[tuple[str, int]]) -> None:
+        """Nothing is kept."""
 
     def _taken(self, ranges: list[Range]) -> None:
         """Nothing is timed."""
@@ -500,6 +523,18 @@ class DurableSubscriber(Subscriber):
         for lease, offsets in done:
             self._forget(lease.number, offsets)
             self.acked += len(offsets)
+
+    def _spare(self, root: str, offsets: Sequence[int]) -> None:
+        for number, offset in self.durable.spare(root, offsets):
+            self._forget(number, (offset,))
+
+    def _put_back(self, sent: Set[tuple[str, int]]) -> None:
+        for lease, left, _ in tuple(self._leases.values()):
+            root = self.durable.root_of(lease)
+            unsent = [offset for offset in sorted(left) if (root, offset) not in sent]
+            if unsent and not lease.lane[1]:
+                self.durable.put_back(lease, unsent)
+        self._recall()
 
     @property
     def has_any(self) -> bool:

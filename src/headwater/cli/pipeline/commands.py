@@ -1,0 +1,11 @@
+"""Every command of `headwater pipeline`, in one group."""
+
+from __future__ import annotations
+
+from headwater.cli.pipeline import app, dead_letters, replay, run
+
+__all__ = ["app"]
+
+app.command()(replay.replay)
+app.command()(dead_letters.dead_letters)
+app.command()(run.run)
