@@ -30,6 +30,8 @@ BUILD_S = 600
 pytestmark = [pytest.mark.xdist_group("compiled"), pytest.mark.timeout(2 * BUILD_S)]
 
 HELD_TO = (
+    "tests/fuzz/test_fuzz_mqtt.py",
+    "tests/fuzz/test_fuzz_wire.py",
     "tests/mqtt/test_packets.py",
     "tests/mqtt/test_paho.py",
     "tests/mqtt/test_publishes.py",
@@ -37,7 +39,6 @@ HELD_TO = (
     "tests/mqtt/test_runs.py",
     "tests/wire/test_batches.py",
     "tests/wire/test_reader.py",
-    "tests/delivery/test_live.py",
     "tests/server/test_publish_flow.py",
     "tests/faults/test_crash_points.py::test_nothing_is_lost_when_a_kill_is_followed_by_a_crash[0]",
 )
