@@ -59,7 +59,7 @@ class NativeSession(Speech, Session):
         at, end = 0, len(frames)
         while at < end and connection is not None and connection is self.connection and not connection.is_closed:
             frame = frames[at]
-            if frame.kind == Kind.PUBLISH and at + 1 < end and frames[at + 1].kind == Kind.PUBLISH:
+            if at + 1 < end and batches.is_single(frame) and batches.is_single(frames[at + 1]):
                 count = self._take_run(connection, frames, at)
                 if count:
                     at += count
@@ -120,7 +120,7 @@ class NativeSession(Speech, Session):
         run: list[Early] = []
         ids: list[int] = []
         for frame in islice(frames, at, None):
-            early = early_of(desk, frame) if frame.kind == Kind.PUBLISH and frame.flags == flags else None
+            early = early_of(desk, frame) if frame.flags == flags and batches.is_single(frame) else None
             if early is None or (run and early.root != run[0].root):
                 break
             run.append(early)
@@ -398,6 +398,6 @@ def early_of(desk: Desk, frame: Frame) -> Early | None:
         publish = batches.read_publish(frame)
     except Malformed:
         return None
-    if publish.count != 1 or publish.producer is not None:
+    if publish.producer is not None:
         return None
     return desk.early_body(publish.root, publish.crc, publish.body)

@@ -33,6 +33,8 @@ MESSAGE_BYTES_MIN = 8
 #     │ body                                                          │
 #     └───────────────────────────────────────────────────────────────┘
 PUBLISH = struct.Struct("<IIHHIQ")
+SINGLE = (1).to_bytes(4, "little")
+"""How one begins that has a single message."""
 
 QUIET = 1
 """Flag of PUBLISH: nobody waits, no PUBLISHED is sent."""
@@ -126,6 +128,11 @@ def read_publish(frame: Frame) -> Publish:
     body = payload[start:]
     check_count(count, body)
     return Publish(root, count, crc, producer, sequence, body)
+
+
+def is_single(frame: Frame) -> bool:
+    """Whether a frame publishes a single message."""
+    return frame.kind == Kind.PUBLISH and frame.payload.startswith(SINGLE)
 
 
 def check_count(count: int, body: bytes) -> None:
