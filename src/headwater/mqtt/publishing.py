@@ -165,7 +165,7 @@ class Publishing:
             root=root, count=count, crc=checksum(body), body=body, producer=producer, sequence=sequence or 0
         )
         try:
-            item, names = sessions.entry.check(connection, numbers, batched, FLAGS[qos])
+            item, names = sessions.entry.check(connection, numbers, batched, FLAGS[qos], is_whole=True)
             sessions.broker.check_publish(row.user, row.id, root, names)
         except HeadwaterError as error:
             if count == 1:

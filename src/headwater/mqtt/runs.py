@@ -21,18 +21,20 @@ PUBLISH_BYTES_MIN: Final = 5
 ACK_FIRSTS: Final = {kind << 4 | FLAGS[kind]: kind for kind in (Kind.PUBACK, Kind.PUBREC, Kind.PUBREL, Kind.PUBCOMP)}
 ACK_BYTES: Final = 4
 
-ALIKE_MIN: Final = 8
-"""How many packets are first taken to be alike; four times as many after each time that they were."""
+ALIKE: Final = (8, 32, 128, 512)
+"""How many packets are taken to be alike at once: more after each time that they were."""
+ALIKE_MIN: Final = ALIKE[0]
+ONES: Final = [bytes((byte,)) for byte in range(256)]
 
 TOPICS_CACHED_MAX: Final = 10_000
 TOPIC_CACHED_BYTES_MAX: Final = 200
-LAYOUTS_CACHED_MAX: Final = 1_000
+LAYOUTS_CACHED_MAX: Final = 100
 
 _topics: dict[bytes, str] = {}
 """Topics that were found to be good, as the same devices publish to the same topics again and again."""
 
-_layouts: dict[tuple[int, int, int], struct.Struct] = {}
-"""How packets are laid out that are alike, by the lengths of head and payload and what is between them."""
+_layouts: dict[tuple[int, int, int, int], struct.Struct] = {}
+"""How packets are laid out that are alike, by the lengths of head and payload, what is between them, and how many."""
 
 
 def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Received]) -> int:
@@ -58,17 +60,19 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
     head, topic = b"", ""
     head_bytes = body_at = size = 0  # of the last packet
     longest = 0
-    alike, alike_from = ALIKE_MIN, 0
+    step, alike_from = 0, 0
     while at + PUBLISH_BYTES_MIN <= end:
         if head and data.startswith(head, at):
-            count = min(alike, (end - at) // size)
-            if count >= ALIKE_MIN and at >= alike_from:
+            while step and at + ALIKE[step] * size > end:
+                step -= 1
+            count = ALIKE[step]
+            if at + count * size <= end and at >= alike_from:
                 if _take_alike(data, at, count, head, size - head_bytes - between, between, numbers, payloads):
                     topics += [topic] * count
                     at += count * size
-                    alike *= 4
+                    step = min(step + 1, len(ALIKE) - 1)
                     continue
-                alike, alike_from = ALIKE_MIN, at + count * size
+                step, alike_from = 0, at + count * size
         else:
             if data[at] != first:
                 break
@@ -117,24 +121,33 @@ def _take_alike(
     numbers: list[int],
     payloads: list[bytes],
 ) -> bool:
-    """So many packets, if each is plain and begins with this head; else none of them."""
-    key = (len(head), between, payload_bytes)
-    layout = _layouts.get(key) or _new_layout(key)
-    columns = list(zip(*layout.iter_unpack(data[at : at + count * layout.size]), strict=True))
-    if columns[0].count(head) != count or (between & 1 and any(columns[-2])):
-        return False
-    if between & 2:
-        if 0 in columns[1]:
+    """So many packets, if each is plain and begins with this head; else none of them.
+
+    What they have in common is compared byte by byte, each byte for all packets at once."""
+    size = len(head) + between + payload_bytes
+    end = at + count * size
+    for place, byte in enumerate(head + b"\0" if between == 1 else head):
+        if data[at + place : end : size] != ONES[byte] * count:
             return False
-        numbers += columns[1]
-    payloads += columns[-1]
+    if between == 3 and data[at + len(head) + 2 : end : size] != ONES[0] * count:
+        return False
+    key = (len(head), between, payload_bytes, count)
+    layout = _layouts.get(key) or _new_layout(key)
+    found = layout.unpack_from(data, at)
+    if not between & 2:
+        payloads += found
+        return True
+    if 0 in found[::2]:
+        return False
+    numbers += found[::2]
+    payloads += found[1::2]
     return True
 
 
-def _new_layout(key: tuple[int, int, int]) -> struct.Struct:
-    head_bytes, between, payload_bytes = key
-    number, properties = "H" if between & 2 else "", "B" if between & 1 else ""
-    layout = struct.Struct(f">{head_bytes}s{number}{properties}{payload_bytes}s")
+def _new_layout(key: tuple[int, int, int, int]) -> struct.Struct:
+    head_bytes, between, payload_bytes, count = key
+    number, properties = "H" if between & 2 else "", "x" if between & 1 else ""
+    layout = struct.Struct(">" + f"{head_bytes}x{number}{properties}{payload_bytes}s" * count)
     if len(_layouts) >= LAYOUTS_CACHED_MAX:
         _layouts.clear()
     _layouts[key] = layout

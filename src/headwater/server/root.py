@@ -137,8 +137,11 @@ class Entry:
         self._on_empty: list[Callable[[], None]] = []
         self._in_flight = 0
 
-    def check(self, connection: Line, id: Any, publish: PublishFrame, flags: int) -> tuple[Served, tuple[str, ...]]:
-        """A publish ready to be committed, and its topics; raises what is wrong with it."""
+    def check(
+        self, connection: Line, id: Any, publish: PublishFrame, flags: int, is_whole: bool = False
+    ) -> tuple[Served, tuple[str, ...]]:
+        """A publish ready to be committed, and its topics; raises what is wrong with it, which cannot be its checksum
+        if it was encoded here."""
         item, body = self.desk.body(
             publish.root,
             publish.count,
@@ -148,6 +151,7 @@ class Entry:
             publish.sequence,
             Served,
             may_join=True,
+            is_whole=is_whole,
         )
         item.entry, item.connection, item.id = self, connection, id
         item.flags = flags
