@@ -29,8 +29,8 @@ def placed(place: str, *peers: int) -> Iterator[None]:
 
 def _keep(process: int, cores: set[int]) -> None:
     """With all of its threads; those that come later stay where the one that started them is."""
-    for thread in os.scandir(f"/proc/{process}/task"):
-        try:
+    try:
+        for thread in os.scandir(f"/proc/{process}/task"):
             os.sched_setaffinity(int(thread.name), cores)
-        except ProcessLookupError:  # it has just ended
-            pass
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        pass
