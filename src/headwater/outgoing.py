@@ -128,13 +128,18 @@ class Desk:
             return None
         return Early(root, topic, payload, time_us, 0, data, crc)
 
-    def run(self, run: Sequence[Early], item: type[P]) -> P:
-        """Messages of one root that came one by one and go as one batch; TooLarge if they cannot."""
-        topics = [early.topic for early in run]
-        body = encode_body(topics, [early.payload for early in run], [early.time_us for early in run])
-        if len(body) > self._config.batch_bytes_max:
+    def run(
+        self, root: str, topics: Sequence[str], payloads: Sequence[bytes], times: Sequence[int], item: type[P]
+    ) -> P:
+        """Messages that came one by one and go as one batch; Malformed or TooLarge if something may be wrong with one
+        of them, which is found out one by one."""
+        known = self._seen.get(root, set())
+        if not known.issuperset(topics) or not 0 <= min(times) <= max(times) <= self._time_us_max:
+            raise Malformed("something may be wrong with one of these; publish them one by one")
+        body = encode_body(topics, payloads, times)
+        if len(body) > self._config.batch_bytes_max or max(map(len, payloads)) > self._config.message_bytes_max:
             raise TooLarge("these are more than go into one batch; publish them one by one")
-        part = Part(run[0].root, topics, (), range(len(topics)))
+        part = Part(root, topics, (), range(len(topics)))
         part.body, part.crc, part.columns = body, checksum(body), Body(body)
         return item(topics, [part], len(body), None, 0, is_one=False)
 

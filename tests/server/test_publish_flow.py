@@ -372,6 +372,24 @@ def test_one_that_was_damaged_among_those_that_come_together_is_refused_alone():
         assert [one.payload for one in running.bus.replay("home/x", after=1)] == [b"0", b"1", b"2", b"4", b"5"]
 
 
+@pytest.mark.parametrize("wrong", [set(), {0}, {11}, {3, 19}])
+def test_many_that_are_alike_are_each_checked_and_keep_their_times_and_payloads(wrong: set[int]):
+    with Running() as running:
+        ann = running.peer()
+        ann.publish("home/x")
+        numbers, pieces = [], []
+        for place in range(20):
+            body = make_body(["home/x"], [b"%03d" % place], time_us=1_000_000 + place)
+            numbers.append(ann.next_id())
+            pieces += batches.pack_publish(numbers[-1], "home", 1, checksum(body) ^ (place in wrong), body)
+        ann.send(*pieces)
+        for place, number in enumerate(numbers):
+            with code(422) if place in wrong else nullcontext():
+                ann.published(number)
+        stored = [(one.payload, one.time_us) for one in running.bus.replay("home/x", after=1)]
+        assert stored == [(b"%03d" % place, 1_000_000 + place) for place in range(20) if place not in wrong]
+
+
 def test_those_that_may_not_be_published_among_those_that_come_together_are_refused_alone():
     with Running(auth="scram") as running:
         running.client("ann", allow=["publish home/x", "publish home/z", "create home/x"])

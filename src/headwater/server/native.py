@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from itertools import islice
 from typing import Any
 
 from headwater.delivery.live import Live
@@ -17,19 +16,18 @@ from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
-from headwater.outgoing import Desk
 from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.line import Line
 from headwater.server.log import Log
 from headwater.server.root import Served
+from headwater.server.runs import read_alike, read_run
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices
 from headwater.server.speech import Speech
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.store.batch import QUIET
-from headwater.store.early import Early
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.contents import Publish as PublishFrame
@@ -38,9 +36,6 @@ from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
 
 log = Log("headwater.server")
-
-RUN_MIN = 2
-"""Fewer publishes that came together are not worth a batch of their own."""
 
 
 class NativeSession(Speech, Session):
@@ -116,27 +111,22 @@ class NativeSession(Speech, Session):
     def _take_run(self, connection: Line, frames: Sequence[Frame], at: int) -> int:
         """Have frames that follow one another, of one message each and to one root, published as one batch; how many
         they are, 0 if there is no more than one, or something is wrong with one of them."""
-        desk, broker, flags = self.sessions.entry.desk, self.sessions.broker, frames[at].flags
-        run: list[Early] = []
-        ids: list[int] = []
-        for frame in islice(frames, at, None):
-            early = early_of(desk, frame) if frame.flags == flags and batches.is_single(frame) else None
-            if early is None or (run and early.root != run[0].root):
-                break
-            run.append(early)
-            ids.append(frame.id)
-        if len(run) < RUN_MIN:
+        desk, broker = self.sessions.entry.desk, self.sessions.broker
+        run = read_alike(frames, at) or read_run(desk, frames, at)
+        if run is None:
             return 0
+        taken = frames[at : at + len(run.topics)]
         try:
-            item = desk.run(run, Served)
-            broker.check_publish(self.row.user, self.row.id, run[0].root, tuple(dict.fromkeys(item.topics)))
+            item = desk.run(*run, Served)
+            broker.check_publish(self.row.user, self.row.id, run.root, tuple(dict.fromkeys(run.topics)))
         except HeadwaterError:  # of some of them; each is told what is wrong with it
-            for frame in frames[at : at + len(run)]:
+            for frame in taken:
                 if connection is self.connection and not connection.is_closed:
                     self._take(connection, frame)
-            return len(run)
-        self.sessions.entry.enter(item, connection, ids, QUIET if flags & batches.QUIET else 0)
-        return len(run)
+            return len(taken)
+        flags = QUIET if taken[0].flags & batches.QUIET else 0
+        self.sessions.entry.enter(item, connection, [frame.id for frame in taken], flags)
+        return len(taken)
 
     def _took_quiet(self, connection: Line, publish: PublishFrame) -> bool:
         """Whether one message without options, that nobody waits for, has taken the shortest way."""
@@ -390,14 +380,3 @@ class NativeSession(Speech, Session):
             self._ask(id, lambda: durables.expire(name))
         else:
             self._ask(id, sessions.answers.as_asked(self, request, lambda: durables.delete(name, force=True)))
-
-
-def early_of(desk: Desk, frame: Frame) -> Early | None:
-    """The message of a PUBLISH frame that has one alone, without options; None if there may be something wrong."""
-    try:
-        publish = batches.read_publish(frame)
-    except Malformed:
-        return None
-    if publish.producer is not None:
-        return None
-    return desk.early_body(publish.root, publish.crc, publish.body)

@@ -24,7 +24,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, compress, pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwater.message import Headers, Message
 
@@ -159,6 +159,29 @@ def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:
     length = (len(keys) + 7) // 8
     digits = "".join(["0" if key is None else "1" for key in reversed(keys)])
     return int(digits, 2).to_bytes(length, "little"), ZEROS[: -length & 7]
+
+
+class OnePlace(NamedTuple):
+    """Where a single message is in its body."""
+
+    topic: str
+    time_at: int
+    payload_at: int
+    payload_bytes: int
+
+
+def place_of_one(data: bytes) -> OnePlace | None:
+    """Where the message of a body is that has a single one, without optional columns; None if it is another."""
+    if not data.startswith(ONE_FIXED):
+        return None
+    try:
+        raw, _, start, length = _lay_out_one(data)
+        topic = raw[8:].decode()
+    except (ValueError, struct.error):
+        return None
+    if (start + length + 7) & ~7 != len(data):
+        return None
+    return OnePlace(topic, start - ONE_TAIL.size + 8, start, length)
 
 
 def one_of(data: bytes) -> tuple[str, bytes, int] | None:
