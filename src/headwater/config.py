@@ -135,6 +135,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Newest batches of a root that stay in memory for its readers."""
     tails_bytes: int = 16 * MIB
     """The same over all roots; beyond it they are dropped, and readers go to the disk."""
+    page_cache_bytes: int = 32 * MIB
+    """Newest bytes of a root that the system's page cache is to keep once they are on disk; what is older is let go,
+    and readers go to the disk. With `segment_bytes` or more, the system decides."""
     read_bytes: int = 1 * MIB
     """How much a reader asks of the disk at once."""
     open_files_max: int = 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -15,10 +16,10 @@ from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
 from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
-from headwater.store.files import DiskFiles, Files
+from headwater.store.files import DiskFile, DiskFiles, Files
 from headwater.store.log import Hole, Write
 from headwater.store.segment import ENTRY_BYTES, FilePool
-from headwater.store.stream import INDEXES_LOADED_MAX, DiskStream, length_of, open_segments
+from headwater.store.stream import INDEXES_LOADED_MAX, LET_GO_BYTES, DiskStream, length_of, open_segments
 
 SEGMENT_BYTES = 64 * 1024
 MIB = 1 << 20
@@ -248,6 +249,50 @@ def test_nothing_is_extended_ahead_if_nothing_is_to_be(tmp_path: Path) -> None:
     stream = make(tmp_path, Config(preallocate_bytes=0))
     append(stream, b"x")
     assert os.path.getsize(stream.segments[0].log_path) == stream.segments[0].end
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[tuple[int, int]]]:
+    """By file: from where to where the page cache was told to let go, in order."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    let_go = DiskFile.let_go
+
+    def remember(file: DiskFile, position: int, length: int) -> None:
+        spans.setdefault(os.fstat(file.descriptor).st_ino, []).append((position, position + length))
+        let_go(file, position, length)
+
+    monkeypatch.setattr(DiskFile, "let_go", remember)
+    return spans
+
+
+def test_the_page_cache_keeps_the_newest_alone(tmp_path: Path, gone: dict[int, list[tuple[int, int]]]) -> None:
+    stream = make(tmp_path, Config(segment_bytes=8 * MIB, page_cache_bytes=MIB, tail_bytes=0))
+    payloads = fill(stream, segments=3, payload_bytes=300_000)
+    before, active = stream.segments[-2:]
+    while active.end < 6 * MIB:
+        payloads.append(b"x" * 300_000)
+        append(stream, payloads[-1])
+    for segment, kept in ((before, 0), (active, MIB)):
+        spans = gone[os.stat(segment.log_path).st_ino]
+        assert [begin for begin, _ in spans] == [0, *(upto for _, upto in spans[:-1])]
+        assert kept <= segment.end - spans[-1][1] < kept + (LET_GO_BYTES if kept else 1)
+    assert read_on(stream) == numbered(payloads)
+
+
+def test_the_page_cache_keeps_what_it_likes_if_told_so(tmp_path: Path, gone: dict[int, list[tuple[int, int]]]) -> None:
+    stream = make(tmp_path, Config(segment_bytes=8 * MIB, page_cache_bytes=8 * MIB))
+    fill(stream, segments=3, payload_bytes=300_000)
+    assert gone == {}
+
+
+def test_memory_that_cannot_be_let_go_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EINVAL, "no such thing here")
+
+    monkeypatch.setattr(DiskFile, "let_go", fail)
+    stream = make(tmp_path, Config(segment_bytes=8 * MIB, page_cache_bytes=MIB, tail_bytes=0))
+    payloads = fill(stream, segments=2, payload_bytes=300_000)
+    assert read_on(stream) == numbered(payloads)
 
 
 @pytest.mark.parametrize("bytes_max", [1, 10_000, MIB])

@@ -51,6 +51,8 @@ HERE_AGAIN_AFTER_US = 250_000
 """for so long."""
 
 
+AT_ONCE_BYTES_MIN = 128 * 1024
+"""A publish so large does not wait for others of this turn: reading those takes as long as writing this one."""
 AGAIN_S = 0.002
 """How long a publish waits for a group that others have filled."""
 
@@ -170,7 +172,9 @@ class Entry:
             self._on_shown(item.weight)
             return
         self._waiting.append(item)
-        if len(self._waiting) == 1:
+        if item.weight >= AT_ONCE_BYTES_MIN:
+            self.give_places()
+        elif len(self._waiting) == 1:
             self._loop.call_soon(self._submit)
 
     def take_quiet(self, connection: Line, early: Early) -> bool:

@@ -62,6 +62,9 @@ class File(Protocol):
     def truncate(self, size: int) -> None:
         """Cut the file, or lengthen it with zeros."""
 
+    def let_go(self, position: int, length: int) -> None:
+        """Have memory for what is on disk be used for something else; reading it is slower then, and right."""
+
     def close(self) -> None:
         """Close it, without a sync; closing twice is fine."""
 
@@ -229,6 +232,10 @@ class DiskFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
+
+    def let_go(self, position: int, length: int) -> None:
+        if sys.platform != "darwin":
+            os.posix_fadvise(self.descriptor, position, length, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         # Forgotten first: the number may be another file's a moment later.

@@ -151,7 +151,7 @@ class Index:
 class Segment:
     """One file of a stream."""
 
-    __slots__ = ("allocated", "base", "end", "index", "index_path", "log_path")
+    __slots__ = ("allocated", "base", "cached_from", "end", "index", "index_path", "log_path")
 
     def __init__(self, folder: str, base: int) -> None:
         self.base = base
@@ -162,6 +162,8 @@ class Segment:
         """Where the next batch goes."""
         self.allocated = 0
         """How far the file reaches, zeros ahead included."""
+        self.cached_from = 0
+        """Up to where memory was let go of."""
         self.index: Index | None = None
 
 

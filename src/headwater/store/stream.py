@@ -35,6 +35,8 @@ ZEROS = bytes(8)
 RETENTION = "deleted by retention"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
+LET_GO_BYTES = 2 << 20
+"""How much of the page cache is let go at once: it takes time by the page, whose group is about to be answered."""
 
 
 class DiskStream:
@@ -191,7 +193,28 @@ class DiskStream:
         if grown > self._config.tail_bytes:
             self._shorten_tail()
         self.durable = self.end
+        self._let_go()
         return self.tail_bytes - before
+
+    def _let_go(self) -> None:
+        """Let the page cache keep the newest alone. What is written next then takes memory that was in use a moment
+        ago, rather than more and more of the machine's: in a virtual one, which has to be given each page of it,
+        appending is several times as fast."""
+        active = self.segments[-1]
+        upto = active.end - self._config.page_cache_bytes
+        if upto - active.cached_from < LET_GO_BYTES:
+            return
+        for before in self.segments[-2:-1]:
+            self._let_go_of(before, before.end)
+        self._let_go_of(active, upto)
+
+    def _let_go_of(self, segment: Segment, upto: int) -> None:
+        if segment.cached_from < upto:
+            try:
+                self._pool.get(segment.log_path).let_go(segment.cached_from, upto - segment.cached_from)
+            except OSError:
+                pass  # memory alone is at stake
+            segment.cached_from = upto
 
     def take_back(self) -> None:
         """Undo the writes since the last `place`, if there were any."""
