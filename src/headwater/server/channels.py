@@ -20,6 +20,7 @@ from headwater.server.connection import Connection
 from headwater.server.line import Line
 from headwater.server.listener import READ_BYTES, limits_of
 from headwater.server.log import Log
+from headwater.server.outbox import Outbox
 from headwater.server.slices import Slices
 from headwater.server.tcp_channel import Greeting, TcpChannel
 from headwater.wire.administration import ChannelTrial
@@ -42,6 +43,7 @@ class Channels:
         executor: Executor,
         broker: Broker,
         wakes: Wakes,
+        outbox: Outbox,
         attention: Attention,
         answers: Answers,
         slices: Slices,
@@ -50,6 +52,7 @@ class Channels:
         self.executor = executor
         self.broker = broker
         self.wakes = wakes
+        self.outbox = outbox
         self.attention = attention
         self.answers = answers
         self.slices = slices

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headwater.errors import HeadwaterError
+from headwater.server.outbox import GATHERED_BYTES_MAX
 from headwater.server.party import Host, Party
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Line(asyncio.BufferedProtocol):
     """One client's line."""
 
     __slots__ = (
+        "_gathered",
+        "_gathered_bytes",
         "_holds",
         "_is_full",
         "_publish_bytes",
@@ -76,6 +79,8 @@ class Line(asyncio.BufferedProtocol):
         self._requests = 0
         self._is_full = False
         self._unsent_bytes = 0
+        self._gathered: list[bytes] | None = None
+        self._gathered_bytes = 0
         self._transport: asyncio.Transport | None = None
 
     # What its language says
@@ -128,13 +133,19 @@ class Line(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
             return
-        self.heard_s = self.listener.loop.time()
+        listener = self.listener
+        self.heard_s = listener.loop.time()
+        outbox = listener.outbox
+        outbox.open_for(nbytes)
         try:
-            self.take(self.listener.buffer[:nbytes])
+            self.take(listener.buffer[:nbytes])
         except HeadwaterError as error:
             self.refuse(error)
-        self.listener.wakes.wake_now()
-        self.listener.attention.on_read(self)
+        finally:
+            listener.wakes.wake_now()
+            if outbox.is_open:
+                outbox.post()
+        listener.attention.on_read(self)
 
     def eof_received(self) -> bool:
         return False
@@ -225,17 +236,45 @@ class Line(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, in the order of these calls."""
-        if data and not self.is_closed and self._transport is not None:
+        if not data or self.is_closed or self._transport is None:
+            return
+        if self.listener.outbox.is_open:
+            self._gather((data,), len(data))
+        else:
             self._transport.write(data)
 
     def write_batch(self, head: bytes, body: bytes) -> None:
         """Send a head and the body that others may be sent too."""
         if self.is_closed or self._transport is None:
             return
-        if len(body) <= JOINED_BYTES_MAX:
+        if self.listener.outbox.is_open:
+            self._gather((head, body), len(head) + len(body))
+        elif len(body) <= JOINED_BYTES_MAX:
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
+
+    def _gather(self, pieces: Sequence[bytes], size: int) -> None:
+        if self._gathered is None:
+            self._gathered = []
+            self.listener.outbox.add(self)
+        self._gathered += pieces
+        self._gathered_bytes += size
+        if self._gathered_bytes >= GATHERED_BYTES_MAX:
+            self.post()
+
+    def post(self) -> None:
+        """Send what was gathered."""
+        pieces, size = self._gathered, self._gathered_bytes
+        if pieces is None:
+            return
+        self._gathered, self._gathered_bytes = None, 0
+        if self.is_closed or self._transport is None:
+            return
+        if size <= JOINED_BYTES_MAX:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
 
     def is_stalled(self, now_s: float) -> bool:
         """Whether bytes wait for a client that has taken none of them for too long."""
@@ -250,11 +289,14 @@ class Line(asyncio.BufferedProtocol):
     @property
     def waiting_bytes(self) -> int:
         """What was written and not sent yet."""
-        return self._transport.get_write_buffer_size() if self._transport is not None and not self.is_closed else 0
+        if self._transport is None or self.is_closed:
+            return 0
+        return self._transport.get_write_buffer_size() + self._gathered_bytes
 
     def close(self) -> None:
         """Send what waits, then end."""
         if not self.is_closed and self._transport is not None:
+            self.post()
             self.is_closed = True
             self.closed_s = self.listener.loop.time()
             self._transport.close()
@@ -267,6 +309,7 @@ class Line(asyncio.BufferedProtocol):
         if not self._transport.can_write_eof():
             self.close()
             return
+        self.post()
         self.is_closed = True
         self.closed_s = self.listener.loop.time()
         self._transport.write_eof()

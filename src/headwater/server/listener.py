@@ -24,6 +24,7 @@ from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
 from headwater.server.line import Line
 from headwater.server.log import Log
+from headwater.server.outbox import Outbox
 from headwater.server.tls import peer_name
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, Kind, pack
@@ -51,10 +52,12 @@ class Listener:
         config: Config,
         serving: Serving,
         wakes: Wakes,
+        outbox: Outbox,
         attention: Attention,
     ) -> None:
         self.loop = loop
         self.wakes = wakes
+        self.outbox = outbox
         self.attention = attention
         self.serving = serving
         self.buffer = memoryview(bytearray(READ_BYTES))

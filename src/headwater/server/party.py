@@ -14,6 +14,7 @@ from headwater.errors import HeadwaterError
 from headwater.message import Message
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
+from headwater.server.outbox import Outbox
 from headwater.wire.batches import Range
 from headwater.wire.frame import Frame
 
@@ -33,6 +34,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     buffer: memoryview
     wakes: Wakes
+    outbox: Outbox
     attention: Attention
     serving: Serving
 

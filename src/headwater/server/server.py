@@ -27,6 +27,7 @@ from headwater.server.figures import Collector
 from headwater.server.health import Health
 from headwater.server.listener import Listener
 from headwater.server.log import Log
+from headwater.server.outbox import Outbox
 from headwater.server.overview import Overview
 from headwater.server.pulse import Pulse
 from headwater.server.root import Entry
@@ -75,11 +76,12 @@ class Server:
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions
         attention = Attention(loop, inside.clock, self.serving.attention_us)
+        outbox = Outbox()
         self.channels = Channels(
-            *(loop, self._executor, self.broker, self.wakes, attention, answers, self.sessions.slices)
+            *(loop, self._executor, self.broker, self.wakes, outbox, attention, answers, self.sessions.slices)
         )
         self.broker.pushing = self.channels
-        self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes, attention)
+        self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes, outbox, attention)
         self.broker.acl.on_change = self._on_rules
         self.pulse = Pulse(loop)
         collector = Collector(self.bus, self.serving, self.listener, self.sessions, self.pulse)

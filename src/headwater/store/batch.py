@@ -107,6 +107,11 @@ class Batch(msgspec.Struct, eq=False, gc=False):
         return bool(columns_of(self.data) & RETAIN)
 
     @property
+    def is_open(self) -> bool:
+        """Whether its columns are decoded."""
+        return self._body is not None
+
+    @property
     def body(self) -> Body:
         if self._body is None:
             self._body = open_columns(self.header, self.data)

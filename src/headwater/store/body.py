@@ -27,6 +27,7 @@ from itertools import accumulate, compress, pairwise, repeat
 from typing import Any, NamedTuple
 
 from headwater.message import Headers, Message
+from headwater.store.shapes import Shape, is_worth_a_shape, remember, shape_of
 
 KEYS = 1
 HEADERS = 2
@@ -258,6 +259,7 @@ class Body:
         "_keys",
         "_numbers",
         "_payloads",
+        "_span",
         "_times",
         "columns",
         "count",
@@ -276,9 +278,21 @@ class Body:
         self.count: int = count
         self.columns: int = columns
         self._numbers: dict[str, int] | None = None
-        if count == 1 and not columns:
-            self._read_one()
-            return
+        self._span: tuple[int, int] | None = None
+        if not columns:
+            if count == 1:
+                self._read_one()
+                return
+            shape = shape_of(data)
+            if shape is not None:
+                self._read_alike(shape)
+                return
+        self._read(topics)
+        if not columns and is_worth_a_shape(data, count):
+            self._remember_shape()
+
+    def _read(self, topics: int) -> None:
+        data, count, columns = self.data, self.count, self.columns
         reader = _Reader(data)
         self.names: tuple[str, ...] = _names(reader, topics)
         self._index: Sequence[int] = (index := reader.numbers("i", count, 4))
@@ -296,6 +310,27 @@ class Body:
         self.end = reader.at
         """How long it is, by its own account."""
 
+    def _read_alike(self, shape: Shape) -> None:
+        """As it was read before; its times and payloads are its own."""
+        self.names, self._index, self._is_each_once = shape.names, shape.indexes, shape.is_each_once
+        times_at = len(shape.head)
+        self._times = memoryview(self.data)[times_at : shape.lengths_at].cast("q")
+        self.expiries = self.retain = self._keys = self._headers = None
+        self._payloads = shape.payloads
+        self.end = shape.end
+
+    def _remember_shape(self) -> None:
+        data, count, (offsets, start) = self.data, self.count, self._payloads
+        lengths_at = start - (4 * (count + 1) + 7 & ~7)
+        times_at = lengths_at - 8 * count
+        head = data[:times_at]
+        index_at = times_at - (4 * count + 7 & ~7)
+        index = memoryview(head)[index_at : index_at + 4 * count].cast("i")
+        lengths = data[lengths_at : lengths_at + 4 * (count + 1)]
+        remember(
+            data, Shape(head, lengths_at, lengths, self.names, index, self._is_each_once, (offsets, start), self.end)
+        )
+
     def _read_one(self) -> None:
         """A single message, as many publishers send: the same columns, read without a view for each."""
         raw, time_us, start, length = _lay_out_one(self.data)
@@ -310,12 +345,19 @@ class Body:
 
     def time_span(self) -> tuple[int, int]:
         """The earliest and the latest time at which its messages were published."""
-        times = self._times
-        if not isinstance(times, memoryview):
-            return times[0], times[0]
-        if times.tobytes() == times[:1].tobytes() * self.count:
-            return times[0], times[0]
-        return min(times), max(times)
+        span = self._span
+        if span is None:
+            times = self._times
+            first = times[0]
+            if (
+                not isinstance(times, memoryview)
+                or times.tobytes() == first.to_bytes(8, "little", signed=True) * self.count
+            ):
+                span = (first, first)
+            else:
+                span = (min(times), max(times))
+            self._span = span
+        return span
 
     @property
     def topics(self) -> Sequence[str]:
@@ -325,6 +367,12 @@ class Body:
         if len(self.names) == 1:
             return self.names * self.count
         return list(map(self.names.__getitem__, self._index))
+
+    @property
+    def few_topics(self) -> Sequence[str]:
+        """The topics that its messages have, each once where that is seen at a glance. `names` may have more: a
+        dictionary can name a topic that no message has."""
+        return self.names if len(self.names) == 1 else self.topics
 
     @property
     def keys(self) -> Sequence[bytes | None] | None:

@@ -40,6 +40,11 @@ class Part(msgspec.Struct, eq=False, gc=False):
     retained: dict[str, int] | None = None
     """How many bytes its topics retain after it, once somebody has asked."""
 
+    @property
+    def names(self) -> Sequence[str]:
+        """Its topics, each once where that is seen at a glance."""
+        return self.topics if self.columns is None else self.columns.few_topics
+
     def retains(self) -> dict[str, int]:
         """How many bytes each topic that it retains something of has then; 0 where it clears what was."""
         if self.retained is None:

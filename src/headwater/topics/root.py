@@ -242,8 +242,9 @@ class Root:
         header = batch.header
         if topics is None:
             topics = batch.body.topics
-        if not self._known.issuperset(topics):
-            fresh = self._fresh(topics)
+        names = batch.body.few_topics if batch.is_open else topics
+        if not self._known.issuperset(names):
+            fresh = self._fresh(names)
             self.topic_count += len(fresh)
             self._remember(fresh)
         self._count(topics, batch.first_offset)

@@ -362,7 +362,7 @@ class Roots:
             root = known.get(part.root)
             if root is None or root.stream.failed is not None or part.retain is not None:
                 return None
-            if not root.knows_all(part.topics):
+            if not root.knows_all(part.names):
                 return None
             roots.append(root)
         return roots
@@ -372,9 +372,9 @@ class Roots:
         parts in mind."""
         roots = [self._open(part.root) for part in parts]
         for root, part in zip(roots, parts, strict=True):
-            if part.retain is not None or not root.knows_all(part.topics):
+            if part.retain is not None or not root.knows_all(part.names):
                 group.promised.append(root)
-                root.promise(part.topics, part.retains())
+                root.promise(part.names, part.retains())
         return roots
 
     def _unrepeated(self, item: Publish, group: _Group) -> list[Part]:
@@ -457,10 +457,10 @@ class Roots:
         for part in parts:
             root = self._roots.get(part.root)
             if root is not None:
-                if part.retain is not None or not root.knows_all(part.topics):
-                    root.admit(part.topics, part.retains())
+                if part.retain is not None or not root.knows_all(part.names):
+                    root.admit(part.names, part.retains())
             else:
-                check_topics(part.root, 0, len(set(part.topics)), config)
+                check_topics(part.root, 0, len(set(part.names)), config)
                 sizes = [size for size in part.retains().values() if size]
                 check_retained(0, 0, len(sizes), sum(sizes), config)
 
