@@ -101,9 +101,13 @@ class Dispatcher:
         """Messages are on disk: tell those whose filters match."""
         if self._trees.is_empty:
             return
+        names: tuple[str, ...] | None = None
         for root, batches in appended.items():
             for batch in batches:
-                for listener, matched in self._listeners(batch.body.names):
+                if batch.body.names is not names:  # those of one publisher tend to have the same topics
+                    names = batch.body.names
+                    listeners = self._listeners(names)
+                for listener, matched in listeners:
                     if not (batch.is_shown and isinstance(listener, Live)):
                         listener.on_batch(root, batch, None if matched is None else batch.body.places_of(matched))
 

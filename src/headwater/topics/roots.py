@@ -278,12 +278,16 @@ class Roots:
             self.checkpoint_in_time()
 
     def _is_admitted(self, item: Publish, group: _Group) -> bool:
-        if item.is_plain and self.has_room:
+        if (item.is_plain or item.is_shown) and self.has_room:
             part = item.parts[0]
             root = self._roots.get(part.root)
-            if root is not None and root.knows(part.topics[0]) and root.stream.failed is None:
-                self._loosely(root, group, item, part)
-                return True
+            if root is not None and root.stream.failed is None:
+                if item.is_plain and root.knows(part.topics[0]):
+                    self._loosely(root, group, item, part)
+                    return True
+                if item.is_shown and part.body is not None:  # nothing is shown that may be refused
+                    self._place(root, group, item, part, part.body, None)
+                    return True
         try:
             self._admit(item, group)
         except HeadwaterError as error:
@@ -340,17 +344,21 @@ class Roots:
                     continue
                 part.encode(self._clock.now_us())
             assert part.body is not None
-            if root in group.loose:
-                self._gather(root, group.loose.pop(root), group)
-            write = Write(part.body, part.crc, len(part.topics), producer, item.sequence, item.flags, part.columns)
-            place = _Place(write, part.topics, item, part, (), item.is_shown)
-            places = group.places.get(root)
-            if places is None:
-                group.places[root] = [place]
-            else:
-                places.append(place)
+            self._place(root, group, item, part, part.body, producer)
             if item.producer is not None:
                 group.coming.setdefault((part.root, item.producer), {})[item.sequence] = (item, part)
+
+    def _place(self, root: Root, group: _Group, item: Publish, part: Part, body: bytes, producer: bytes | None) -> None:
+        """Give what one call brings to a root its place as a batch, after what came before it."""
+        if root in group.loose:
+            self._gather(root, group.loose.pop(root), group)
+        write = Write(body, part.crc, len(part.topics), producer, item.sequence, item.flags, part.columns)
+        place = _Place(write, part.topics, item, part, (), item.is_shown)
+        places = group.places.get(root)
+        if places is None:
+            group.places[root] = [place]
+        else:
+            places.append(place)
 
     def _familiar(self, item: Publish, parts: list[Part]) -> list[Root] | None:
         """The roots of parts that can go over no limit, as all their topics are known; None if some may."""
