@@ -11,7 +11,7 @@ import pytest
 
 import headwater
 from headwater.config import Config
-from headwater.errors import Conflict, Failed
+from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.store.batch import checksum
 from headwater.wire import batches, requests
 from headwater.wire.frame import Kind
@@ -388,6 +388,42 @@ def test_many_that_are_alike_are_each_checked_and_keep_their_times_and_payloads(
                 ann.published(number)
         stored = [(one.payload, one.time_us) for one in running.bus.replay("home/x", after=1)]
         assert stored == [(b"%03d" % place, 1_000_000 + place) for place in range(20) if place not in wrong]
+
+
+def of_all_sorts() -> list[bytes]:
+    """PUBLISH frames, most of them alike; some are to be refused."""
+    frames = []
+    for number in range(1001, 1121):
+        topic = f"home/{number % 3}" if number % 40 < 37 else f"yard/{number}/#"
+        payloads = [b"%d" % number] * (2 if number % 50 == 7 else 1)
+        body = make_body([topic] * len(payloads), payloads, time_us=1_000_000 + number)
+        crc = checksum(body) ^ (number % 31 == 13)
+        frames.append(b"".join(batches.pack_publish(number, topic[:4], len(payloads), crc, body)))
+    return frames
+
+
+def test_what_is_stored_and_answered_does_not_depend_on_how_bytes_come():
+    outcomes = []
+    for together in (1, 3, 120):
+        with Running() as running:
+            ann = running.peer()
+            ann.publish([f"home/{number}" for number in range(3)])
+            frames = of_all_sorts()
+            for at in range(0, len(frames), together):
+                ann.send(*frames[at : at + together])
+                ann.ping()
+            answers: list[tuple[int, int]] = []
+            for number in range(1001, 1001 + len(frames)):
+                try:
+                    answers.append((number, ann.published(number).first_offset))
+                except HeadwaterError as error:
+                    answers.append((number, -error.code))
+            stored = [
+                (one.offset, one.topic, one.payload, one.time_us) for one in running.bus.replay("home/#", after=3)
+            ]
+            outcomes.append((answers, stored))
+    assert len(outcomes[0][1]) > 100
+    assert outcomes[1:] == outcomes[:1] * 2
 
 
 def test_those_that_may_not_be_published_among_those_that_come_together_are_refused_alone():

@@ -16,7 +16,7 @@ from headwater.wire import handshake
 from headwater.wire.batches import pack_published
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import IN_USE
-from headwater.wire.reader import FrameReader
+from headwater.wire.reader import FrameReader, Received
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
 
 if TYPE_CHECKING:
@@ -45,22 +45,32 @@ class Connection(Line):
 
     def take(self, data: memoryview) -> None:
         had_begun = self._reader.waiting_bytes
-        frames = self._reader.feed(data)
-        if frames or not had_begun:
-            self.frame_s = self.heard_s
-        self._take(frames)
+        session = self.session
+        if session is None:
+            frames = self._reader.feed(data)
+            self._note_frames(bool(frames) or not had_begun)
+            self._greet(frames)
+        else:
+            received = self._reader.feed_stretches(data)
+            self._note_frames(bool(received) or not had_begun)
+            if received:
+                self._check(received)
+                session.tell(received)
         if self._reader.error is not None and not self.is_closed:
             raise self._reader.error
 
-    def _take(self, frames: list[Frame]) -> None:
-        if frames and self.session is not None:
-            if self.state is not REGISTERED:
-                raise Malformed(EARLY)
-            for frame in frames:
-                if frame.kind not in IN_USE:
-                    handshake.step(self.state, frame)
-            self.session.tell(frames)
-            return
+    def _note_frames(self, gets_on: bool) -> None:
+        if gets_on:
+            self.frame_s = self.heard_s
+
+    def _check(self, received: list[Received]) -> None:
+        if self.state is not REGISTERED:
+            raise Malformed(EARLY)
+        for frame in received:
+            if frame.kind not in IN_USE:
+                handshake.step(self.state, frame)
+
+    def _greet(self, frames: list[Frame]) -> None:
         for place, frame in enumerate(frames):
             if self.is_closed:
                 return
@@ -84,7 +94,7 @@ class Connection(Line):
 
     def answers(self, items: Sequence[Served]) -> bytes:
         frames = b""
-        done: list[tuple[int, bool, int, int]] = []
+        done: list[tuple[Sequence[int], bool, int, int]] = []
         for item in items:
             if item.is_quiet:
                 continue
@@ -93,7 +103,7 @@ class Connection(Line):
                 frames += b"".join([pack_error(number, item.error) for number in ids])
             else:
                 _, first, time_us, is_repeat = item.runs[0]
-                done += [(number, is_repeat, offset, time_us) for offset, number in enumerate(ids, first)]
+                done.append((ids, is_repeat, first, time_us))
         return frames + pack_published(done) if done else frames
 
     def look_after(self, now_s: float) -> None:

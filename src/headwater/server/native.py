@@ -21,7 +21,7 @@ from headwater.server.answers import Answers
 from headwater.server.line import Line
 from headwater.server.log import Log
 from headwater.server.root import Served
-from headwater.server.runs import read_alike, read_run
+from headwater.server.runs import Run, read_run, read_stretch
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices
@@ -32,8 +32,10 @@ from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.contents import Publish as PublishFrame
 from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.reader import Received
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
+from headwater.wire.stretch import Stretch
 
 log = Log("headwater.server")
 
@@ -49,18 +51,49 @@ class NativeSession(Speech, Session):
 
     # Frames
 
-    def receive(self, frames: list[Frame]) -> None:
+    def receive(self, received: list[Received]) -> None:
         connection = self.connection
+        frames: list[Frame] = []
+        for one in received:
+            if isinstance(one, Frame):
+                frames.append(one)
+            elif connection is not None:
+                self._take_all(connection, frames)
+                frames = self._take_stretch(connection, one)
+        if connection is not None:
+            self._take_all(connection, frames)
+
+    def _is_served(self, connection: Line) -> bool:
+        """Whether what came over a connection still counts."""
+        return connection is self.connection and not connection.is_closed
+
+    def _take_all(self, connection: Line, frames: list[Frame]) -> None:
         at, end = 0, len(frames)
-        while at < end and connection is not None and connection is self.connection and not connection.is_closed:
+        while at < end and self._is_served(connection):
             frame = frames[at]
             if at + 1 < end and batches.is_single(frame) and batches.is_single(frames[at + 1]):
-                count = self._take_run(connection, frames, at)
-                if count:
+                run = read_run(self.sessions.entry.desk, frames, at)
+                if run is not None:
+                    count = len(run.ids)
+                    if not self._took_run(connection, run, frame.flags):
+                        self._take_each(connection, frames[at : at + count])
                     at += count
                     continue
             self._take(connection, frame)
             at += 1
+
+    def _take_stretch(self, connection: Line, stretch: Stretch) -> list[Frame]:
+        """Have publishes that are alike published as one batch; the frames after them, which are not."""
+        run = read_stretch(stretch) if self._is_served(connection) else None
+        count = len(run.ids) if run is not None else 0
+        if run is not None and not self._took_run(connection, run, stretch.flags):
+            self._take_each(connection, stretch.frames(0, count))
+        return stretch.frames(count, stretch.count)
+
+    def _take_each(self, connection: Line, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            if self._is_served(connection):
+                self._take(connection, frame)
 
     def _take(self, connection: Line, frame: Frame) -> None:
         try:
@@ -108,25 +141,17 @@ class NativeSession(Speech, Session):
         connection.on_publish(item.weight, item.share)
         entry.commit(item)
 
-    def _take_run(self, connection: Line, frames: Sequence[Frame], at: int) -> int:
-        """Have frames that follow one another, of one message each and to one root, published as one batch; how many
-        they are, 0 if there is no more than one, or something is wrong with one of them."""
-        desk, broker = self.sessions.entry.desk, self.sessions.broker
-        run = read_alike(frames, at) or read_run(desk, frames, at)
-        if run is None:
-            return 0
-        taken = frames[at : at + len(run.topics)]
+    def _took_run(self, connection: Line, run: Run, flags: int) -> bool:
+        """Whether publishes of one message each, to one root, were taken as one batch; if not, something is wrong with
+        some of them, and each is to be told."""
+        entry, broker = self.sessions.entry, self.sessions.broker
         try:
-            item = desk.run(*run, Served)
+            item = entry.desk.run(run.root, run.topics, run.payloads, run.times, Served)
             broker.check_publish(self.row.user, self.row.id, run.root, tuple(dict.fromkeys(run.topics)))
-        except HeadwaterError:  # of some of them; each is told what is wrong with it
-            for frame in taken:
-                if connection is self.connection and not connection.is_closed:
-                    self._take(connection, frame)
-            return len(taken)
-        flags = QUIET if taken[0].flags & batches.QUIET else 0
-        self.sessions.entry.enter(item, connection, [frame.id for frame in taken], flags)
-        return len(taken)
+        except HeadwaterError:
+            return False
+        entry.enter(item, connection, run.ids, QUIET if flags & batches.QUIET else 0)
+        return True
 
     def _took_quiet(self, connection: Line, publish: PublishFrame) -> bool:
         """Whether one message without options, that nobody waits for, has taken the shortest way."""

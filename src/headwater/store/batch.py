@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import struct
 import sys
+from array import array
+from collections.abc import Iterable
 from typing import NewType
 
 import google_crc32c
@@ -126,6 +128,11 @@ def aligned(length: int) -> int:
 def checksum(body: bytes) -> int:
     """The CRC32C that a publisher puts on a body."""
     return int(google_crc32c.value(body))
+
+
+def checksums(bodies: Iterable[bytes]) -> array[int]:
+    """The same, of each."""
+    return array("I", map(google_crc32c.value, bodies))
 
 
 def seed_of(secret: bytes) -> Seed:

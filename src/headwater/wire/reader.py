@@ -1,4 +1,4 @@
-"""The reader of frames: bytes as they are received become frames.
+"""The reader of frames: bytes as they are received become frames, and for who asks for them, stretches of frames.
 
 Promises: bytes that are no frame raise `Malformed` or `TooLarge` and nothing else; the same frames come out, and the
 same error after them, however the bytes were split; after an error nothing more is taken; what waits for the rest of a
@@ -8,10 +8,14 @@ byte by byte.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn, cast
 
 from headwater.errors import Malformed, TooLarge
-from headwater.wire.frame import FIXED_BYTES, HEADER, HEADER_BYTES, KNOWN, LENGTH_BYTES, Frame
+from headwater.wire.frame import FIXED_BYTES, HEADER, HEADER_BYTES, KNOWN, LENGTH_BYTES, Frame, Kind
+from headwater.wire.stretch import STRETCH_MIN, Stretch, measure
+
+Received = Frame | Stretch
+PUBLISH: Final = int(Kind.PUBLISH)
 
 
 class FrameReader:
@@ -44,27 +48,35 @@ class FrameReader:
         Bytes that are no frame raise at once if no frame came before them in this call; else those frames are
         returned, and `error` says what came after them.
         """
+        return cast("list[Frame]", self._feed(received, False))
+
+    def feed_stretches(self, received: bytes | memoryview) -> list[Received]:
+        """The same, where publishes that are alike may come as stretches."""
+        return self._feed(received, True)
+
+    def _feed(self, received: bytes | memoryview, in_stretches: bool) -> list[Received]:
         if self.error is not None:
             raise _alike(self.error)
         if self._partial is None:
             data = bytes(received)
-        else:
+        elif len(self._partial) + len(received) < self._needed:
             self._partial += received
-            if len(self._partial) < self._needed:
-                return []
-            data, self._partial = bytes(self._partial), None
-        found: list[Frame] = []
+            return []
+        else:
+            data, self._partial = b"".join((self._partial, received)), None
+        found: list[Received] = []
         try:
-            self._split(data, found)
+            self._split(data, found, in_stretches)
         except (Malformed, TooLarge) as error:
             self.error = _alike(error)
             if not found:
                 raise
         return found
 
-    def _split(self, data: bytes, found: list[Frame]) -> None:
+    def _split(self, data: bytes, found: list[Received], in_stretches: bool) -> None:
         at, end, needed = 0, len(data), LENGTH_BYTES
         unpack, length_max = HEADER.unpack_from, self.bytes_max - LENGTH_BYTES
+        stretch_from = 0 if in_stretches else end  # what was no stretch is not tried again before it has passed
         # Said here, they are machine numbers where this is compiled.
         length: int
         kind: int
@@ -82,6 +94,13 @@ class FrameReader:
             if end - at < whole:
                 needed = whole
                 break
+            if kind == PUBLISH and at >= stretch_from and end - at >= STRETCH_MIN * whole:
+                count: int = measure(data, at, whole)
+                if count >= STRETCH_MIN:
+                    found.append(Stretch(kind, flags, count, whole, data[at : at + count * whole]))
+                    at += count * whole
+                    continue
+                stretch_from = at + count * whole
             found.append(Frame(kind, flags, number, data[at + HEADER_BYTES : at + whole]))
             at += whole
         if at < end:
