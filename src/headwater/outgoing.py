@@ -129,18 +129,25 @@ class Desk:
         return Early(root, topic, payload, time_us, 0, data, crc)
 
     def run(
-        self, root: str, topics: Sequence[str], payloads: Sequence[bytes], times: Sequence[int], item: type[P]
+        self,
+        root: str,
+        topics: Sequence[str],
+        payloads: Sequence[bytes],
+        times: Sequence[int],
+        item: type[P],
+        with_columns: bool,
     ) -> P:
-        """Messages that came one by one and go as one batch; Malformed or TooLarge if something may be wrong with one
-        of them, which is found out one by one."""
+        """Messages that came one by one and go as one batch, its columns decoded for who needs them at once; Malformed
+        or TooLarge if something may be wrong with one of them, which is found out one by one."""
         known = self._seen.get(root, set())
         if not known.issuperset(topics) or not 0 <= min(times) <= max(times) <= self._time_us_max:
             raise Malformed("something may be wrong with one of these; publish them one by one")
         body = encode_body(topics, payloads, times)
-        if len(body) > self._config.batch_bytes_max or max(map(len, payloads)) > self._config.message_bytes_max:
+        most = self._config.message_bytes_max
+        if len(body) > self._config.batch_bytes_max or (len(body) > most and max(map(len, payloads)) > most):
             raise TooLarge("these are more than go into one batch; publish them one by one")
         part = Part(root, topics, (), range(len(topics)))
-        part.body, part.crc, part.columns = body, checksum(body), Body(body)
+        part.body, part.crc, part.columns = body, checksum(body), Body(body) if with_columns else None
         return item(topics, [part], len(body), None, 0, is_one=False)
 
     def many(

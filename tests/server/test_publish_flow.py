@@ -390,6 +390,24 @@ def test_many_that_are_alike_are_each_checked_and_keep_their_times_and_payloads(
         assert stored == [(b"%03d" % place, 1_000_000 + place) for place in range(20) if place not in wrong]
 
 
+@pytest.mark.parametrize("batch_bytes_max", [10_000, 100_000])
+def test_one_that_is_too_long_among_those_that_come_together_is_refused_alone(batch_bytes_max: int):
+    with Running(config=Config(message_bytes_max=1000, batch_bytes_max=batch_bytes_max)) as running:
+        ann = running.peer()
+        ann.publish("home/x")
+        numbers, pieces = [], []
+        for place in range(60):
+            body = make_body(["home/x"], [b"%03d" % place * (334 if place == 41 else 100)])
+            numbers.append(ann.next_id())
+            pieces += batches.pack_publish(numbers[-1], "home", 1, checksum(body), body)
+        ann.send(*pieces)
+        for place, number in enumerate(numbers):
+            with code(413) if place == 41 else nullcontext():
+                ann.published(number)
+        stored = [int(one.payload[:3]) for one in running.bus.replay("home/x", after=1)]
+        assert stored == [*range(41), *range(42, 60)]
+
+
 def of_all_sorts() -> list[bytes]:
     """PUBLISH frames, most of them alike; some are to be refused."""
     frames = []

@@ -39,6 +39,9 @@ from headwater.wire.stretch import Stretch
 
 log = Log("headwater.server")
 
+TOGETHER_MIN = 4
+"""Fewer publishes, of which something is wrong with some, are taken one by one."""
+
 
 class NativeSession(Speech, Session):
     """One client's session."""
@@ -72,11 +75,11 @@ class NativeSession(Speech, Session):
         while at < end and self._is_served(connection):
             frame = frames[at]
             if at + 1 < end and batches.is_single(frame) and batches.is_single(frames[at + 1]):
-                run = read_run(self.sessions.entry.desk, frames, at)
+                run = read_run(frames, at)
                 if run is not None:
                     count = len(run.ids)
                     if not self._took_run(connection, run, frame.flags):
-                        self._take_each(connection, frames[at : at + count])
+                        self._take_halves(connection, run, frames[at : at + count])
                     at += count
                     continue
             self._take(connection, frame)
@@ -87,13 +90,21 @@ class NativeSession(Speech, Session):
         run = read_stretch(stretch) if self._is_served(connection) else None
         count = len(run.ids) if run is not None else 0
         if run is not None and not self._took_run(connection, run, stretch.flags):
-            self._take_each(connection, stretch.frames(0, count))
+            self._take_halves(connection, run, stretch.frames(0, count))
         return stretch.frames(count, stretch.count)
 
-    def _take_each(self, connection: Line, frames: Sequence[Frame]) -> None:
-        for frame in frames:
-            if self._is_served(connection):
-                self._take(connection, frame)
+    def _take_halves(self, connection: Line, run: Run, frames: Sequence[Frame]) -> None:
+        """Publishes, some of which something is wrong with: each half is tried, and its halves, until those are alone
+        that have to be told."""
+        middle = len(frames) // 2
+        for half in (slice(0, middle), slice(middle, None)):
+            some, part = frames[half], run.part(half)
+            if len(some) < TOGETHER_MIN:
+                for frame in some:
+                    if self._is_served(connection):
+                        self._take(connection, frame)
+            elif self._is_served(connection) and not self._took_run(connection, part, some[0].flags):
+                self._take_halves(connection, part, some)
 
     def _take(self, connection: Line, frame: Frame) -> None:
         try:
@@ -142,15 +153,16 @@ class NativeSession(Speech, Session):
         entry.commit(item)
 
     def _took_run(self, connection: Line, run: Run, flags: int) -> bool:
-        """Whether publishes of one message each, to one root, were taken as one batch; if not, something is wrong with
-        some of them, and each is to be told."""
+        """Whether publishes of one message each, to one root, were taken as one batch; if not, something may be wrong
+        with some of them."""
         entry, broker = self.sessions.entry, self.sessions.broker
+        is_quiet = bool(flags & batches.QUIET)
         try:
-            item = entry.desk.run(run.root, run.topics, run.payloads, run.times, Served)
+            item = entry.desk.run(run.root, run.topics, run.payloads, run.times, Served, with_columns=is_quiet)
             broker.check_publish(self.row.user, self.row.id, run.root, tuple(dict.fromkeys(run.topics)))
         except HeadwaterError:
             return False
-        entry.enter(item, connection, run.ids, QUIET if flags & batches.QUIET else 0)
+        entry.enter(item, connection, run.ids, QUIET if is_quiet else 0)
         return True
 
     def _took_quiet(self, connection: Line, publish: PublishFrame) -> bool:

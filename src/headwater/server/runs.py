@@ -1,9 +1,15 @@
 """Publishes of one message each that came together, to be one batch.
 
-Those of devices that report again and again are alike but for checksum, topic, time and payload: how they are laid out
-is found out about the first, and compared for the others. Promises: what is taken is whole and right, each message
-against its own checksum; what is not is left to be taken frame by frame, where it is said what is wrong; the work is
-linear in the frames.
+    0        4     8                                    tail_at       … + 8  … + 16  … + 20   … + 24
+    ├────────┼─────┼───────────────┼───────────────────┼─────────────┼──────┼───────┼────────┼─────────┤
+    │ 1      │ crc │ names, 0, 0 … │ 1, 1, 0 … topic … │ index 0 …   │ time │ 0     │ length │ payload │
+    └────────┴─────┴───────────────┴───────────────────┴─────────────┴──────┴───────┴────────┴─────────┘
+                   ╰─────────────── head ──────────────╯
+                                   ╰──────────────────────── body ─────────────────────────────────────╯
+
+Those of devices that report again and again have few heads, each of which is read once. Promises: what is taken is
+whole and right, each message against its own checksum; what is not is left to be taken frame by frame, where it is said
+what is wrong; the work is linear in the frames.
 """
 
 from __future__ import annotations
@@ -11,26 +17,35 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import islice, takewhile
-from operator import ne
-from typing import NamedTuple
+from operator import eq
+from typing import NamedTuple, TypeVar
 
 from headwater.errors import Malformed
-from headwater.outgoing import Desk
 from headwater.store.batch import checksums
-from headwater.store.body import NAME_AT, place_of_one, topic_of_one
-from headwater.store.early import Early
+from headwater.store.body import NAME_AT, ONE_TAIL, place_of_one
 from headwater.wire import batches
 from headwater.wire.frame import HEADER_BYTES, Frame
 from headwater.wire.stretch import ID_AT, STRETCH_MIN, Stretch
 
 RUN_MIN = 2
 """Fewer publishes are not worth a batch of their own."""
-CRC_AT, CRC_END = HEADER_BYTES + 4, HEADER_BYTES + 8
-TOPICS_CACHED_MAX = 10_000
-TOPIC_CACHED_BYTES_MAX = 200
+CRC_AT, HEAD_AT = 4, 8
+CACHED_MAX = 10_000
+CACHED_BYTES_MAX = 300
+"""Longer ones are not remembered."""
 
-_topics: dict[bytes, str] = {}
-"""By how a topic stands in a body: what it is, as the same devices publish to the same topics again and again."""
+T = TypeVar("T")
+
+
+class Head(NamedTuple):
+    """What the beginning of a publish says about it."""
+
+    root: str
+    topic: str
+    body_at: int
+    name_at: int
+    """Where the topic's length is, and its bytes behind it."""
+    tail_at: int
 
 
 class Run(NamedTuple):
@@ -42,96 +57,127 @@ class Run(NamedTuple):
     times: Sequence[int]
     ids: Sequence[int]
 
+    def part(self, some: slice) -> Run:
+        """Some of them."""
+        return Run(self.root, self.topics[some], self.payloads[some], self.times[some], self.ids[some])
+
+
+_heads: dict[bytes, Head] = {}
+"""Heads that were found to be good;"""
+_topics: dict[bytes, str] = {}
+"""and topics, by how they stand in one, their length before them."""
+
 
 def read_stretch(stretch: Stretch) -> Run | None:
-    """The publishes from a stretch's first one on that are alike, and right; None if they are few.
-
-    0        8    12  16    20                                                     frame_bytes
-    ├────────┼────┼───┼─────┼─────────────────┼───────┼───────┼──────┼───┼────────┼─────────┤
-    │ header │ id │ 1 │ crc │ names, 1, 1, 0… │ topic │ index │ time │ 0 │ length │ payload │
-    └────────┴────┴───┴─────┴─────────────────┴───────┴───────┴──────┴───┴────────┴─────────┘
-                            ╰──── alike ──────╯       ╰ alike ╯      ╰─ alike
-    """
-    try:
-        publish = batches.read_publish(stretch.frames(0, 1)[0])
-    except Malformed:
+    """The publishes from a stretch's first one on that are laid out as it is, and right; None if they are few."""
+    head = _head(stretch.frames(0, 1)[0])
+    if head is None:
         return None
-    place = place_of_one(publish.body)
-    if place is None or publish.producer is not None:
-        return None
-    body_at = stretch.frame_bytes - len(publish.body)
-    name_at, index_at = body_at + NAME_AT, body_at + place.index_at
-    time_at, payload_at = body_at + place.time_at, body_at + place.payload_at
-    fixed = (*range(CRC_END, name_at), *range(index_at, time_at), *range(time_at + 8, payload_at - 4))
-    count = _count_whole(stretch, body_at, stretch.alike(fixed, stretch.count))
-    topics = _read_topics(stretch, name_at, index_at, count)
-    payloads = _read_payloads(stretch, payload_at, len(topics))
+    tail_at = HEADER_BYTES + head.tail_at
+    time_at, zero_at, length_at, payload_at = tail_at + 8, tail_at + 16, tail_at + 20, tail_at + 24
+    fixed = (*range(HEADER_BYTES + HEAD_AT, HEADER_BYTES + head.name_at), *range(tail_at, time_at))
+    count = stretch.alike((*fixed, *range(zero_at, length_at)), stretch.count)
+    topics = _read_topics(stretch, head, count)
+    bodies = stretch.values(HEADER_BYTES + head.body_at, stretch.frame_bytes - HEADER_BYTES - head.body_at, len(topics))
+    count = _count_whole(bodies, array("I", stretch.column(HEADER_BYTES + CRC_AT, 4))[: len(bodies)])
+    payloads = _read_payloads(stretch, length_at, payload_at, count)
     count = len(payloads)
     if count < STRETCH_MIN:
         return None
     times, ids = array("q", stretch.column(time_at, 8)), array("I", stretch.column(ID_AT, 4))
-    return Run(publish.root, topics[:count], payloads, times[:count], ids[:count])
+    return Run(head.root, topics[:count], payloads, times[:count], ids[:count])
 
 
-def _count_whole(stretch: Stretch, body_at: int, count: int) -> int:
-    """How many, of the first so many, have the checksums that they say."""
-    sums = checksums(stretch.values(body_at, stretch.frame_bytes - body_at, count))
-    said = array("I", stretch.column(CRC_AT, 4))[:count]
-    return count if sums == said else list(map(ne, sums, said)).index(True)
-
-
-def _read_topics(stretch: Stretch, at: int, end: int, count: int) -> list[str]:
-    """The topic of each, up to the first that is none."""
+def _read_topics(stretch: Stretch, first: Head, count: int) -> list[str]:
+    """The topic of each, up to the first whose head is no good."""
+    at, end = HEADER_BYTES + first.name_at, HEADER_BYTES + first.tail_at
     if stretch.alike(range(at, end), count) == count:
-        return [_topic(stretch.data[at:end])] * count
-    return list(takewhile(bool, map(_topic, stretch.values(at, end - at, count))))
+        return [first.topic] * count
+    names = stretch.values(at, end - at, count)
+    topics = [*filter(None, map(_topics.get, names))]
+    if len(topics) == count:
+        return topics
+    topics.clear()
+    for place, name in enumerate(names):
+        topic = _topics.get(name)
+        if topic is None:
+            head = _head(stretch.frames(place, place + 1)[0])
+            if head is None or head.tail_at != first.tail_at:
+                break
+            topic = head.topic
+            _remember(_topics, name, topic)
+        topics.append(topic)
+    return topics
 
 
-def _topic(raw: bytes) -> str:
-    """The topic that stands so in a body, remembered; empty if it is none."""
-    topic = _topics.get(raw)
-    if topic is None:
-        topic = topic_of_one(raw)
-        if len(raw) <= TOPIC_CACHED_BYTES_MAX:
-            if len(_topics) >= TOPICS_CACHED_MAX:
-                _topics.clear()
-            _topics[raw] = topic
-    return topic
-
-
-def _read_payloads(stretch: Stretch, at: int, count: int) -> list[bytes]:
+def _read_payloads(stretch: Stretch, length_at: int, at: int, count: int) -> list[bytes]:
     """The payload of each, up to the first whose length is not one of such frames."""
-    length_at, most = at - 4, stretch.frame_bytes - at
     if count and stretch.alike(range(length_at, at), count) == count:
         return stretch.values(at, int.from_bytes(stretch.data[length_at:at], "little"), count)
+    most = stretch.frame_bytes - at
     fitting = range(max(0, most - 7), most + 1)
     lengths = takewhile(fitting.__contains__, array("i", stretch.column(length_at, 4)))
     return [padded[:length] for padded, length in zip(stretch.values(at, most, count), lengths, strict=False)]
 
 
-def read_run(desk: Desk, frames: Sequence[Frame], at: int) -> Run | None:
-    """The frames from here on that have one message each, to one root, read one by one; None if it is one alone."""
-    run: list[Early] = []
-    flags = frames[at].flags
-    for frame in islice(frames, at, None):
-        early = _early(desk, frame) if frame.flags == flags and batches.is_single(frame) else None
-        if early is None or (run and early.root != run[0].root):
-            break
-        run.append(early)
-    if len(run) < RUN_MIN:
+def read_run(frames: Sequence[Frame], at: int) -> Run | None:
+    """The publishes from here on that have one message each, to one root, read one by one; None if it is one alone."""
+    first = frames[at]
+    head = _head(first)
+    if head is None:
         return None
-    return Run(
-        run[0].root,
-        [one.topic for one in run],
-        [one.payload for one in run],
-        [one.time_us for one in run],
-        [frame.id for frame in frames[at : at + len(run)]],
-    )
+    root, flags, tail_at = head.root, first.flags, head.tail_at
+    run = Run(root, topics := [], payloads := [], times := [], ids := [])
+    bodies: list[bytes] = []
+    sums: list[bytes] = []
+    for frame in islice(frames, at, None):
+        payload = frame.payload
+        if frame.flags != flags or not batches.is_single(frame):
+            break
+        head = _heads.get(payload[HEAD_AT:tail_at]) or _head(frame)
+        if head is None or head.root != root:
+            break
+        tail_at = head.tail_at
+        start = tail_at + ONE_TAIL.size
+        if start > len(payload):
+            break
+        index, _, time_us, zero, length = ONE_TAIL.unpack_from(payload, tail_at)
+        if index or zero or length < 0 or (start + length + 7) & ~7 != len(payload):
+            break
+        topics.append(head.topic)
+        payloads.append(payload[start : start + length])
+        times.append(time_us)
+        ids.append(frame.id)
+        bodies.append(payload[head.body_at :])
+        sums.append(payload[CRC_AT:HEAD_AT])
+    count = _count_whole(bodies, array("I", b"".join(sums)))
+    return run.part(slice(count)) if count >= RUN_MIN else None
 
 
-def _early(desk: Desk, frame: Frame) -> Early | None:
+def _count_whole(bodies: Sequence[bytes], said: array[int]) -> int:
+    """How many bodies there are before the first that has not the checksum that was said."""
+    sums = checksums(bodies)
+    return len(sums) if sums == said else list(map(eq, sums, said)).index(False)
+
+
+def _head(frame: Frame) -> Head | None:
+    """How a publish begins that has one message without options, and no producer; None if it is another, or wrong."""
+    payload = frame.payload
     try:
         publish = batches.read_publish(frame)
     except Malformed:
         return None
-    return desk.early_body(publish.root, publish.crc, publish.body) if publish.producer is None else None
+    place = place_of_one(publish.body)
+    if place is None or publish.producer is not None:
+        return None
+    body_at = len(payload) - len(publish.body)
+    head = Head(publish.root, place.topic, body_at, body_at + NAME_AT, body_at + place.tail_at)
+    _remember(_heads, payload[HEAD_AT : head.tail_at], head)
+    return head
+
+
+def _remember(cache: dict[bytes, T], key: bytes, value: T) -> None:
+    if len(key) <= CACHED_BYTES_MAX:
+        if len(cache) >= CACHED_MAX:
+            cache.clear()
+        cache[key] = value

@@ -42,7 +42,7 @@ ONE_TAIL = struct.Struct("<iiqii")
 ONE_FIXED = struct.pack("<III", 1, 1, 0)
 """How each of these begins."""
 NAME_AT = ONE_HEAD.size - 4
-"""Where the topic's length is in them, and its bytes behind it."""
+"""Where the topic's length is in these, and its bytes behind it."""
 ZEROS = bytes(8)
 FIRST = (0,)
 """The index of a single message."""
@@ -167,10 +167,9 @@ def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:
 class OnePlace(NamedTuple):
     """Where a single message is in its body."""
 
-    index_at: int
-    """Where its topic has ended."""
-    time_at: int
-    payload_at: int
+    topic: str
+    tail_at: int
+    """Where the topic has ended, and `ONE_TAIL` begins."""
 
 
 def place_of_one(data: bytes) -> OnePlace | None:
@@ -178,23 +177,11 @@ def place_of_one(data: bytes) -> OnePlace | None:
     if not data.startswith(ONE_FIXED):
         return None
     try:
-        _, _, start, length = _lay_out_one(data)
+        raw, _, start, length = _lay_out_one(data)
+        topic = raw[8:].decode()
     except (ValueError, struct.error):
         return None
-    if (start + length + 7) & ~7 != len(data):
-        return None
-    return OnePlace(start - ONE_TAIL.size, start - ONE_TAIL.size + 8, start)
-
-
-def topic_of_one(raw: bytes) -> str:
-    """The topic of such a body, of which these are the bytes from its length to its index; empty if it is none."""
-    end = int.from_bytes(raw[:4], "little")
-    if (NAME_AT + 4 + end + 7) & ~7 != NAME_AT + len(raw):
-        return ""
-    try:
-        return raw[4 : 4 + end].decode()
-    except UnicodeDecodeError:
-        return ""
+    return OnePlace(topic, start - ONE_TAIL.size) if (start + length + 7) & ~7 == len(data) else None
 
 
 def one_of(data: bytes) -> tuple[str, bytes, int] | None:
