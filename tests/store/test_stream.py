@@ -266,22 +266,22 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[tuple[int, int]]]:
 
 
 def test_the_page_cache_keeps_the_newest_alone(tmp_path: Path, gone: dict[int, list[tuple[int, int]]]) -> None:
-    stream = make(tmp_path, Config(segment_bytes=8 * MIB, page_cache_bytes=MIB, tail_bytes=0))
-    payloads = fill(stream, segments=3, payload_bytes=300_000)
+    stream = make(tmp_path, Config(segment_bytes=3 * LET_GO_BYTES, page_cache_bytes=MIB, tail_bytes=0))
+    payloads = fill(stream, segments=3, payload_bytes=MIB)
     before, active = stream.segments[-2:]
-    while active.end < 6 * MIB:
-        payloads.append(b"x" * 300_000)
+    while active.end < 2.5 * LET_GO_BYTES:
+        payloads.append(b"x" * MIB)
         append(stream, payloads[-1])
     for segment, kept in ((before, 0), (active, MIB)):
         spans = gone[os.stat(segment.log_path).st_ino]
         assert [begin for begin, _ in spans] == [0, *(upto for _, upto in spans[:-1])]
-        assert kept <= segment.end - spans[-1][1] < kept + (LET_GO_BYTES if kept else 1)
+        assert kept <= segment.end - spans[-1][1] < kept + (LET_GO_BYTES + 2 * MIB if kept else 1)
     assert read_on(stream) == numbered(payloads)
 
 
 def test_the_page_cache_keeps_what_it_likes_if_told_so(tmp_path: Path, gone: dict[int, list[tuple[int, int]]]) -> None:
-    stream = make(tmp_path, Config(segment_bytes=8 * MIB, page_cache_bytes=8 * MIB))
-    fill(stream, segments=3, payload_bytes=300_000)
+    stream = make(tmp_path, Config(segment_bytes=3 * LET_GO_BYTES, page_cache_bytes=3 * LET_GO_BYTES))
+    fill(stream, segments=3, payload_bytes=MIB)
     assert gone == {}
 
 
@@ -290,8 +290,8 @@ def test_memory_that_cannot_be_let_go_holds_nobody_up(tmp_path: Path, monkeypatc
         raise OSError(errno.EINVAL, "no such thing here")
 
     monkeypatch.setattr(DiskFile, "let_go", fail)
-    stream = make(tmp_path, Config(segment_bytes=8 * MIB, page_cache_bytes=MIB, tail_bytes=0))
-    payloads = fill(stream, segments=2, payload_bytes=300_000)
+    stream = make(tmp_path, Config(segment_bytes=3 * LET_GO_BYTES, page_cache_bytes=MIB, tail_bytes=0))
+    payloads = fill(stream, segments=2, payload_bytes=MIB)
     assert read_on(stream) == numbered(payloads)
 
 

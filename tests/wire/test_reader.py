@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError, Malformed, TooLarge
 from headwater.wire.frame import FIXED_BYTES, HEADER, KNOWN, Frame, Kind, pack, pack_head
-from headwater.wire.reader import FrameReader, Received
+from headwater.wire.reader import LARGE_BYTES, FrameReader, Received
 from headwater.wire.stretch import STRETCH_MIN, Stretch
 
 LIMIT = 4096
@@ -111,6 +111,28 @@ def test_frames_and_the_error_after_them_do_not_depend_on_how_bytes_were_split(
     assert bool(whole[1]) == bool(bad)
     assert outcome(cut_at(data, places)) == whole
     assert outcome([data[at : at + 1] for at in range(len(data))]) == whole
+
+
+LENGTHS = st.sampled_from([0, 30, LARGE_BYTES - 13, LARGE_BYTES - 12, LARGE_BYTES, 2 * LARGE_BYTES, 40_000])
+LARGE_LIMIT = 50_000
+
+
+@given(
+    st.lists(LENGTHS, max_size=8),
+    st.sampled_from([b"", bytes(12), HEADER.pack(2 * LARGE_BYTES, 255, 0, 0, 0), HEADER.pack(LARGE_LIMIT, 1, 0, 0, 0)]),
+    st.lists(st.integers(0, 300_000), max_size=8),
+)
+@example([LARGE_BYTES, 30, LARGE_BYTES], b"", [5, LARGE_BYTES, LARGE_BYTES + 20])
+def test_large_frames_come_out_the_same_among_small_ones_however_bytes_were_split(
+    lengths: list[int], bad: bytes, places: list[int]
+) -> None:
+    frames = [Frame(Kind.PUBLISH, 0, place, bytes([place]) * length) for place, length in enumerate(lengths)]
+    data = b"".join(map(packed, frames)) + bad
+    for pieces in ([data], cut_at(data, places), cut_at(data, range(0, len(data), 9973))):
+        for in_stretches in (False, True):
+            found, error = outcome(pieces, LARGE_LIMIT, in_stretches)
+            assert found == frames
+            assert bool(error) == bool(bad)
 
 
 @given(st.lists(ALIKE | st.lists(FRAMES, max_size=2), max_size=6), NO_FRAMES | st.just(b""), st.randoms())

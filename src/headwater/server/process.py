@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import os
 import signal
 import socket
@@ -21,15 +20,13 @@ from headwater.config import Serving
 from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
+from headwater.server.memory import keep_what_is_freed, spare_the_collector
 from headwater.server.server import Server
 from headwater.server.sidecar import Sidecar
 from headwater.server.tls import open_tls
 from headwater.settings import Loaded
 
 log = Log("headwater.server.process")
-
-COLLECT_AFTER_OBJECTS = 20_000
-"""Objects that may be made, less those that were freed, until the youngest are looked at."""
 
 
 def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
@@ -41,17 +38,6 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
         return runner.run(_serve(bus, loaded, announce))
-
-
-def spare_the_collector() -> None:
-    """Have Python's garbage collector look at less, and less often.
-
-    What a server has loaded by now stays for good, and what passes through it is freed by its counts of references:
-    a walk over all of it would find nothing, and would hold up everybody for as long as it takes.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER_OBJECTS)
 
 
 def _loop_factory() -> Any:
@@ -74,6 +60,7 @@ async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> i
         raise
     signals.listen()
     spare_the_collector()
+    keep_what_is_freed()
     _warn_of_plain_text(serving)
     announce(server.url)
     if serving.mqtt:

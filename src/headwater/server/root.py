@@ -37,7 +37,7 @@ QUIET_S = 0.005
 """How long what nobody waits for may wait for company on its way to disk;"""
 QUIET_ITEMS_MAX = 256
 """and how many of them,"""
-QUIET_BYTES_MAX = 256 * 1024
+QUIET_BYTES_MAX = 4 * 1024 * 1024
 """and how much."""
 HERE_BYTES_MAX = 16 * 1024
 """Larger publishes are never committed on the loop."""

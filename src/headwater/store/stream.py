@@ -35,8 +35,8 @@ ZEROS = bytes(8)
 RETENTION = "deleted by retention"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
-LET_GO_BYTES = 2 << 20
-"""How much of the page cache is let go at once: it takes time by the page, whose group is about to be answered."""
+LET_GO_BYTES = 8 << 20
+"""How much of the page cache is let go at once."""
 
 
 class DiskStream:
@@ -144,6 +144,7 @@ class DiskStream:
     def write(self, writes: Sequence[Write], buffers: Sequence[bytes], length: int) -> None:
         """Append what `place` made, without a sync. Nothing has changed if it raises."""
         segment = self._active(length)
+        self._let_go()
         start = segment.end
         if start + length > segment.allocated:
             self._preallocate(segment, length)
@@ -193,7 +194,6 @@ class DiskStream:
         if grown > self._config.tail_bytes:
             self._shorten_tail()
         self.durable = self.end
-        self._let_go()
         return self.tail_bytes - before
 
     def _let_go(self) -> None:

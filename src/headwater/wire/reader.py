@@ -18,6 +18,10 @@ Received = Frame | Stretch
 PUBLISH: Final = int(Kind.PUBLISH)
 
 
+LARGE_BYTES = 8 * 1024
+"""Frames so long are copied out of what was received one by one; shorter ones together, to be split then."""
+
+
 class FrameReader:
     """Turns received bytes into frames."""
 
@@ -57,21 +61,60 @@ class FrameReader:
     def _feed(self, received: bytes | memoryview, in_stretches: bool) -> list[Received]:
         if self.error is not None:
             raise _alike(self.error)
-        if self._partial is None:
-            data = bytes(received)
-        elif len(self._partial) + len(received) < self._needed:
-            self._partial += received
-            return []
-        else:
-            data, self._partial = b"".join((self._partial, received)), None
         found: list[Received] = []
+        partial, begun = self._partial, b""
+        if partial is not None:
+            if len(partial) + len(received) < self._needed:
+                partial += received
+                return []
+            if self._needed >= LARGE_BYTES:
+                received = self._complete(partial, memoryview(received), found)
+            else:
+                begun = bytes(partial)
+            self._partial = None
         try:
-            self._split(data, found, in_stretches)
+            at = 0 if begun else self._cut_large(memoryview(received), found)
+            if at < len(received):
+                self._split(begun + bytes(received[at:]), found, in_stretches)
         except (Malformed, TooLarge) as error:
             self.error = _alike(error)
             if not found:
                 raise
         return found
+
+    def _complete(self, partial: bytearray, received: memoryview, found: list[Received]) -> memoryview:
+        """End a large frame, which was looked at when it began; answers what came behind it."""
+        missing = self._needed - len(partial)
+        partial += received[:missing]
+        _, kind, flags, _, number = HEADER.unpack_from(partial)
+        found.append(Frame(kind, flags, number, bytes(memoryview(partial)[HEADER_BYTES:])))
+        return received[missing:]
+
+    def _cut_large(self, received: memoryview, found: list[Received]) -> int:
+        """Take the large frames that come first, each copied but once; answers where what is left begins."""
+        at, end = 0, len(received)
+        while end - at >= HEADER_BYTES:
+            length, kind, flags, zero, number = HEADER.unpack_from(received, at)
+            whole = LENGTH_BYTES + length
+            if whole < LARGE_BYTES:
+                break
+            self._check(length, kind, zero)
+            if end - at < whole:
+                self._partial, self._needed = bytearray(received[at:]), whole
+                return end
+            found.append(Frame(kind, flags, number, bytes(received[at + HEADER_BYTES : at + whole])))
+            at += whole
+        return at
+
+    def _check(self, length: int, kind: int, zero: int) -> None:
+        """Refuse a frame for its header. It is looked at before the payload is here: nobody gets to fill memory with
+        a frame that will be refused."""
+        if not FIXED_BYTES <= length <= self.bytes_max - LENGTH_BYTES:
+            self._refuse_length(length)
+        if kind not in KNOWN:
+            raise Malformed(f"a frame of kind {kind} is not known here; see docs/protocol.md")
+        if zero:
+            raise Malformed(f"a frame has {zero} where 0 has to be; see docs/protocol.md")
 
     def _split(self, data: bytes, found: list[Received], in_stretches: bool) -> None:
         at, end, needed = 0, len(data), LENGTH_BYTES
@@ -83,13 +126,8 @@ class FrameReader:
         zero: int
         while end - at >= HEADER_BYTES:
             length, kind, flags, zero, number = unpack(data, at)
-            # Looked at before the payload is here: nobody gets to fill memory with a frame that will be refused.
-            if not FIXED_BYTES <= length <= length_max:
-                self._refuse_length(length)
-            if kind not in KNOWN:
-                raise Malformed(f"a frame of kind {kind} is not known here; see docs/protocol.md")
-            if zero:
-                raise Malformed(f"a frame has {zero} where 0 has to be; see docs/protocol.md")
+            if zero or kind not in KNOWN or not FIXED_BYTES <= length <= length_max:
+                self._check(length, kind, zero)
             whole = LENGTH_BYTES + length
             if end - at < whole:
                 needed = whole

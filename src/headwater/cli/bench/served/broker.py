@@ -112,7 +112,7 @@ def raise_files_max() -> None:
 
 
 async def _serve(folder: str, auth: str) -> None:
-    from headwater.server.process import spare_the_collector
+    from headwater.server.memory import keep_what_is_freed, spare_the_collector
     from headwater.server.server import Server
 
     with headwater.open(folder) as bus:
@@ -125,6 +125,7 @@ async def _serve(folder: str, auth: str) -> None:
             for action in ("publish", "subscribe", "create"):
                 bus.acl.allow(USER, action, "#")
         spare_the_collector()
+        keep_what_is_freed()
         print(server.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         await server.stop()
