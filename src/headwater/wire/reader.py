@@ -75,7 +75,7 @@ class FrameReader:
         try:
             at = 0 if begun else self._cut_large(memoryview(received), found)
             if at < len(received):
-                self._split(begun + bytes(received[at:]), found, in_stretches)
+                self._split(b"".join((begun, received[at:])), found, in_stretches)
         except (Malformed, TooLarge) as error:
             self.error = _alike(error)
             if not found:
@@ -132,7 +132,13 @@ class FrameReader:
             if end - at < whole:
                 needed = whole
                 break
-            if kind == PUBLISH and at >= stretch_from and end - at >= STRETCH_MIN * whole:
+            # The first byte of the next frame's length tells most of those apart that are no stretch.
+            if (
+                kind == PUBLISH
+                and at >= stretch_from
+                and end - at >= STRETCH_MIN * whole
+                and data[at] == data[at + whole]
+            ):
                 count: int = measure(data, at, whole)
                 if count >= STRETCH_MIN:
                     found.append(Stretch(kind, flags, count, whole, data[at : at + count * whole]))
