@@ -65,7 +65,7 @@ def write_page(folder: Path, report: Report) -> None:
     """The page, the pictures and the JSON."""
     path = folder / PAGE
     limits = limits_of(path.read_text(encoding="utf-8")) if path.exists() else {}
-    (folder / BARS).parent.mkdir(exist_ok=True)
+    (folder / BARS).parent.mkdir(parents=True, exist_ok=True)
     (folder / BARS).write_text(chart.bars(report.results), encoding="utf-8")
     (folder / GROWTH).write_text(chart.growth(report.results), encoding="utf-8")
     (folder / JSON).write_bytes(json_of(report))
