@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from headwater.server.line import Line
 
-QUIET_S = 0.005
+QUIET_S = 0.01
 """How long what nobody waits for may wait for company on its way to disk;"""
 QUIET_ITEMS_MAX = 256
 """and how many of them,"""
@@ -128,6 +128,7 @@ class Entry:
         self._wakes = wakes
         self._quiet_items = 0
         self._quiet_bytes = 0
+        self._kick_timer: asyncio.TimerHandle | None = None
         self._here_from_us = 0
         self._here_slow = 0.0
         self._bell = Bell(loop, self._answer)
@@ -199,8 +200,8 @@ class Entry:
         """Something is with the live subscriptions, and has its place in the next group."""
         # Sent frame by frame: what came in one read could be more than a live subscription may have waiting.
         self._wakes.wake_now()
-        if not self._quiet_items:
-            self._loop.call_later(QUIET_S, self._kick)
+        if self._kick_timer is None:
+            self._kick_timer = self._loop.call_later(QUIET_S, self._kick)
         self._quiet_items += 1
         self._quiet_bytes += weight
         if self._quiet_items >= QUIET_ITEMS_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
@@ -208,6 +209,9 @@ class Entry:
 
     def _kick(self) -> None:
         self._quiet_items = self._quiet_bytes = 0
+        if self._kick_timer is not None:
+            self._kick_timer.cancel()
+            self._kick_timer = None
         self._roots.commit.kick()
 
     def _submit(self) -> None:

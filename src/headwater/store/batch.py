@@ -106,7 +106,8 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     @property
     def has_retained(self) -> bool:
         """Whether any message in it has the retain flag; told without decoding the columns."""
-        return bool(columns_of(self.data) & RETAIN)
+        columns = self._body.columns if self._body is not None else columns_of(self.data)
+        return bool(columns & RETAIN)
 
     @property
     def is_open(self) -> bool:
