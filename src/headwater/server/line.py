@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headwater.errors import HeadwaterError
-from headwater.server.outbox import GATHERED_BYTES_MAX
+from headwater.server.outbox import GATHER_READ_BYTES_MIN, GATHERED_BYTES_MAX
 from headwater.server.party import Host, Party
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Line(asyncio.BufferedProtocol):
         listener = self.listener
         self.heard_s = listener.loop.time()
         outbox = listener.outbox
-        outbox.open_for(nbytes)
+        outbox.is_open = nbytes >= GATHER_READ_BYTES_MIN
         try:
             self.take(listener.buffer[:nbytes])
         except HeadwaterError as error:

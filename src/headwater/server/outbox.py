@@ -31,10 +31,6 @@ class Outbox:
         """Whether what is written now is to be gathered."""
         self._posters: list[Poster] = []
 
-    def open_for(self, read_bytes: int) -> None:
-        """A read of so many bytes is about to be dealt with."""
-        self.is_open = read_bytes >= GATHER_READ_BYTES_MIN
-
     def add(self, poster: Poster) -> None:
         """It has gathered something."""
         self._posters.append(poster)
