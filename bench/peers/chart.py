@@ -131,7 +131,7 @@ def growth(results: Iterable[Result]) -> str:
     width = (WIDTH - 2 * MARGIN - (LINES_COLUMNS - 1) * GAP) / LINES_COLUMNS
     step = LINES_HEIGHT + 76
     keys = _line_keys(panels)
-    top = MARGIN + 22 * math.ceil(len(keys) / 4) + 10
+    top = MARGIN + 22 * math.ceil(len(keys) / LINES_COLUMNS) + 10
     parts = [_line_key(one, place) for place, one in enumerate(keys)]
     for place, (row, axis, points) in enumerate(panels):
         down, right = divmod(place, LINES_COLUMNS)
@@ -150,7 +150,8 @@ def _line_keys(panels: Sequence[tuple[Row, str, list[Point]]]) -> list[Contender
 
 
 def _line_key(one: Contender, place: int) -> str:
-    left, line = MARGIN + place % 4 * 232, MARGIN - 4 + place // 4 * 22
+    down, right = divmod(place, LINES_COLUMNS)
+    left, line = MARGIN + right * (WIDTH - 2 * MARGIN) // LINES_COLUMNS, MARGIN - 4 + down * 22
     title = one.title.removesuffix(", QoS 1").removesuffix(", QoS 0").removesuffix(" QoS 1").removesuffix(" QoS 0")
     return f'<path d="M{left} {line} h26" {_stroke(one)}/><text x="{left + 34}" y="{line + 4}">{escape(title)}</text>'
 
