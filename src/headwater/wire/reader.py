@@ -73,9 +73,14 @@ class FrameReader:
                 begun = bytes(partial)
             self._partial = None
         try:
-            at = 0 if begun else self._cut_large(memoryview(received), found)
-            if at < len(received):
-                self._split(b"".join((begun, received[at:])), found, in_stretches)
+            if begun:
+                data = b"".join((begun, received))
+            elif len(received) < LARGE_BYTES:
+                data = bytes(received)
+            else:
+                data = bytes(received[self._cut_large(memoryview(received), found) :])
+            if data:
+                self._split(data, found, in_stretches)
         except (Malformed, TooLarge) as error:
             self.error = _alike(error)
             if not found:
