@@ -37,6 +37,7 @@ HELD_TO = (
     "tests/mqtt/test_publishes.py",
     "tests/mqtt/test_reader.py",
     "tests/mqtt/test_runs.py",
+    "tests/topics/test_tree.py::TestTreesAgainstBruteForce",
     "tests/wire/test_batches.py",
     "tests/wire/test_reader.py",
     "tests/wire/test_stretch.py",

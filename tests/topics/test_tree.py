@@ -91,9 +91,9 @@ class TreesAgainstBruteForce(RuleBasedStateMachine):
         assert_compressed(self.tree._wild, is_top=True)
         for tree in (self.tree, self.trees._anywhere, *self.trees._trees.values()):
             assert len(tree._matches) <= max(1, self.config.match_cache_topics)
-            assert tree._matches.keys() == tree._stamps.keys() >= tree._unplaced.keys()
-            placed = {topic for key in tree._near for topic in tree._near.of(key)}
-            assert placed | tree._unplaced.keys() == tree._matches.keys()
+            assert tree._stamps.keys() <= tree._matches.keys()
+            placed = [topic for key in tree._near for topic in tree._near.of(key)]
+            assert sorted(placed) == sorted(list(tree._matches)[: tree._placed])
             assert_compressed(tree._changes._branch, is_top=True)
             assert len(tree._changes._latest) <= self.config.match_cache_changes
 

@@ -25,7 +25,7 @@ class Branch:
 
     def insert(self, filter: str) -> None:
         """Add a filter that is not there yet."""
-        levels = levels_of(filter)
+        levels = _levels_of(filter)
         branch, depth = self, 0
         while True:
             key = levels[depth]
@@ -34,7 +34,7 @@ class Branch:
             if child is None:
                 branch.children[key] = filter
                 return
-            label = child.label if isinstance(child, Branch) else levels_of(child)[depth:]
+            label = child.label if isinstance(child, Branch) else _levels_of(child)[depth:]
             shared = _shared(label, levels[depth:])
             if isinstance(child, str) or shared < len(label):
                 break
@@ -48,7 +48,7 @@ class Branch:
 
     def remove(self, filter: str) -> None:
         """Remove a filter that is there; a branch that is left with one child is joined with it."""
-        levels = levels_of(filter)
+        levels = _levels_of(filter)
         above, key_above = self, ""
         branch, depth = self, 0
         while isinstance(child := branch.children[levels[depth]], Branch):
@@ -65,41 +65,56 @@ class Branch:
     def find(self, levels: list[str]) -> list[str]:
         """The filters that match the topic with these levels."""
         found: list[str] = []
-        ways: list[tuple[Branch, int]] = [(self, 0)]
-        for branch, depth in ways:  # which grow while they are walked
-            level = levels[depth]
-            if level == _END:
-                keys: tuple[str, ...] = (level, "#")
-            elif depth == 0 and level.startswith("$"):
-                keys = (level,)
-            else:
-                keys = (level, "+", "#")
-            for key in keys:
-                child = branch.children.get(key)
-                if child is None:
-                    continue
-                if isinstance(child, Branch):
-                    if not child.label or _fits(child.label, levels, depth + 1):
-                        ways.append((child, depth + 1 + len(child.label)))
-                elif key == "#" or _fits(levels_of(child)[depth + 1 :], levels, depth + 1):
-                    found.append(child)
+        self._collect(levels, 0, found)
+        if levels[0].startswith("$"):
+            return [each for each in found if not each.startswith(("+", "#"))]
         return found
+
+    def _collect(self, levels: list[str], depth: int, found: list[str]) -> None:
+        """Add to those found what matches below this branch, whose label is next."""
+        if self.label:
+            if not _fits(self.label, levels, depth):
+                return
+            depth += len(self.label)
+        children = self.children
+        if isinstance(last := children.get("#"), str):
+            found.append(last)
+        if depth == len(levels):
+            if isinstance(last := children.get(_END), str):
+                found.append(last)
+            return
+        level = levels[depth]
+        depth += 1
+        for key in (level, "+"):
+            if key in children:
+                child = children[key]
+                if isinstance(child, Branch):
+                    child._collect(levels, depth, found)
+                # What is left of a filter mostly has no wildcard: then it is what is left of the topic.
+                elif (rest := child.split("/")[depth:]) == levels[depth:] or _fits_to_the_end(rest, levels, depth):
+                    found.append(child)
 
 
 def _fits(wanted: list[str], levels: list[str], depth: int) -> bool:
     """Whether levels of a filter fit those of a topic from a depth on."""
+    if depth + len(wanted) > len(levels):
+        return False
     for want in wanted:
-        if want == "#":
-            return True
-        level = levels[depth]
-        if want != level and (want != "+" or level == _END):
+        if want not in ("+", levels[depth]):
             return False
         depth += 1
     return True
 
 
-def levels_of(name: str) -> list[str]:
-    """The levels of a topic or filter and its end, which `#` leaves open."""
+def _fits_to_the_end(rest: list[str], levels: list[str], depth: int) -> bool:
+    """Whether what is left of a filter fits what is left of a topic."""
+    if rest and rest[-1] == "#":
+        return _fits(rest[:-1], levels, depth)
+    return depth + len(rest) == len(levels) and _fits(rest, levels, depth)
+
+
+def _levels_of(name: str) -> list[str]:
+    """The levels of a filter and its end, which `#` leaves open."""
     levels = name.split("/")
     if levels[-1] != "#":
         levels.append(_END)

@@ -14,11 +14,11 @@ Nothing here locks: whoever owns the trees changes them and asks them under a lo
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from itertools import chain
+from itertools import chain, islice
 from typing import Generic, TypeVar, final
 
 from headwater.config import Config
-from headwater.topics.branch import Branch, levels_of
+from headwater.topics.branch import Branch
 from headwater.topics.name import is_wild, matches, root_of, root_of_filter
 
 K = TypeVar("K", bound=Hashable)
@@ -134,12 +134,15 @@ class Tree(Generic[S]):
         self._changes_anywhere = Changes(0) if anywhere is None else anywhere._changes
         self._count_anywhere = self._changes_anywhere.count
         # The remembered matches, and how many changes each reflects; apart, to spare the garbage collector an object.
+        # One that has no stamp is as old as the first: a match is a single write while nothing changes.
         self._matches: dict[str, tuple[S, ...]] = {}
         self._stamps: dict[str, int] = {}
+        self._stamp_first = 0
         self._near: Multimap[str, str] = Multimap()  # their topics by neighbourhood,
-        self._unplaced: dict[str, None] = {}  # except for those since it was last asked for
+        self._placed = 0  # as far as these many, the first ones; the others when it is next asked for
         self._references = 0
         self._topics_max = config.match_cache_topics
+        self._references_max = config.match_cache_topics * SUBSCRIBERS_PER_REMEMBERED_TOPIC
 
     def __len__(self) -> int:
         """How many pairs of a filter and a subscriber there are."""
@@ -193,29 +196,45 @@ class Tree(Generic[S]):
         if self._count_anywhere != self._changes_anywhere.count:
             self._changes.note_those_of(self._changes_anywhere, self._count_anywhere)
             self._count_anywhere = self._changes_anywhere.count
+        if self._stamps.get(topic) == self._changes.count:
+            return self._matches[topic]
         match = self._matches.get(topic)
-        if match is not None and self._stamps[topic] == self._changes.count:
-            return match
-        return self._match_anew(topic, match)
+        return self._match_anew(topic, topic.split("/")) if match is None else self._match_again(topic, match)
 
-    def _match_anew(self, topic: str, match: tuple[S, ...] | None) -> tuple[S, ...]:
-        levels = levels_of(topic)
-        if match is not None and not self._changes.may_concern(levels, self._stamps[topic]):
-            self._stamps[topic] = self._changes.count
-            return match
+    def _match_again(self, topic: str, match: tuple[S, ...]) -> tuple[S, ...]:
+        """A match that is remembered, or another if a change since then matches its topic; from now on with a stamp."""
+        stamp = self._stamps.get(topic, self._stamp_first)
+        if stamp != self._changes.count:
+            levels = topic.split("/")
+            if self._changes.may_concern(levels, stamp):
+                return self._match_anew(topic, levels)
+        self._stamps[topic] = self._changes.count
+        return match
+
+    def _match_anew(self, topic: str, levels: list[str]) -> tuple[S, ...]:
+        """Look a match up and keep it; the subscribers of one that it replaces still count, as they are few."""
         found = self._find(topic, levels)
-        match = tuple(dict.fromkeys(found)) if len(found) > 1 else tuple(found)
-        self._remember(topic, match)
+        match = tuple(found) if len(set(found)) == len(found) else tuple(dict.fromkeys(found))
+        self._references += len(match)
+        if len(self._matches) >= self._topics_max or self._references > self._references_max:
+            self._make_room(topic, len(match))
+        count = self._changes.count
+        if not self._matches:
+            self._stamp_first = count
+        elif count != self._stamp_first:
+            self._stamps[topic] = count
+        self._matches[topic] = match
         return match
 
     def _find(self, topic: str, levels: list[str]) -> list[S]:
         """The subscribers of a topic, once for each filter of theirs that matches it."""
+        subscribers = self._subscribers
         filters = self._wild.find(levels)
-        if topic in self._subscribers:
+        if topic in subscribers:
             filters.append(topic)
         found: list[S] = []
         for each in filters:
-            there = self._subscribers[each]
+            there = subscribers[each]
             if isinstance(there, Several):
                 found.extend(there)
             else:
@@ -224,20 +243,14 @@ class Tree(Generic[S]):
             found.extend(self._anywhere._find(topic, levels))
         return found
 
-    def _remember(self, topic: str, match: tuple[S, ...]) -> None:
-        """Keep a match; where that makes too many, in topics or in subscribers, all others are forgotten.
-
-        The subscribers of matches that were replaced still count: they are few, and to count them off is not worth it.
-        """
-        self._references += len(match)
-        is_full = len(self._matches) >= self._topics_max and topic not in self._matches
-        if is_full or self._references > self._topics_max * SUBSCRIBERS_PER_REMEMBERED_TOPIC:
-            for remembered in (self._matches, self._stamps, self._near, self._unplaced):
-                remembered.clear()
-            self._references = len(match)
-        self._matches[topic] = match
-        self._stamps[topic] = self._changes.count
-        self._unplaced[topic] = None
+    def _make_room(self, topic: str, references: int) -> None:
+        """Forget all matches, unless it is only one of them that will be replaced."""
+        if topic in self._matches and self._references <= self._references_max:
+            return
+        for remembered in (self._matches, self._stamps, self._near):
+            remembered.clear()
+        self._placed = 0
+        self._references = references
 
     def _changed(self, filter: str) -> None:
         """Make sure that no match is taken for right that a change of a filter made wrong."""
@@ -256,16 +269,16 @@ class Tree(Generic[S]):
         neighbourhood = _neighbourhood(filter)
         if is_wild(neighbourhood):
             return None
-        for topic in self._unplaced:
+        for topic in islice(reversed(self._matches), len(self._matches) - self._placed):
             self._near.put(_neighbourhood(topic), topic)
-        self._unplaced.clear()
+        self._placed = len(self._matches)
         return self._near.of(neighbourhood)
 
     def _forget(self, topic: str) -> None:
         if self._matches.pop(topic, None) is not None:
-            del self._stamps[topic]
-            self._unplaced.pop(topic, None)
-            self._near.take(_neighbourhood(topic), topic)
+            self._stamps.pop(topic, None)
+            if self._near.take(_neighbourhood(topic), topic):
+                self._placed -= 1
 
 
 def _neighbourhood(name: str) -> str:
