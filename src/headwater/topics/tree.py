@@ -269,9 +269,10 @@ class Tree(Generic[S]):
         neighbourhood = _neighbourhood(filter)
         if is_wild(neighbourhood):
             return None
-        for topic in islice(reversed(self._matches), len(self._matches) - self._placed):
-            self._near.put(_neighbourhood(topic), topic)
-        self._placed = len(self._matches)
+        if self._placed < len(self._matches):
+            for topic in islice(reversed(self._matches), len(self._matches) - self._placed):
+                self._near.put(_neighbourhood(topic), topic)
+            self._placed = len(self._matches)
         return self._near.of(neighbourhood)
 
     def _forget(self, topic: str) -> None:
