@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import headwater
 from headwater.errors import Gap, Malformed, NotFound
 from headwater.spark.folder import Folder
 from headwater.spark.pieces import Pieces
+from headwater.spark.reading import keep_what_is_loaded
 from headwater.spark.spans import pack
 from headwater.store.log import Hole
 from spark.beside import Owner
@@ -61,6 +63,18 @@ def test_rows_are_what_a_replay_yields(folder):
 @pytest.mark.parametrize("topics", ["#", "home/#", "+/3/temp", "home/3/temp", "home", "nothing/#", "home/none"])
 def test_topics_choose_as_filters_do(folder, topics):
     assert rows(folder, topics=topics) == replayed(folder, topics)
+
+
+def test_what_a_worker_has_loaded_is_left_out_of_its_collections_once(folder):
+    gc.unfreeze()
+    keep_what_is_loaded.cache_clear()
+    try:
+        rows(folder)
+        kept = gc.get_freeze_count()
+        rows(folder)
+        assert 0 < gc.get_freeze_count() <= kept
+    finally:
+        gc.unfreeze()
 
 
 @settings(max_examples=25, deadline=None)

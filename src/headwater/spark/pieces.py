@@ -19,7 +19,8 @@ from headwater.store.log import Hole
 from headwater.store.segment import FilePool, Segment, walk
 from headwater.store.stream import DiskStream, open_segments
 
-READ_BYTES = 4 << 20
+READ_BYTES = 1 << 20
+"""Read at once: what fits in a core's cache is checked and joined sooner than it is read from memory again."""
 OPEN_FILES_MAX = 16
 LOOKS_MAX = 10
 """Tries to list segments while the owner deletes old ones."""
