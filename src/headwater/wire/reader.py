@@ -78,7 +78,8 @@ class FrameReader:
             elif len(received) < LARGE_BYTES:
                 data = bytes(received)
             else:
-                data = bytes(received[self._cut_large(memoryview(received), found) :])
+                rest_at = self._cut_large(memoryview(received), found)
+                data = bytes(received[rest_at:])
             if data:
                 self._split(data, found, in_stretches)
         except (Malformed, TooLarge) as error:
