@@ -110,9 +110,11 @@ class Machine:
     def close(self, bus: Bus) -> None:
         """Close a bus in good order, so that the next finds state and disk as it left them."""
         self._buses.remove(bus)
-        bus.close()
-        self.state = self.state.process_kill()
-        self.state.on_sync = lambda _: self._count("state")
+        try:
+            bus.close()
+        finally:
+            self.state = self.state.process_kill()
+            self.state.on_sync = lambda _: self._count("state")
 
     def stop(self) -> None:
         """End the threads of the buses that were left behind; nothing reaches the disk from here on."""

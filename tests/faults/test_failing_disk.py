@@ -9,7 +9,7 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import msgspec
 import pytest
@@ -118,7 +118,9 @@ def test_what_is_found_after_a_failed_sync_is_durable_before_anybody_relies_on_i
         workload = Workload(Oracle())
         bus, _ = run(machine, workload)
         if end == "close":
-            machine.close(bus)
+            is_to_come = machine.files.syncs < point  # some of the last are the timers', before closing or in it
+            with suppress(Failed) if is_to_come else nullcontext():
+                machine.close(bus)
         else:
             machine = machine.after_kill()
         bus = machine.open()

@@ -14,7 +14,18 @@ import headwater
 from admin.served import Served, serving
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import V5
-from headwater.mqtt.packets import Connack, Connect, Packet, Pingreq, Pingresp, Publish, Run, Suback, Subscribe
+from headwater.mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Run,
+    Suback,
+    Subscribe,
+)
 from headwater.mqtt.packets import Subscription as Wanted
 from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import Reason
@@ -111,6 +122,20 @@ def test_the_websocket_ends_with_the_connection_and_says_why_before(served: Serv
     assert type(client.next()).__name__ == "Disconnect"
     with pytest.raises(ConnectionClosed):
         client.socket.recv(PATIENCE_S)
+
+
+def test_a_client_that_goes_on_after_it_took_leave_is_told_that_it_is_closed(served: Served):
+    for more in range(0, 120, 10):
+        client = Client(served)
+        client.connect()
+        with pytest.raises(ConnectionClosed) as closed:
+            client.send(Disconnect())
+            for _ in range(more):
+                client.send(Pingreq())
+            while True:
+                client.socket.recv(PATIENCE_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1000
 
 
 def test_a_client_that_reads_nothing_slows_nobody(served: Served):

@@ -1,7 +1,8 @@
 """MQTT over WebSocket, at /mqtt: the bytes of a WebSocket, passed on to the server as they are, and its bytes back.
 
 Nothing is read here that the other side does not take: each direction waits for what it has passed on, so a tunnel
-holds a few pieces at most. Who may come in, and what for, the server decides by what the client says in MQTT; that a
+holds a few pieces at most. Whoever ends, a WebSocket is closed as its client expects, with a close frame, also while
+it goes on sending. Who may come in, and what for, the server decides by what the client says in MQTT; that a
 page of another site may not even ask is the guard's.
 """
 
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 
 from fastapi import APIRouter
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from headwater.admin.gate import address_of
 from headwater.mqtt.tunnel import preamble
@@ -19,6 +20,7 @@ from headwater.mqtt.tunnel import preamble
 PATH = "/mqtt"
 SUBPROTOCOL = "mqtt"
 PIECE_BYTES = 64 * 1024
+DONE = 1000
 NO_MQTT = 1002
 NO_TEXT = 1003
 GOING = 1001
@@ -40,32 +42,34 @@ async def tunnel(websocket: WebSocket) -> None:
         return
     writer.write(preamble(address_of(websocket)))
     await websocket.accept(SUBPROTOCOL)
-    ways = [asyncio.create_task(_inward(websocket, writer)), asyncio.create_task(_outward(reader, websocket))]
+    inward = asyncio.create_task(_inward(websocket, writer))
+    outward = asyncio.create_task(_outward(reader, websocket))
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((inward, outward), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        inward.cancel()
+        outward.cancel()
+        (code, _) = await asyncio.gather(inward, outward, return_exceptions=True)
         writer.close()
+        if WebSocketState.DISCONNECTED not in (websocket.client_state, websocket.application_state):
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may end just now
+                await websocket.close(code if isinstance(code, int) else DONE)
 
 
-async def _inward(websocket: WebSocket, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(WebSocketDisconnect, ConnectionError):
-        while True:
-            message = await websocket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
+async def _inward(websocket: WebSocket, writer: asyncio.StreamWriter) -> int:
+    """Until the client ends, or says what is no MQTT, or the server has gone; returns the code to close with."""
+    with contextlib.suppress(ConnectionError):
+        while (message := await websocket.receive())["type"] != "websocket.disconnect":
             data = message.get("bytes")
             if data is None:
-                await websocket.close(NO_TEXT)
-                return
+                return NO_TEXT
             writer.write(data)
             await writer.drain()
+    return DONE
 
 
 async def _outward(reader: asyncio.StreamReader, websocket: WebSocket) -> None:
+    """Until the server ends, or the client has gone."""
     with contextlib.suppress(WebSocketDisconnect, ConnectionError, RuntimeError):  # it may end between two pieces
         while data := await reader.read(PIECE_BYTES):
             await websocket.send_bytes(data)
-        await websocket.close()
