@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,20 +24,16 @@ from headwater.store.batch import checksum
 from headwater.store.body import Body, encode_body, one_of
 from headwater.store.early import Early
 from headwater.topics.name import check_topic, is_utf8
-from headwater.topics.publish import ONLY, Part, Publish, parts_by_root
+from headwater.topics.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
 from headwater.topics.root import MQTT_SYS, SYS
 from headwater.topics.roots import STAGED
 
 CHECKED_TOPICS_MAX = 100_000
-MESSAGE_WEIGHT = 100
-"""What a message weighs besides its payload, when a group is kept within its limit."""
-
 TIME_AHEAD_US_MAX = 86_400 * SECOND_US
 """How far the clock of a publisher elsewhere may be ahead."""
 
 ONE = range(1)
 
-P = TypeVar("P", bound=Publish)
 SHARES_MAX = 16
 SHARES_MESSAGES_MAX = 10_000
 
@@ -93,7 +89,7 @@ class Desk:
             raise Malformed(f"retain is {retain!r}; use True or False")
         key = self._key(key) if key is not None else None
         pairs = self._headers(headers) if headers else ()
-        number = self._sequence(producer, sequence) if producer is not None or sequence is not None else 0
+        number = self.sequence(producer, sequence) if producer is not None or sequence is not None else 0
         if deliver_at is not None:
             return self._delayed(topic, payload, retain, key, pairs, ttl_s, deliver_at, producer)
         expiries = (self._expiry(ttl_s),) if ttl_s is not None else None
@@ -134,9 +130,8 @@ class Desk:
         topics: Sequence[str],
         payloads: Sequence[bytes],
         times: Sequence[int],
-        item: type[P],
         with_columns: bool,
-    ) -> P:
+    ) -> Part:
         """Messages that came one by one and go as one batch, its columns decoded for who needs them at once; Malformed
         or TooLarge if something may be wrong with one of them, which is found out one by one."""
         known = self._seen.get(root, set())
@@ -148,13 +143,13 @@ class Desk:
             raise TooLarge("these are more than go into one batch; publish them one by one")
         part = Part(root, topics, (), range(len(topics)))
         part.body, part.crc, part.columns = body, checksum(body), Body(body) if with_columns else None
-        return item(topics, [part], len(body), None, 0, is_one=False)
+        return part
 
     def many(
         self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
     ) -> Publish:
         """Messages that go together."""
-        number = self._sequence(producer, sequence)
+        number = self.sequence(producer, sequence)
         try:
             given = messages if isinstance(messages, list | tuple) else list(messages)
         except TypeError:
@@ -178,17 +173,8 @@ class Desk:
         return self._encoded(parts, topics, weight, producer, number)
 
     def body(
-        self,
-        root: str,
-        count: int,
-        crc: int,
-        data: bytes,
-        producer: str | None,
-        sequence: int,
-        item: type[P],
-        may_join: bool = False,
-        is_whole: bool = False,
-    ) -> tuple[P, Body]:
+        self, root: str, count: int, crc: int, data: bytes, may_join: bool = False, is_whole: bool = False
+    ) -> tuple[Part, Body]:
         """Messages of one root that were encoded elsewhere; whatever can be wrong with them is found here.
 
         With `may_join`, a single message may be stored in one batch with others that come one by one; with `is_whole`
@@ -214,18 +200,13 @@ class Desk:
         if len(data) > config.message_bytes_max and body.longest() > config.message_bytes_max:
             raise self._too_large(body.longest())
         self._check_columns(body)
-        number = self._sequence(producer, sequence if producer is not None else None)
-        if may_join and count == 1 and producer is None and not body.columns:
+        if may_join and count == 1 and not body.columns:
             part = Part(
                 root, names, (body.payload(0),), ONE, None, None, None, None, data, crc, body, body.time_span()[0]
             )
-            return item(names, [part], len(data) + MESSAGE_WEIGHT, None, 0, is_one=True), body
-        topics = body.topics
-        part = Part(root, topics, (), range(count))
-        if body.retain is not None:
-            part.retain = list(map(bool, body.retain))
-        part.body, part.crc, part.columns = data, crc, body
-        return item(topics, [part], len(data), producer, number, is_one=False), body
+            return part, body
+        retain = None if body.retain is None else list(map(bool, body.retain))
+        return Part(root, body.topics, (), range(count), retain, None, None, None, data, crc, body), body
 
     def _check_columns(self, body: Body) -> None:
         low_us, high_us = body.time_span()
@@ -457,7 +438,8 @@ class Desk:
             raise Malformed(f"ttl_s is {ttl_s!r}; use seconds above 0, or None for a message that does not expire")
         return self._clock.now_us() + round(ttl_s * SECOND_US)
 
-    def _sequence(self, producer: str | None, sequence: int | None) -> int:
+    def sequence(self, producer: str | None, sequence: int | None) -> int:
+        """The number that a producer gave to a publish; Malformed if that, or its name, is not one."""
         if producer is None:
             if sequence is not None:
                 raise Malformed("a sequence needs a producer: publish(…, producer=name, sequence=n)")

@@ -111,7 +111,7 @@ class Staging:
     def stage(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
         """Keep a body until its epoch is committed; staging a part of a root again replaces it."""
         self._check(producer, epoch, part)
-        self._desk.body(root, count, crc, body, None, 0, Publish)
+        self._desk.body(root, count, crc, body)
         known = self._row(producer)
         if epoch <= known.last:
             return  # it is committed, and staging it once more changes nothing
@@ -260,10 +260,9 @@ class Staging:
         for batch in found:
             if isinstance(batch, Batch):
                 data = batch.body.payload(staged.offset - batch.first_offset)
-                item, _ = self._desk.body(root, staged.count, staged.crc, data, None, 0, Publish)
-                item.producer = f"{STAGED}/{producer}"
-                item.sequence = epoch * BATCHES_PER_EPOCH_MAX + number
-                return item
+                part, _ = self._desk.body(root, staged.count, staged.crc, data)
+                name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
+                return Publish(part.topics, [part], len(data), name, sequence, is_one=False)
         raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" is gone; stage it again')
 
     # Dropping

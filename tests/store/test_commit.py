@@ -634,27 +634,33 @@ def test_what_arrives_while_a_caller_commits_here_is_committed_by_the_commit_thr
     assert recorder.names == ["a", "late"]
 
 
-def test_enqueue_if_gives_a_place_only_if_it_is_told_to_and_nobody_gets_one_in_between(recorder: Recorder) -> None:
-    commit, other = recorder.commit, threading.Thread(target=lambda: recorder.commit.enqueue(Note("other")))
+def append_quietly(commit: GroupCommit[Note], name: str) -> Note | None:
+    """Give something a place that nobody waits for, if there is one."""
+    note = Note(name)
+    with commit.places:
+        if not commit.is_open:
+            return None
+        commit.append(note)
+    return note
 
-    def first(_: Note, __: object) -> bool:
+
+def test_nobody_gets_a_place_while_somebody_holds_them(recorder: Recorder) -> None:
+    commit, other = recorder.commit, threading.Thread(target=lambda: recorder.commit.enqueue(Note("other")))
+    with commit.places:
         other.start()
         other.join(0.05)
-        return True
-
-    assert not commit.enqueue_if(Note("refused"), lambda *_: False, None)
-    assert commit.enqueue_if(Note("a"), first, None)
+        commit.append(Note("a"))
     other.join(WAIT_S)
     commit.run(lambda: None)
     assert recorder.names == ["a", "other"]
 
 
-def test_enqueue_if_gives_no_place_in_a_group_that_is_full() -> None:
+def test_there_is_no_place_in_a_group_that_is_full_or_after_the_last() -> None:
     recorder = Recorder(items_max=1)
     recorder.commit.enqueue(Note("a"))
-    assert not recorder.commit.enqueue_if(Note("b"), lambda *_: True, None)
+    assert append_quietly(recorder.commit, "b") is None
     recorder.commit.close()
-    assert not recorder.commit.enqueue_if(Note("c"), lambda *_: True, None)
+    assert append_quietly(recorder.commit, "c") is None
     assert recorder.names == ["a"]
 
 
@@ -663,13 +669,13 @@ def test_what_nobody_waits_for_starts_no_group_of_its_own_until_it_is_kicked(rec
     commit = recorder.commit
     with recorder.held():
         commit.submit(Note("awaited"))
-        assert commit.enqueue_if(Note("quiet"), lambda *_: True, None)
+        assert append_quietly(commit, "quiet")
     commit.run(lambda: None)
     assert recorder.names == ["awaited", "quiet"], "it goes along with what is due"
-    assert commit.enqueue_if(Note("patient"), lambda *_: True, None)
+    assert append_quietly(commit, "patient")
     with recorder.held():
         assert recorder.names[2:] == ["patient"], "or is taken along by whoever commits next"
-        assert commit.enqueue_if(Note("left"), lambda *_: True, None)
+        assert append_quietly(commit, "left")
     assert recorder.names[3:] == [], "but the end of a group is no reason for another"
     commit.kick()
     commit.close()
@@ -677,17 +683,17 @@ def test_what_nobody_waits_for_starts_no_group_of_its_own_until_it_is_kicked(rec
 
 
 def test_a_kick_while_a_group_is_committed_makes_what_is_pending_due(recorder: Recorder) -> None:
-    quiet = Note("quiet")
     with recorder.held():
-        assert recorder.commit.enqueue_if(quiet, lambda *_: True, None)
+        quiet = append_quietly(recorder.commit, "quiet")
         recorder.commit.kick()
+    assert quiet is not None
     quiet.wait()
     assert recorder.names == ["quiet"]
 
 
 def test_who_waits_for_room_behind_what_nobody_waits_for_gets_it() -> None:
     recorder = Recorder(items_max=1)
-    assert recorder.commit.enqueue_if(Note("quiet"), lambda *_: True, None)
+    assert append_quietly(recorder.commit, "quiet")
     in_threads(1, lambda _: recorder.commit.submit_and_wait(Note("a")))
     assert recorder.names == ["quiet", "a"]
     recorder.commit.close()

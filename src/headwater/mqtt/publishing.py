@@ -165,7 +165,7 @@ class Publishing:
             root=root, count=count, crc=checksum(body), body=body, producer=producer, sequence=sequence or 0
         )
         try:
-            item, names = sessions.entry.check(connection, numbers, batched, FLAGS[qos], is_whole=True)
+            part, names = sessions.entry.check(batched, is_whole=True)
             sessions.broker.check_publish(row.user, row.id, root, names)
         except HeadwaterError as error:
             if count == 1:
@@ -178,10 +178,9 @@ class Publishing:
                 alone = (topics[place],), (payloads[place],), qos, retain, one, headers, key, expires_us
                 self._publish(connection, root, *alone)
             return
-        connection.on_publish(item.weight, item.share)
         if came is not None and not headers:
             sessions.deliveries.came(body, connection.version, came)
-        sessions.entry.commit(item)
+        sessions.entry.enter(connection, numbers, part, FLAGS[qos], producer, sequence or 0)
 
     def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:
         """The client is done with messages of QoS 2: their numbers may stand for others."""

@@ -21,7 +21,6 @@ from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.topics.name import check_filter
-from headwater.topics.publish import Publish
 from headwater.wire import requests
 from headwater.wire.administration import ChannelSpec
 from headwater.wire.frame import Kind, pack
@@ -112,7 +111,7 @@ class Answers:
             case requests.Delay():
                 return self._delay(session, request)
             case requests.Stage():
-                _, body = bus.inside.desk.body(request.root, request.count, request.crc, request.body, None, 0, Publish)
+                _, body = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
                 broker.check_publish(user, session.row.id, request.root, body.names)
                 return lambda: bus.stage_body(
                     self._own(user, request.producer),

@@ -20,7 +20,6 @@ from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.line import Line
 from headwater.server.log import Log
-from headwater.server.root import Served
 from headwater.server.runs import Run, read_run, read_stretch
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
@@ -142,15 +141,14 @@ class NativeSession(Speech, Session):
             return
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         try:
-            item, names = entry.check(connection, frame.id, publish, QUIET if frame.flags & batches.QUIET else 0)
+            part, names = entry.check(publish)
             broker.check_publish(self.row.user, self.row.id, publish.root, names)
         except HeadwaterError:
             if producer is not None:
                 broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
-        item.producer = producer
-        connection.on_publish(item.weight, item.share)
-        entry.commit(item)
+        flags = QUIET if frame.flags & batches.QUIET else 0
+        entry.enter(connection, frame.id, part, flags, producer, publish.sequence if producer is not None else 0)
 
     def _took_run(self, connection: Line, run: Run, flags: int) -> bool:
         """Whether publishes of one message each, to one root, were taken as one batch; if not, something may be wrong
@@ -158,11 +156,11 @@ class NativeSession(Speech, Session):
         entry, broker = self.sessions.entry, self.sessions.broker
         is_quiet = bool(flags & batches.QUIET)
         try:
-            item = entry.desk.run(run.root, run.topics, run.payloads, run.times, Served, with_columns=is_quiet)
+            part = entry.desk.run(run.root, run.topics, run.payloads, run.times, with_columns=is_quiet)
             broker.check_publish(self.row.user, self.row.id, run.root, tuple(dict.fromkeys(run.topics)))
         except HeadwaterError:
             return False
-        entry.enter(item, connection, run.ids, QUIET if is_quiet else 0)
+        entry.enter(connection, run.ids, part, QUIET if is_quiet else 0)
         return True
 
     def _took_quiet(self, connection: Line, publish: PublishFrame) -> bool:

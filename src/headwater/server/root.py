@@ -12,7 +12,7 @@ the disk takes to sync.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.clock import Clock
@@ -22,10 +22,10 @@ from headwater.server.line import QUIET_SHARE, SHARES
 from headwater.store.batch import QUIET, Batch
 from headwater.store.commit import Call
 from headwater.store.early import Early
-from headwater.topics.publish import Publish
+from headwater.topics.publish import Part, Publish
 from headwater.topics.root import Root
 from headwater.topics.roots import Roots
-from headwater.topics.showing import Joined
+from headwater.topics.showing import Shown
 from headwater.wire.contents import Publish as PublishFrame
 
 if TYPE_CHECKING:
@@ -86,16 +86,21 @@ class Served(Publish):
         self.entry.on_done(self)
 
 
-class Quiet(Joined):
-    """Messages that nobody waits for, which came one by one, and from whom."""
+class Quiet(Shown):
+    """What nobody waits for and was shown of a root, and from whom."""
 
     __slots__ = ("entry", "senders")
 
     def __init__(self, entry: Entry, root: str, turn: int) -> None:
         super().__init__(root, turn)
         self.entry = entry
-        self.senders: list[tuple[Line, int]] = []
-        """Whose each message is, and what it weighs there."""
+        self.senders: dict[Line, tuple[int, int]] = {}
+        """What each connection has brought: how much, and what that counts among its publishes in flight."""
+
+    def note(self, connection: Line, weight: int) -> None:
+        """One publish more of a connection."""
+        before, share = self.senders.get(connection, (0, 0))
+        self.senders[connection] = (before + weight, share + QUIET_SHARE)
 
     @property
     def is_awaited(self) -> bool:
@@ -140,38 +145,33 @@ class Entry:
         self._on_empty: list[Callable[[], None]] = []
         self._in_flight = 0
 
-    def check(
-        self, connection: Line, id: Any, publish: PublishFrame, flags: int, is_whole: bool = False
-    ) -> tuple[Served, tuple[str, ...]]:
-        """A publish ready to be committed, and its topics; raises what is wrong with it, which cannot be its checksum
-        if it was encoded here."""
-        item, body = self.desk.body(
-            publish.root,
-            publish.count,
-            publish.crc,
-            publish.body,
-            publish.producer,
-            publish.sequence,
-            Served,
-            may_join=True,
-            is_whole=is_whole,
+    def check(self, publish: PublishFrame, is_whole: bool = False) -> tuple[Part, tuple[str, ...]]:
+        """What a publish brings, and its topics; raises what is wrong with it, which cannot be its checksum if it was
+        encoded here."""
+        producer = publish.producer
+        part, body = self.desk.body(
+            publish.root, publish.count, publish.crc, publish.body, may_join=producer is None, is_whole=is_whole
         )
-        item.entry, item.connection, item.id = self, connection, id
-        item.flags = flags
-        return item, body.names
+        if producer is not None:
+            self.desk.sequence(producer, publish.sequence)
+        return part, body.names
 
-    def enter(self, item: Served, connection: Line, ids: Sequence[int], flags: int) -> None:
-        """Have publishes of a connection, which are one item, committed."""
-        item.entry, item.connection, item.id, item.flags = self, connection, ids, flags
+    def enter(
+        self, connection: Line, id: Any, part: Part, flags: int, producer: str | None = None, sequence: int = 0
+    ) -> None:
+        """Have committed what a connection publishes; its client hears of it, by `id`."""
+        if flags & QUIET and producer is None and not self._waiting:
+            quiet = self._roots.showing.show(part, self._shower.show, self._new_quiet)
+            if quiet is not None:
+                self._on_shown(connection, quiet, part.weight)
+                return
+        item = Served(part.topics, [part], part.weight, producer, sequence, is_one=part.is_one)
+        item.entry, item.connection, item.id, item.flags = self, connection, id, flags
         connection.on_publish(item.weight, item.share)
-        self.commit(item)
+        self._commit(item)
 
-    def commit(self, item: Served) -> None:
-        """Have it committed; its client hears of it."""
+    def _commit(self, item: Served) -> None:
         self._in_flight += 1
-        if item.is_quiet and not self._waiting and self._roots.showing.show(item, self._shower.show):
-            self._on_shown(item.weight)
-            return
         self._waiting.append(item)
         if item.weight >= AT_ONCE_BYTES_MIN:
             self.give_places()
@@ -186,18 +186,17 @@ class Entry:
         quiet = self._roots.showing.show_one(early, self._shower.show_one, self._new_quiet)
         if quiet is None:
             return False
-        weight = len(early.payload)
-        quiet.senders.append((connection, weight))
-        connection.on_publish(weight, QUIET_SHARE)
-        self._on_shown(weight)
+        self._on_shown(connection, quiet, len(early.payload))
         return True
 
     def _new_quiet(self, root: str, turn: int) -> Quiet:
         self._in_flight += 1
         return Quiet(self, root, turn)
 
-    def _on_shown(self, weight: int) -> None:
+    def _on_shown(self, connection: Line, quiet: Quiet, weight: int) -> None:
         """Something is with the live subscriptions, and has its place in the next group."""
+        quiet.note(connection, weight)
+        connection.on_publish(weight, QUIET_SHARE)
         # Sent frame by frame: what came in one read could be more than a live subscription may have waiting.
         self._wakes.wake_now()
         if self._kick_timer is None:
@@ -265,8 +264,8 @@ class Entry:
             item = self._done.popleft()
             self._in_flight -= 1
             if isinstance(item, Quiet):
-                for connection, weight in item.senders:
-                    connection.on_landed(weight, QUIET_SHARE)
+                for connection, (weight, share) in item.senders.items():
+                    connection.on_landed(weight, share)
             else:
                 by_connection.setdefault(item.connection, []).append(item)
             if item.error is not None:

@@ -119,7 +119,6 @@ class Call(Item):
 
 T = TypeVar("T", bound=Item)
 R = TypeVar("R")
-A = TypeVar("A")
 
 
 class GroupCommit(Generic[T]):
@@ -192,15 +191,6 @@ class GroupCommit(Generic[T]):
         with self._lock:
             self._add(item)
 
-    def enqueue_if(self, item: T, first: Callable[[T, A], bool], about: A) -> bool:
-        """As `enqueue`, but only if there is room and `first` says so, which is called while nobody else can get a
-        place; it must not block. Nobody waits for the item: it goes with the next that is due, or with a `kick`."""
-        with self._lock:
-            if not self.is_open or not first(item, about):
-                return False
-            self._append(item)
-            return True
-
     @property
     def places(self) -> threading.Lock:
         """Whoever holds it may `append`, as nobody else gets a place; it is not held while something blocks."""
@@ -212,7 +202,8 @@ class GroupCommit(Generic[T]):
         return not self._closed and not self.is_full
 
     def append(self, item: T) -> None:
-        """Give an item its place; for whoever holds `places`, and has seen that there is one."""
+        """Give an item its place; for whoever holds `places`, and has seen that there is one. Nobody waits for it: it
+        goes with the next that is due, or with a `kick`."""
         self._append(item)
 
     def grow(self, item: T, weight: int) -> None:

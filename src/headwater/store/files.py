@@ -28,6 +28,9 @@ from headwater.errors import Malformed, Owned
 
 IOV_MAX = 1024
 """Buffers that the kernel takes in one call."""
+PIECE_BYTES = 1 << 20
+"""About what one call writes. For more than 2 MB at once Linux takes its page cache from whole huge pages, which are
+often not in use yet: a virtual machine is then given each of them first, and the call takes tens of milliseconds."""
 COPY_BYTES = 1 << 20
 """Bytes that are copied at a time where a hard link is not to be had."""
 CELL_BYTES = 8
@@ -193,8 +196,16 @@ class DiskFile:
         return b"".join(parts)
 
     def pwritev(self, buffers: Sequence[bytes], position: int) -> None:
-        written = os.pwritev(self.descriptor, buffers, position) if 0 < len(buffers) <= IOV_MAX else 0
-        if written != sum(map(len, buffers)):
+        length = sum(map(len, buffers))
+        if (length > PIECE_BYTES and len(buffers) > 1) or len(buffers) > IOV_MAX:
+            each = min(max(1, len(buffers) * PIECE_BYTES // max(1, length)), IOV_MAX)
+            for first in range(0, len(buffers), each):
+                piece = buffers[first : first + each]
+                self.pwritev(piece, position)
+                position += sum(map(len, piece))
+            return
+        written = os.pwritev(self.descriptor, buffers, position) if length else 0
+        if written != length:
             self._write_rest(buffers, position, written)
 
     def _write_rest(self, buffers: Sequence[bytes], position: int, written: int) -> None:

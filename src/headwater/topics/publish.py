@@ -15,6 +15,8 @@ from headwater.topics.retained import retained_size
 
 ONLY = (0,)
 """The positions of the messages of a call that brings one."""
+MESSAGE_WEIGHT = 100
+"""What a message weighs besides its payload, when a group is kept within its limit."""
 
 
 class Part(msgspec.Struct, eq=False, gc=False):
@@ -39,6 +41,16 @@ class Part(msgspec.Struct, eq=False, gc=False):
 
     retained: dict[str, int] | None = None
     """How many bytes its topics retain after it, once somebody has asked."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one message without options, that may be stored in one batch with others."""
+        return len(self.payloads) == 1 and self.retain is None
+
+    @property
+    def weight(self) -> int:
+        """How much it is, if it was encoded elsewhere."""
+        return len(self.body or b"") + MESSAGE_WEIGHT * len(self.payloads)
 
     @property
     def names(self) -> Sequence[str]:

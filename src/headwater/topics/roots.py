@@ -282,11 +282,11 @@ class Roots:
             part = item.parts[0]
             root = self._roots.get(part.root)
             if root is not None and root.stream.failed is None:
-                if item.is_plain and root.knows(part.topics[0]):
-                    self._loosely(root, group, item, part)
+                if item.is_shown:  # nothing is shown that may be refused
+                    self._place_shown(root, group, item)
                     return True
-                if item.is_shown and part.body is not None:  # nothing is shown that may be refused
-                    self._place(root, group, item, part, part.body, None)
+                if root.knows(part.topics[0]):
+                    self._loosely(root, group, item, part)
                     return True
         try:
             self._admit(item, group)
@@ -359,6 +359,18 @@ class Roots:
             group.places[root] = [place]
         else:
             places.append(place)
+
+    def _place_shown(self, root: Root, group: _Group, item: Publish) -> None:
+        """Give what was shown of a root its places."""
+        if root in group.loose:
+            self._gather(root, group.loose.pop(root), group)
+        places = group.places.setdefault(root, [])
+        for part in item.parts:
+            if part.body is None:
+                part.encode(self._clock.now_us())
+            assert part.body is not None
+            write = Write(part.body, part.crc, len(part.topics), None, 0, item.flags, part.columns)
+            places.append(_Place(write, part.topics, None, None, (), True))
 
     def _familiar(self, item: Publish, parts: list[Part]) -> list[Root] | None:
         """The roots of parts that can go over no limit, as all their topics are known; None if some may."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from headwater.store.batch import QUIET, Batch, Header
 from headwater.store.early import Early
-from headwater.topics.publish import Part, Publish
+from headwater.topics.publish import MESSAGE_WEIGHT, Part, Publish
 from headwater.topics.root import Root
 
 if TYPE_CHECKING:
@@ -20,39 +20,50 @@ if TYPE_CHECKING:
 
 JOINED_BYTES_MAX = 256 * 1024
 """How much goes to disk as one batch of what came one by one."""
-JOINED_WEIGHT = 100
-"""What a message weighs there besides its payload."""
 
 
-class Joined(Publish):
-    """Messages of one root that came one by one, were shown, and go to disk as one batch.
+class Shown(Publish):
+    """What was shown of one root, on its way to disk together: batches as they came, and as one batch those messages
+    that came one by one.
 
     The first of them has a place among what is to be committed; as long as that has not begun, and nothing else of the
-    root has come, the others join it: no place, no encoding and no checksum for each.
+    root has come, the others join it: no place for each, and for a single message no encoding and no checksum.
     """
 
-    __slots__ = ("_payloads", "_times", "_topics", "turn")
+    __slots__ = ("_payloads", "_room", "_times", "_topics", "root", "turn")
 
     def __init__(self, root: str, turn: int) -> None:
-        self._topics: list[str] = []
-        self._payloads: list[bytes] = []
-        self._times: list[int] = []
-        part = Part(root, self._topics, self._payloads, (), times=self._times)
-        super().__init__(self._topics, [part], 0, None, 0, is_one=False)
+        super().__init__((), [], 0, None, 0, is_one=False)
+        self.root = root
         self.flags = QUIET
         self.is_shown = True
         self.turn = turn
         """The group that it is to be committed with."""
+        self._room = 0
+        """What may still be added to the last part, if that is of messages that came one by one."""
 
-    def add(self, early: Early) -> int:
-        """One more; what it weighs."""
+    def add(self, part: Part) -> None:
+        """One more batch."""
+        self.parts.append(part)
+        self._room = 0
+
+    def add_one(self, early: Early) -> int:
+        """One more message; what it weighs."""
+        weight = len(early.payload) + MESSAGE_WEIGHT
+        if self._room <= 0:
+            self._topics: list[str] = []
+            self._payloads: list[bytes] = []
+            self._times: list[int] = []
+            self._room = JOINED_BYTES_MAX
+            self.parts.append(Part(self.root, self._topics, self._payloads, (), times=self._times))
         self._topics.append(early.topic)
         self._payloads.append(early.payload)
         self._times.append(early.time_us)
-        return len(early.payload) + JOINED_WEIGHT
+        self._room -= weight
+        return weight
 
 
-J = TypeVar("J", bound=Joined)
+S = TypeVar("S", bound=Shown)
 
 
 class _Passing:
@@ -86,43 +97,33 @@ class Showing:
         """Parts that live subscriptions have before they are on disk."""
         self._next: dict[str, int] = {}
         """By root: where the next message stands that is shown, as long as others that were are not on disk."""
-        self._joined: dict[str, Joined] = {}
-        """By root: what the next message may join."""
+        self._latest: dict[str, Shown] = {}
+        """By root: what the next that is shown may join."""
 
-    def show(self, item: Publish, tell: Callable[[Root, Batch], None]) -> bool:
-        """Tell of a publish of one root at once, and give it its place in the next group; False if it has to be on
-        disk first, or may be refused."""
-        part = item.parts[0]
-        root, columns = self._roots.get(part.root), part.columns
-        if root is None or columns is None or part.retain is not None or item.producer is not None:
-            return False
-        if not self._may_show(root) or not root.knows_all(columns.names):
-            return False
-        return self._roots.commit.enqueue_if(item, self._show_now, tell)
-
-    def _may_show(self, root: Root) -> bool:
-        return self._roots.has_room and root.stream.failed is None
-
-    def _show_now(self, item: Publish, tell: Callable[[Root, Batch], None]) -> bool:
-        """Tell of it, unless something of its root is on its way that was not told of; while nobody gets a place."""
-        part = item.parts[0]
+    def show(self, part: Part, tell: Callable[[Root, Batch], None], new: Callable[[str, int], S]) -> S | None:
+        """Tell of a batch without options at once: what it joins on its way to disk; None if it has to be there first,
+        or may be refused."""
         name, columns = part.root, part.columns
-        assert columns is not None
-        if self._hidden.any_of(name):
-            return False
         root = self._roots.get(name)
-        assert root is not None
-        offset = self._offset(root)
-        time_us, data = columns.time_span()[1], columns.data
-        header = Header(name, offset, columns.count, time_us, 0, None, 0, item.flags, 0, len(data), part.crc)
-        tell(root, Batch(header, data, columns))
-        self._next[name] = offset + columns.count
-        item.is_shown = True
-        return True
+        if root is None or columns is None or part.retain is not None or not self._may_show(root):
+            return None
+        if not root.knows_all(columns.names):
+            return None
+        commit = self._roots.commit
+        with commit.places:
+            if not commit.is_open or self._hidden.any_of(name):
+                return None
+            offset, count, data = self._offset(root), columns.count, columns.data
+            header = Header(name, offset, count, columns.time_span()[1], 0, None, 0, QUIET, 0, len(data), part.crc)
+            tell(root, Batch(header, data, columns))
+            shown = self._place(name, new)
+            shown.add(part)
+            commit.grow(shown, len(data))
+            self._next[name] = offset + count
+        return shown
 
-    def show_one(self, early: Early, tell: Callable[[Root, Early], None], new: Callable[[str, int], J]) -> J | None:
-        """The same for one message without options: what it joins on its way to disk; None if it has to be there
-        first, or may be refused."""
+    def show_one(self, early: Early, tell: Callable[[Root, Early], None], new: Callable[[str, int], S]) -> S | None:
+        """The same for one message without options."""
         name = early.root
         root = self._roots.get(name)
         if root is None or not self._may_show(root) or not root.knows(early.topic):
@@ -133,14 +134,23 @@ class Showing:
                 return None
             early.offset = offset = self._offset(root)
             tell(root, early)
-            joined = self._joined.get(name)
-            if joined is None or joined.turn != commit.turn or joined.weight > JOINED_BYTES_MAX:
-                joined = new(name, commit.turn)
-                commit.append(joined)
-                self._joined[name] = joined
-            commit.grow(joined, joined.add(early))
+            shown = self._place(name, new)
+            commit.grow(shown, shown.add_one(early))
             self._next[name] = offset + 1
-        return cast("J", joined)  # whoever enters messages makes all of them
+        return shown
+
+    def _may_show(self, root: Root) -> bool:
+        return self._roots.has_room and root.stream.failed is None
+
+    def _place(self, name: str, new: Callable[[str, int], S]) -> S:
+        """What is to be committed with the next group, of what was shown of a root."""
+        commit = self._roots.commit
+        shown = self._latest.get(name)
+        if shown is None or shown.turn != commit.turn:
+            shown = new(name, commit.turn)
+            commit.append(shown)
+            self._latest[name] = shown
+        return cast("S", shown)  # whoever enters messages makes all of them
 
     def _offset(self, root: Root) -> int:
         """Where the next message of a root stands."""
@@ -148,13 +158,17 @@ class Showing:
 
     def enter(self, item: Publish) -> None:
         """It has its place; while nobody else gets one."""
-        passing = self._shown if item.is_shown else self._hidden
+        if isinstance(item, Shown):
+            self._shown.enter(item.root)
+            return
         for part in item.parts:
-            passing.enter(part.root)
-            self._joined.pop(part.root, None)  # what comes from now on comes after this
+            self._hidden.enter(part.root)
+            self._latest.pop(part.root, None)  # what comes from now on comes after this
 
     def leave(self, item: Publish) -> None:
         """It was committed, or was not."""
-        passing = self._shown if item.is_shown else self._hidden
+        if isinstance(item, Shown):
+            self._shown.leave(item.root)
+            return
         for part in item.parts:
-            passing.leave(part.root)
+            self._hidden.leave(part.root)
