@@ -41,7 +41,10 @@ if sys.byteorder != "little":
 MAGIC = b"HWB1"
 ALIGN = 8
 HEADER = struct.Struct("<4sIIIQqQQIIHHHH")
-COVERED_FROM = 8
+SEAL = struct.Struct("<4sI")
+COVERED = struct.Struct("<IIQqQQIIHHHH")
+"""What the header's CRC covers, but for the names."""
+COVERED_FROM = SEAL.size
 ZSTD = 1
 PRODUCER = 2
 QUIET = 4
@@ -162,9 +165,7 @@ def seal_header(
         producer_bytes = len(producer)
         flags |= PRODUCER
     header_bytes = aligned(HEADER.size + len(names))
-    packed = HEADER.pack(
-        MAGIC,
-        0,
+    packed = COVERED.pack(
         header_bytes,
         body_bytes,
         first_offset,
@@ -178,9 +179,9 @@ def seal_header(
         producer_bytes,
         0,
     )
-    covered = (packed[COVERED_FROM:] + names).ljust(header_bytes - COVERED_FROM, b"\0")
+    covered = (packed + names).ljust(header_bytes - COVERED_FROM, b"\0")
     crc: int = google_crc32c.extend(seed, covered)
-    return MAGIC + crc.to_bytes(4, "little") + covered
+    return SEAL.pack(MAGIC, crc) + covered
 
 
 def stored_body(body: bytes, compression: str, bytes_min: int) -> tuple[bytes, int]:

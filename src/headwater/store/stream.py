@@ -184,14 +184,10 @@ class DiskStream:
 
     def commit(self, writes: Sequence[Write]) -> int:
         """What was written is durable: let readers see it; answers by how many bytes the tail has grown."""
-        before = grown = self.tail_bytes
-        for write in writes:
-            batch = write.batch
-            assert batch is not None
-            self._tail.append(batch)
-            grown += len(batch.data)
-        self.tail_bytes = grown
-        if grown > self._config.tail_bytes:
+        before = self.tail_bytes
+        self._tail += [batch for write in writes if (batch := write.batch) is not None]
+        self.tail_bytes += sum([len(write.body) for write in writes])
+        if self.tail_bytes > self._config.tail_bytes:
             self._shorten_tail()
         self.durable = self.end
         return self.tail_bytes - before

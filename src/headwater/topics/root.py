@@ -17,6 +17,7 @@ from headwater.errors import Conflict, QuotaExceeded
 from headwater.message import Kept, Message, TopicInfo
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, Batch
+from headwater.store.body import Body
 from headwater.store.log import Checkpoint, Stream
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, is_everything_of
@@ -240,6 +241,8 @@ class Root:
     def apply(self, batch: Batch, topics: Sequence[str] | None = None) -> None:
         """A batch is durable, or was met by recovery: let topics, retained messages and producers reflect it."""
         header = batch.header
+        if batch.is_open and header.producer is None and self._counted(batch.body, batch.last_offset):
+            return
         if topics is None:
             topics = batch.body.topics
         names = batch.body.few_topics if batch.is_open else topics
@@ -255,6 +258,16 @@ class Root:
             stored = Stored(header.first_offset, header.count, header.time_us)
             self._note(header.producer, header.sequence, stored, window)
         self.is_dirty = True
+
+    def _counted(self, body: Body, last_offset: int) -> bool:
+        """Whether a batch of one topic that is known and without options was noted: what most of them are."""
+        names = body.names
+        if len(names) != 1 or body.columns or names[0] not in self._known:
+            return False
+        self._messages[names[0]] += body.count
+        self._last[names[0]] = last_offset
+        self.is_dirty = True
+        return True
 
     def _count(self, topics: Sequence[str], first_offset: int) -> None:
         count = len(topics)

@@ -559,7 +559,8 @@ class Roots:
                 root.apply(batch, place.topics)
                 if batch.header.producer is not None or root.name == DELAYED:
                     self._note_delays(root, batch)
-                self._settle(place, batch)
+                if not batch.is_shown:
+                    self._settle(place, batch)
                 stored_bytes += len(batch.data)
                 batches.append(batch)
             self._since_batches += len(places)
@@ -572,7 +573,7 @@ class Roots:
             item.runs.append((part.positions, first, time_us, True))
 
     def _settle(self, place: _Place, batch: Batch) -> None:
-        """Tell each call where its messages stand."""
+        """Tell each call where its messages stand; nobody asks about those that were shown."""
         first, time_us = batch.first_offset, batch.header.time_us
         if place.owner is not None and place.part is not None:
             place.owner.runs.append((place.part.positions, first, time_us, False))
