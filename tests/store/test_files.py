@@ -104,6 +104,14 @@ def test_more_buffers_than_the_kernel_takes_at_once_are_all_written(place: Place
     assert file.pread(1 << 20, 3) == b"".join(buffers)
 
 
+@pytest.mark.parametrize("lengths", [[1 << 20] * 5, [0] * 3000, [3, 5 << 20, 7, 0, 11], [9 << 20], [0, 9 << 20]])
+def test_more_than_is_written_at_once_is_all_written(place: Place, lengths: list[int]) -> None:
+    buffers = [bytes([number % 251]) * length for number, length in enumerate(lengths, 1)]
+    file = place.files.open(place.path("log"), create=True)
+    file.pwritev(buffers, 4)
+    assert file.pread(sum(lengths) + 1, 4) == b"".join(buffers)
+
+
 def test_two_who_have_a_file_open_see_the_same(place: Place) -> None:
     one = place.files.open(place.path("log"), create=True)
     other = place.files.open(place.path("log"), write=False)
@@ -518,6 +526,24 @@ def test_short_writes_of_many_buffers_are_continued(disk: Place, monkeypatch: py
     file = disk.files.open(disk.path("log"), create=True)
     file.pwritev(buffers, 0)
     assert file.pread(1 << 20, 0) == b"".join(buffers)
+
+
+def test_no_call_writes_so_much_of_several_buffers_that_it_takes_huge_pages(
+    disk: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, written = os.pwritev, []
+
+    def noted(descriptor: int, buffers: Sequence[bytes], position: int) -> int:
+        written.append((len(buffers), sum(map(len, buffers))))
+        return real(descriptor, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", noted)
+    file = disk.files.open(disk.path("log"), create=True)
+    file.pwritev([bytes(40), bytes(40_000), bytes(4)] * 100, 0)
+    file.pwritev([bytes(10)] * 200 + [bytes(3 << 20)] + [bytes(400_000)] * 7, 0)
+    assert sum(length for _, length in written) == 100 * 40_044 + 2000 + (3 << 20) + 7 * 400_000
+    assert all(length < 2 << 20 or count == 1 for count, length in written)
+    assert len(written) < 20
 
 
 def test_a_disk_that_fills_up_within_a_write_says_so(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,10 @@ from headwater.errors import Malformed, Owned
 
 IOV_MAX = 1024
 """Buffers that the kernel takes in one call."""
-PIECE_BYTES = 1 << 20
-"""About what one call writes. For more than 2 MB at once Linux takes its page cache from whole huge pages, which are
-often not in use yet: a virtual machine is then given each of them first, and the call takes tens of milliseconds."""
+PIECE_BYTES = 7 << 18
+"""What one call writes of several buffers, at most. For 2 MB and more at once Linux takes its page cache from whole
+huge pages, which are often not in use yet: a virtual machine is then given each of them first, and the call takes tens
+of milliseconds."""
 COPY_BYTES = 1 << 20
 """Bytes that are copied at a time where a hard link is not to be had."""
 CELL_BYTES = 8
@@ -198,7 +199,8 @@ class DiskFile:
     def pwritev(self, buffers: Sequence[bytes], position: int) -> None:
         length = sum(map(len, buffers))
         if (length > PIECE_BYTES and len(buffers) > 1) or len(buffers) > IOV_MAX:
-            each = min(max(1, len(buffers) * PIECE_BYTES // max(1, length)), IOV_MAX)
+            pieces = length // PIECE_BYTES + 1
+            each = min(-(-len(buffers) // pieces), IOV_MAX)
             for first in range(0, len(buffers), each):
                 piece = buffers[first : first + each]
                 self.pwritev(piece, position)

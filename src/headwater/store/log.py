@@ -55,6 +55,8 @@ class Write(msgspec.Struct, eq=False, gc=False):
     columns: Body | None = None
     """The body decoded, if somebody had to look into it before."""
     batch: Batch | None = None
+    room: int = 0
+    """How many bytes it takes there, up to the next."""
 
 
 class Stream(Protocol):

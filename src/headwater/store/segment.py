@@ -109,6 +109,12 @@ class Index:
         self.positions.append(position)
         self.times.append(time_us)
 
+    def extend(self, first_offsets: Sequence[int], positions: Sequence[int], time_us: int) -> None:
+        """Batches that were appended together."""
+        self.offsets.extend(first_offsets)
+        self.positions.extend(positions)
+        self.times.extend(array("q", (time_us,)) * len(positions))
+
     def cut(self, position: int) -> None:
         """Forget batches that start at or after a position."""
         keep = bisect_left(self.positions, position)

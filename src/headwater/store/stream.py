@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
@@ -128,8 +128,10 @@ class DiskStream:
             )
             header_bytes = len(header)
             buffers += (header, body)
-            if padding := -(header_bytes + body_bytes) & 7:
+            padding = -(header_bytes + body_bytes) & 7
+            if padding:
                 buffers.append(ZEROS[:padding])
+            write.room = header_bytes + body_bytes + padding
             name = producer.decode() if producer is not None else None
             write.batch = Batch(
                 Header(
@@ -154,15 +156,11 @@ class DiskStream:
             self.undo(self.end, start)
             raise
         index = segment.index if segment.index is not None else self.index_of(segment)
-        end = start
-        for write in writes:
-            batch = write.batch
-            assert batch is not None
-            header = batch.header
-            index.add(batch.first_offset, end, header.time_us)
-            end += header.bytes
-            self.end, self.time_us = batch.last_offset, header.time_us
-        segment.end = end
+        batches = [batch for write in writes if (batch := write.batch) is not None]
+        *positions, segment.end = accumulate([write.room for write in writes], initial=start)
+        newest = batches[-1]
+        index.extend([batch.first_offset for batch in batches], positions, newest.header.time_us)
+        self.end, self.time_us = newest.last_offset, newest.header.time_us
 
     def sync(self) -> None:
         """Make what was written durable; if that fails, the stream takes no more."""
