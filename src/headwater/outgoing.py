@@ -172,13 +172,10 @@ class Desk:
             parts = [Part(share.root, share.topics, share.pick(payloads), share.places) for share in shares]
         return self._encoded(parts, topics, weight, producer, number)
 
-    def body(
-        self, root: str, count: int, crc: int, data: bytes, may_join: bool = False, is_whole: bool = False
-    ) -> tuple[Part, Body]:
+    def body(self, root: str, count: int, crc: int, data: bytes, is_whole: bool = False) -> Body:
         """Messages of one root that were encoded elsewhere; whatever can be wrong with them is found here.
 
-        With `may_join`, a single message may be stored in one batch with others that come one by one; with `is_whole`
-        the body was encoded a moment ago in this process, and nothing can have damaged it.
+        With `is_whole` the body was encoded a moment ago in this process, and nothing can have damaged it.
         """
         config = self._config
         if len(data) > config.batch_bytes_max:
@@ -200,13 +197,18 @@ class Desk:
         if len(data) > config.message_bytes_max and body.longest() > config.message_bytes_max:
             raise self._too_large(body.longest())
         self._check_columns(body)
+        return body
+
+    def part(self, root: str, crc: int, body: Body, may_join: bool = False) -> Part:
+        """What such messages bring to their root; with `may_join`, a single one may be stored in one batch with others
+        that come one by one."""
+        data, count = body.data, body.count
         if may_join and count == 1 and not body.columns:
-            part = Part(
-                root, names, (body.payload(0),), ONE, None, None, None, None, data, crc, body, body.time_span()[0]
+            return Part(
+                root, body.names, (body.payload(0),), ONE, None, None, None, None, data, crc, body, body.time_span()[0]
             )
-            return part, body
         retain = None if body.retain is None else list(map(bool, body.retain))
-        return Part(root, body.topics, (), range(count), retain, None, None, None, data, crc, body), body
+        return Part(root, body.topics, (), range(count), retain, None, None, None, data, crc, body)
 
     def _check_columns(self, body: Body) -> None:
         low_us, high_us = body.time_span()

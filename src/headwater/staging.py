@@ -260,7 +260,8 @@ class Staging:
         for batch in found:
             if isinstance(batch, Batch):
                 data = batch.body.payload(staged.offset - batch.first_offset)
-                part, _ = self._desk.body(root, staged.count, staged.crc, data)
+                body = self._desk.body(root, staged.count, staged.crc, data)
+                part = self._desk.part(root, staged.crc, body)
                 name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
                 return Publish(part.topics, [part], len(data), name, sequence, is_one=False)
         raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" is gone; stage it again')

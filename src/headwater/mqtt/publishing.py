@@ -165,8 +165,8 @@ class Publishing:
             root=root, count=count, crc=checksum(body), body=body, producer=producer, sequence=sequence or 0
         )
         try:
-            part, names = sessions.entry.check(batched, is_whole=True)
-            sessions.broker.check_publish(row.user, row.id, root, names)
+            columns = sessions.entry.check(batched, is_whole=True)
+            sessions.broker.check_publish(row.user, row.id, root, columns.names)
         except HeadwaterError as error:
             if count == 1:
                 sessions.counts.refuse(error.code)
@@ -180,7 +180,7 @@ class Publishing:
             return
         if came is not None and not headers:
             sessions.deliveries.came(body, connection.version, came)
-        sessions.entry.enter(connection, numbers, part, FLAGS[qos], producer, sequence or 0)
+        sessions.entry.enter(connection, numbers, batched, columns, FLAGS[qos], producer)
 
     def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:
         """The client is done with messages of QoS 2: their numbers may stand for others."""

@@ -111,7 +111,7 @@ class Answers:
             case requests.Delay():
                 return self._delay(session, request)
             case requests.Stage():
-                _, body = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
+                body = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
                 broker.check_publish(user, session.row.id, request.root, body.names)
                 return lambda: bus.stage_body(
                     self._own(user, request.producer),

@@ -141,14 +141,13 @@ class NativeSession(Speech, Session):
             return
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         try:
-            part, names = entry.check(publish)
-            broker.check_publish(self.row.user, self.row.id, publish.root, names)
+            body = entry.check(publish)
+            broker.check_publish(self.row.user, self.row.id, publish.root, body.names)
         except HeadwaterError:
             if producer is not None:
                 broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
-        flags = QUIET if frame.flags & batches.QUIET else 0
-        entry.enter(connection, frame.id, part, flags, producer, publish.sequence if producer is not None else 0)
+        entry.enter(connection, frame.id, publish, body, QUIET if frame.flags & batches.QUIET else 0, producer)
 
     def _took_run(self, connection: Line, run: Run, flags: int) -> bool:
         """Whether publishes of one message each, to one root, were taken as one batch; if not, something may be wrong
@@ -160,7 +159,7 @@ class NativeSession(Speech, Session):
             broker.check_publish(self.row.user, self.row.id, run.root, tuple(dict.fromkeys(run.topics)))
         except HeadwaterError:
             return False
-        entry.enter(connection, run.ids, part, QUIET if is_quiet else 0)
+        entry.enter_run(connection, run.ids, part, QUIET if is_quiet else 0)
         return True
 
     def _took_quiet(self, connection: Line, publish: PublishFrame) -> bool:

@@ -12,7 +12,7 @@ the disk takes to sync.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.clock import Clock
@@ -20,6 +20,7 @@ from headwater.outgoing import Desk
 from headwater.server.bell import Bell, Wakes
 from headwater.server.line import QUIET_SHARE, SHARES
 from headwater.store.batch import QUIET, Batch
+from headwater.store.body import Body
 from headwater.store.commit import Call
 from headwater.store.early import Early
 from headwater.topics.publish import Part, Publish
@@ -145,32 +146,44 @@ class Entry:
         self._on_empty: list[Callable[[], None]] = []
         self._in_flight = 0
 
-    def check(self, publish: PublishFrame, is_whole: bool = False) -> tuple[Part, tuple[str, ...]]:
-        """What a publish brings, and its topics; raises what is wrong with it, which cannot be its checksum if it was
-        encoded here."""
-        producer = publish.producer
-        part, body = self.desk.body(
-            publish.root, publish.count, publish.crc, publish.body, may_join=producer is None, is_whole=is_whole
-        )
-        if producer is not None:
-            self.desk.sequence(producer, publish.sequence)
-        return part, body.names
+    def check(self, publish: PublishFrame, is_whole: bool = False) -> Body:
+        """What a publish brings; raises what is wrong with it, which cannot be its checksum if it was encoded here."""
+        if publish.producer is not None:
+            self.desk.sequence(publish.producer, publish.sequence)
+        return self.desk.body(publish.root, publish.count, publish.crc, publish.body, is_whole)
 
     def enter(
+        self, connection: Line, id: Any, publish: PublishFrame, body: Body, flags: int, producer: str | None
+    ) -> None:
+        """Have committed what a connection publishes, by a producer's name here; its client hears of it, by `id`."""
+        if producer is not None:
+            part = self.desk.part(publish.root, publish.crc, body)
+            self._commit(connection, id, part, flags, producer, publish.sequence)
+        elif not flags & QUIET or not self._showed(connection, publish.root, body, publish.crc):
+            self._commit(connection, id, self.desk.part(publish.root, publish.crc, body, may_join=True), flags)
+
+    def enter_run(self, connection: Line, ids: Sequence[int], part: Part, flags: int) -> None:
+        """The same for messages that came one by one and go as one batch."""
+        body = part.columns if flags & QUIET else None
+        if body is None or not self._showed(connection, part.root, body, part.crc):
+            self._commit(connection, ids, part, flags)
+
+    def _showed(self, connection: Line, root: str, body: Body, crc: int) -> bool:
+        """Whether a batch that nobody waits for could be shown at once."""
+        if self._waiting:
+            return False
+        quiet = self._roots.showing.show(root, body, crc, self._shower.show, self._new_quiet)
+        if quiet is None:
+            return False
+        self._on_shown(connection, quiet, len(body.data))
+        return True
+
+    def _commit(
         self, connection: Line, id: Any, part: Part, flags: int, producer: str | None = None, sequence: int = 0
     ) -> None:
-        """Have committed what a connection publishes; its client hears of it, by `id`."""
-        if flags & QUIET and producer is None and not self._waiting:
-            quiet = self._roots.showing.show(part, self._shower.show, self._new_quiet)
-            if quiet is not None:
-                self._on_shown(connection, quiet, part.weight)
-                return
         item = Served(part.topics, [part], part.weight, producer, sequence, is_one=part.is_one)
         item.entry, item.connection, item.id, item.flags = self, connection, id, flags
         connection.on_publish(item.weight, item.share)
-        self._commit(item)
-
-    def _commit(self, item: Served) -> None:
         self._in_flight += 1
         self._waiting.append(item)
         if item.weight >= AT_ONCE_BYTES_MIN:

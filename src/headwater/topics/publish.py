@@ -36,9 +36,6 @@ class Part(msgspec.Struct, eq=False, gc=False):
     """The body decoded, if it was encoded elsewhere."""
     time_us: int = -1
     """When its one message was published; less than 0: when it is committed."""
-    times: Sequence[int] | None = None
-    """When each of several was published that are encoded by the thread that commits."""
-
     retained: dict[str, int] | None = None
     """How many bytes its topics retain after it, once somebody has asked."""
 
@@ -79,11 +76,11 @@ class Part(msgspec.Struct, eq=False, gc=False):
         }
 
     def encode(self, time_us: int) -> None:
-        """Make the body, of messages that were published at this time unless they say at which."""
+        """Make the body, of messages that are published at this time."""
         self.body = body = encode_body(
             self.topics,
             self.payloads,
-            time_us if self.times is None else self.times,
+            time_us,
             retain=self.retain,
             keys=self.keys,
             headers=self.headers,
@@ -100,7 +97,6 @@ class Publish(Item):
         "is_delayed",
         "is_one",
         "is_plain",
-        "is_shown",
         "is_urgent",
         "parts",
         "producer",
@@ -123,8 +119,6 @@ class Publish(Item):
         self.is_delayed = False
         self.is_plain = is_one and producer is None and parts[0].retain is None
         """Whether it is one message that can go over no limit once its topic is known."""
-        self.is_shown = False
-        """Whether live subscriptions have it already, before it is on disk."""
         self.is_urgent = False
         """Whether it may use the room that is kept for acks and recovery."""
         self.runs: list[tuple[Sequence[int], int, int, bool]] = []

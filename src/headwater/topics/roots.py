@@ -26,7 +26,7 @@ from headwater.store.state import Rows, State
 from headwater.topics.publish import ONLY, Part, Publish
 from headwater.topics.retained import check_retained
 from headwater.topics.root import DELAYED, SYS, Root, RootRow, check_topics
-from headwater.topics.showing import Showing
+from headwater.topics.showing import Showing, Shown
 
 STAGED = "$staged"
 """Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
@@ -43,10 +43,9 @@ OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], None]
 class _Loose:
     """Messages of one root that came one by one and go as one batch."""
 
-    __slots__ = ("flags", "is_shown", "items", "parts")
+    __slots__ = ("flags", "items", "parts")
 
-    def __init__(self, is_shown: bool, flags: int) -> None:
-        self.is_shown = is_shown
+    def __init__(self, flags: int) -> None:
         self.flags = flags
         self.items: list[Publish] = []
         self.parts: list[Part] = []
@@ -63,7 +62,7 @@ class _Place(msgspec.Struct, eq=False, gc=False):
     """A batch on its way: what it carries, and for whom."""
 
     write: Write
-    topics: Sequence[str]
+    topics: Sequence[str] | None
     owner: Publish | None
     part: Part | None
     loose: Sequence[Publish] = ()
@@ -278,18 +277,17 @@ class Roots:
             self.checkpoint_in_time()
 
     def _is_admitted(self, item: Publish, group: _Group) -> bool:
-        if (item.is_plain or item.is_shown) and self.has_room:
+        if item.is_plain and self.has_room:
             part = item.parts[0]
             root = self._roots.get(part.root)
-            if root is not None and root.stream.failed is None:
-                if item.is_shown:  # nothing is shown that may be refused
-                    self._place_shown(root, group, item)
-                    return True
-                if root.knows(part.topics[0]):
-                    self._loosely(root, group, item, part)
-                    return True
+            if root is not None and root.stream.failed is None and root.knows(part.topics[0]):
+                self._loosely(root, group, item, part)
+                return True
         try:
-            self._admit(item, group)
+            if isinstance(item, Shown):
+                self._admit_shown(item, group)
+            else:
+                self._admit(item, group)
         except HeadwaterError as error:
             self._refuse(item, error)
             return False
@@ -324,10 +322,7 @@ class Roots:
     def _admit(self, item: Publish, group: _Group) -> None:
         """Give a call its places in the group; refused as a whole, or not at all."""
         if not self.has_room and not item.is_urgent:
-            raise DiskFull(
-                f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was "
-                "stored: free some room and publish again"
-            )
+            raise self._no_room()
         fresh = self._unrepeated(item, group)
         roots = self._familiar(item, fresh)
         if roots is None:
@@ -339,7 +334,7 @@ class Roots:
                 self._loosely(root, group, item, part)
                 continue
             if part.body is None:
-                if producer is None and part.times is None:
+                if producer is None:
                     self._loosely(root, group, item, part)
                     continue
                 part.encode(self._clock.now_us())
@@ -353,24 +348,30 @@ class Roots:
         if root in group.loose:
             self._gather(root, group.loose.pop(root), group)
         write = Write(body, part.crc, len(part.topics), producer, item.sequence, item.flags, part.columns)
-        place = _Place(write, part.topics, item, part, (), item.is_shown)
+        place = _Place(write, part.topics, item, part)
         places = group.places.get(root)
         if places is None:
             group.places[root] = [place]
         else:
             places.append(place)
 
-    def _place_shown(self, root: Root, group: _Group, item: Publish) -> None:
-        """Give what was shown of a root its places."""
+    def _admit_shown(self, item: Shown, group: _Group) -> None:
+        """Give what was shown of a root its places: nothing is shown that may be refused, if the disk does not."""
+        if not self.has_room:
+            raise self._no_room()
+        root = self._open(item.root)
+        if root.stream.failed is not None:
+            raise _read_only(root)
         if root in group.loose:
             self._gather(root, group.loose.pop(root), group)
         places = group.places.setdefault(root, [])
-        for part in item.parts:
-            if part.body is None:
-                part.encode(self._clock.now_us())
-            assert part.body is not None
-            write = Write(part.body, part.crc, len(part.topics), None, 0, item.flags, part.columns)
-            places.append(_Place(write, part.topics, None, None, (), True))
+        places += [_Place(write, topics, None, None, (), True) for write, topics in item.writes()]
+
+    def _no_room(self) -> DiskFull:
+        return DiskFull(
+            f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was stored: "
+            "free some room and publish again"
+        )
 
     def _familiar(self, item: Publish, parts: list[Part]) -> list[Root] | None:
         """The roots of parts that can go over no limit, as all their topics are known; None if some may."""
@@ -457,9 +458,7 @@ class Roots:
         for part in parts:
             known = self._roots.get(part.root)
             if known is not None and known.stream.failed is not None:
-                raise ReadOnly(
-                    f'stream "{part.root}" takes no messages: {known.stream.failed}; close the bus and open it again'
-                )
+                raise _read_only(known)
         unknown = [part.root for part in parts if part.root not in self._roots and part.root != SYS]
         known_count = len(self._roots) - (SYS in self._roots)
         if unknown and known_count + len(unknown) > config.roots_max:
@@ -490,18 +489,18 @@ class Roots:
 
     def _loosely(self, root: Root, group: _Group, item: Publish, part: Part) -> None:
         loose = group.loose.get(root)
-        if loose is not None and (loose.is_shown != item.is_shown or loose.flags != item.flags):
+        if loose is not None and loose.flags != item.flags:
             self._gather(root, group.loose.pop(root), group)
             loose = None
         if loose is None:
-            loose = group.loose[root] = _Loose(item.is_shown, item.flags)
+            loose = group.loose[root] = _Loose(item.flags)
         loose.items.append(item)
         loose.parts.append(part)
 
     def _gather(self, root: Root, loose: _Loose, group: _Group) -> None:
         topics = [part.topics[0] for part in loose.parts]
         write = self._encode(topics, loose)
-        group.places.setdefault(root, []).append(_Place(write, topics, None, None, loose.items, loose.is_shown))
+        group.places.setdefault(root, []).append(_Place(write, topics, None, None, loose.items))
 
     def _encode(self, topics: list[str], loose: _Loose) -> Write:
         """Loose messages as one batch; one that is alone and was encoded elsewhere stays as it is."""
@@ -649,6 +648,10 @@ class Roots:
         self.commit.close()
         if not any(root.stream.failed for root in self._roots.values()):
             self.checkpoint()
+
+
+def _read_only(root: Root) -> ReadOnly:
+    return ReadOnly(f'stream "{root.name}" takes no messages: {root.stream.failed}; close the bus and open it again')
 
 
 def _check_same(item: Publish, part: Part, count: int) -> None:

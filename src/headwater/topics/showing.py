@@ -7,19 +7,47 @@ stored, and others get its offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from headwater.store.batch import QUIET, Batch, Header
+from headwater.store.batch import QUIET, Batch, Header, checksum
+from headwater.store.body import Body, encode_body
 from headwater.store.early import Early
-from headwater.topics.publish import MESSAGE_WEIGHT, Part, Publish
+from headwater.store.log import Write
+from headwater.topics.publish import MESSAGE_WEIGHT, Publish
 from headwater.topics.root import Root
 
 if TYPE_CHECKING:
     from headwater.topics.roots import Roots
 
-JOINED_BYTES_MAX = 256 * 1024
+SINGLES_BYTES_MAX = 256 * 1024
 """How much goes to disk as one batch of what came one by one."""
+
+
+class _Singles:
+    """Messages that came one by one, as columns."""
+
+    __slots__ = ("_payloads", "_times", "topics", "weight")
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+        self._payloads: list[bytes] = []
+        self._times: list[int] = []
+        self.weight = 0
+
+    def add(self, early: Early) -> int:
+        """One more; what it weighs."""
+        self.topics.append(early.topic)
+        self._payloads.append(early.payload)
+        self._times.append(early.time_us)
+        weight = len(early.payload) + MESSAGE_WEIGHT
+        self.weight += weight
+        return weight
+
+    def write(self) -> Write:
+        """All of them as one batch."""
+        body = encode_body(self.topics, self._payloads, self._times)
+        return Write(body, checksum(body), len(self.topics), None, 0, QUIET)
 
 
 class Shown(Publish):
@@ -30,37 +58,35 @@ class Shown(Publish):
     root has come, the others join it: no place for each, and for a single message no encoding and no checksum.
     """
 
-    __slots__ = ("_payloads", "_room", "_times", "_topics", "root", "turn")
+    __slots__ = ("_pieces", "_singles", "root", "turn")
 
     def __init__(self, root: str, turn: int) -> None:
         super().__init__((), [], 0, None, 0, is_one=False)
         self.root = root
         self.flags = QUIET
-        self.is_shown = True
         self.turn = turn
         """The group that it is to be committed with."""
-        self._room = 0
-        """What may still be added to the last part, if that is of messages that came one by one."""
+        self._pieces: list[Write | _Singles] = []
+        self._singles: _Singles | None = None
+        """The last piece, if one more message may be added to it."""
 
-    def add(self, part: Part) -> None:
+    def add(self, body: Body, crc: int) -> None:
         """One more batch."""
-        self.parts.append(part)
-        self._room = 0
+        self._pieces.append(Write(body.data, crc, body.count, None, 0, QUIET, body))
+        self._singles = None
 
     def add_one(self, early: Early) -> int:
         """One more message; what it weighs."""
-        weight = len(early.payload) + MESSAGE_WEIGHT
-        if self._room <= 0:
-            self._topics: list[str] = []
-            self._payloads: list[bytes] = []
-            self._times: list[int] = []
-            self._room = JOINED_BYTES_MAX
-            self.parts.append(Part(self.root, self._topics, self._payloads, (), times=self._times))
-        self._topics.append(early.topic)
-        self._payloads.append(early.payload)
-        self._times.append(early.time_us)
-        self._room -= weight
-        return weight
+        singles = self._singles
+        if singles is None or singles.weight > SINGLES_BYTES_MAX:
+            singles = self._singles = _Singles()
+            self._pieces.append(singles)
+        return singles.add(early)
+
+    def writes(self) -> Iterator[tuple[Write, Sequence[str] | None]]:
+        """What is to be appended, in order; with its topics if those would have to be decoded."""
+        for piece in self._pieces:
+            yield (piece.write(), piece.topics) if isinstance(piece, _Singles) else (piece, None)
 
 
 S = TypeVar("S", bound=Shown)
@@ -100,24 +126,23 @@ class Showing:
         self._latest: dict[str, Shown] = {}
         """By root: what the next that is shown may join."""
 
-    def show(self, part: Part, tell: Callable[[Root, Batch], None], new: Callable[[str, int], S]) -> S | None:
-        """Tell of a batch without options at once: what it joins on its way to disk; None if it has to be there first,
-        or may be refused."""
-        name, columns = part.root, part.columns
+    def show(
+        self, name: str, body: Body, crc: int, tell: Callable[[Root, Batch], None], new: Callable[[str, int], S]
+    ) -> S | None:
+        """Tell of a batch of a root at once: what it joins on its way to disk; None if it has to be there first, or may
+        be refused."""
         root = self._roots.get(name)
-        if root is None or columns is None or part.retain is not None or not self._may_show(root):
-            return None
-        if not root.knows_all(columns.names):
+        if root is None or body.retain is not None or not self._may_show(root) or not root.knows_all(body.names):
             return None
         commit = self._roots.commit
         with commit.places:
             if not commit.is_open or self._hidden.any_of(name):
                 return None
-            offset, count, data = self._offset(root), columns.count, columns.data
-            header = Header(name, offset, count, columns.time_span()[1], 0, None, 0, QUIET, 0, len(data), part.crc)
-            tell(root, Batch(header, data, columns))
+            offset, count, data = self._offset(root), body.count, body.data
+            header = Header(name, offset, count, body.time_span()[1], 0, None, 0, QUIET, 0, len(data), crc)
+            tell(root, Batch(header, data, body))
             shown = self._place(name, new)
-            shown.add(part)
+            shown.add(body, crc)
             commit.grow(shown, len(data))
             self._next[name] = offset + count
         return shown
