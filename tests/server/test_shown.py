@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,39 @@ def test_a_request_finds_what_its_client_published_before_it():
             ann.subscribe(number + 1, "home/#", kind="named", id=f"s{number}")
             ann.ask(requests.Leave(number=number + 1))
         ann.quiet()
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_what_was_shown_and_cannot_be_stored_holds_nobody_up(batch_first: bool):
+    with Running(publishes_in_flight_max=1, publish_bytes_in_flight_max=1000) as running:
+        ann, bob = running.peer(), running.peer()
+        ann.publish("home/x", b"0")
+        ann.publish("yard/x", b"0")
+        bob.subscribe(1, "#")
+        with nothing_is_committed(running.bus):
+            for is_batch in (batch_first, not batch_first):
+                if is_batch:
+                    ann.publish_soon(["home/x"] * 3, [b"b" * 400] * 3, flags=batches.QUIET)
+                else:
+                    say(ann, "home/x", b"s" * 400)
+            assert bob.payloads(1, 1)
+            home = running.bus.inside.roots.get("home")
+            assert home is not None
+            home.stream.fail("it broke")
+        running.until(lambda: running.server.entry.is_empty)
+        assert [one.payload for one in running.bus.replay("home/#")] == [b"0"]
+        assert ann.publish("yard/x", b"1") == 2, "what failed is in flight no more"
+
+
+def test_what_was_shown_stays_in_memory_no_longer_than_it_takes_to_store_it(tmp_path: Path):
+    with Running(tmp_path, Config(tail_bytes=1)) as running:
+        ann = running.peer()
+        ann.publish("home/x", b"0")
+        tracemalloc.start()
+        try:
+            for _ in range(3):
+                ann.publish_soon(["home/x"] * 2, [b"m" * 500_000] * 2, flags=batches.QUIET)
+            running.until(lambda: running.bus.ends()["home"] == 7 and running.server.entry.is_empty)
+            running.until(lambda: tracemalloc.get_traced_memory()[0] < 1_500_000)
+        finally:
+            tracemalloc.stop()

@@ -207,6 +207,7 @@ def test_what_is_refused_leaves_the_others_of_its_group_alone(tmp_path: Path) ->
     ]
     assert place.topics() == {"a/1": 1, "a/2": 1, "b/1": 1}
     assert [root.name for root in place.roots.all()] == ["a", "b"]
+    assert set(place.roots.showing._ways) == {"a", "b"}, "nothing is kept of roots that were not made"
     place.close()
 
 

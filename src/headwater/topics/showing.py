@@ -7,6 +7,7 @@ stored, and others get its offsets.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -83,6 +84,10 @@ class Shown(Publish):
             self._pieces.append(singles)
         return singles.add(early)
 
+    def let_go(self) -> None:
+        """Keep nothing of it in memory: it is on disk, or will not be."""
+        self._pieces, self._singles = [], None
+
     def writes(self) -> Iterator[tuple[Write, Sequence[str] | None]]:
         """What is to be appended, in order; with its topics if those would have to be decoded."""
         for piece in self._pieces:
@@ -92,24 +97,21 @@ class Shown(Publish):
 S = TypeVar("S", bound=Shown)
 
 
-class _Passing:
-    """How much of each root is on its way: counted up by whoever gives places, and down by whoever commits."""
+class _Way:
+    """What of one root is on its way to disk: counted up by whoever gives places, and down by whoever commits; two
+    counts with a writer each, so that neither has to wait for the other."""
 
-    __slots__ = ("_entered", "_left")
+    __slots__ = ("hidden_in", "hidden_out", "latest", "next", "shown_in", "shown_out")
 
     def __init__(self) -> None:
-        # Two counts with a writer each, so that neither has to wait for the other.
-        self._entered: dict[str, int] = {}
-        self._left: dict[str, int] = {}
-
-    def enter(self, root: str) -> None:
-        self._entered[root] = self._entered.get(root, 0) + 1
-
-    def leave(self, root: str) -> None:
-        self._left[root] = self._left.get(root, 0) + 1
-
-    def any_of(self, root: str) -> bool:
-        return self._entered.get(root, 0) != self._left.get(root, 0)
+        self.hidden_in = self.hidden_out = 0
+        """What nobody is told of before it is on disk."""
+        self.shown_in = self.shown_out = 0
+        """What live subscriptions have before it is on disk."""
+        self.next = 0
+        """Where the next message stands that is shown, as long as others that were are not on disk."""
+        self.latest: Shown | None = None
+        """What the next that is shown may join."""
 
 
 class Showing:
@@ -117,14 +119,7 @@ class Showing:
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
-        self._hidden = _Passing()
-        """Parts that nobody is told of before they are on disk."""
-        self._shown = _Passing()
-        """Parts that live subscriptions have before they are on disk."""
-        self._next: dict[str, int] = {}
-        """By root: where the next message stands that is shown, as long as others that were are not on disk."""
-        self._latest: dict[str, Shown] = {}
-        """By root: what the next that is shown may join."""
+        self._ways: defaultdict[str, _Way] = defaultdict(_Way)
 
     def show(
         self, name: str, body: Body, crc: int, tell: Callable[[Root, Batch], None], new: Callable[[str, int], S]
@@ -136,15 +131,16 @@ class Showing:
             return None
         commit = self._roots.commit
         with commit.places:
-            if not commit.is_open or self._hidden.any_of(name):
+            way = self._ways[name]
+            if way.hidden_in != way.hidden_out or not commit.is_open:
                 return None
-            offset, count, data = self._offset(root), body.count, body.data
+            offset, count, data = _offset(way, root), body.count, body.data
             header = Header(name, offset, count, body.time_span()[1], 0, None, 0, QUIET, 0, len(data), crc)
             tell(root, Batch(header, data, body))
-            shown = self._place(name, new)
+            shown = self._place(way, name, new)
             shown.add(body, crc)
             commit.grow(shown, len(data))
-            self._next[name] = offset + count
+            way.next = offset + count
         return shown
 
     def show_one(self, early: Early, tell: Callable[[Root, Early], None], new: Callable[[str, int], S]) -> S | None:
@@ -155,45 +151,57 @@ class Showing:
             return None
         commit = self._roots.commit
         with commit.places:
-            if not commit.is_open or self._hidden.any_of(name):
+            way = self._ways[name]
+            if way.hidden_in != way.hidden_out or not commit.is_open:
                 return None
-            early.offset = offset = self._offset(root)
+            early.offset = offset = _offset(way, root)
             tell(root, early)
-            shown = self._place(name, new)
+            shown = self._place(way, name, new)
             commit.grow(shown, shown.add_one(early))
-            self._next[name] = offset + 1
+            way.next = offset + 1
         return shown
 
     def _may_show(self, root: Root) -> bool:
         return self._roots.has_room and root.stream.failed is None
 
-    def _place(self, name: str, new: Callable[[str, int], S]) -> S:
+    def _place(self, way: _Way, name: str, new: Callable[[str, int], S]) -> S:
         """What is to be committed with the next group, of what was shown of a root."""
         commit = self._roots.commit
-        shown = self._latest.get(name)
+        shown = way.latest
         if shown is None or shown.turn != commit.turn:
-            shown = new(name, commit.turn)
+            shown = way.latest = new(name, commit.turn)
             commit.append(shown)
-            self._latest[name] = shown
         return cast("S", shown)  # whoever enters messages makes all of them
-
-    def _offset(self, root: Root) -> int:
-        """Where the next message of a root stands."""
-        return self._next[root.name] if self._shown.any_of(root.name) else root.stream.durable + 1
 
     def enter(self, item: Publish) -> None:
         """It has its place; while nobody else gets one."""
         if isinstance(item, Shown):
-            self._shown.enter(item.root)
+            self._ways[item.root].shown_in += 1
             return
         for part in item.parts:
-            self._hidden.enter(part.root)
-            self._latest.pop(part.root, None)  # what comes from now on comes after this
+            way = self._ways[part.root]
+            way.hidden_in += 1
+            way.latest = None  # what comes from now on comes after this
 
     def leave(self, item: Publish) -> None:
         """It was committed, or was not."""
         if isinstance(item, Shown):
-            self._shown.leave(item.root)
+            item.let_go()
+            self._ways[item.root].shown_out += 1
             return
         for part in item.parts:
-            self._hidden.leave(part.root)
+            way = self._ways[part.root]
+            way.hidden_out += 1
+            if self._roots.get(part.root) is None:
+                self._forget(part.root, way)
+
+    def _forget(self, name: str, way: _Way) -> None:
+        """Keep nothing of a root that was not made: there may be any number of those."""
+        with self._roots.commit.places:
+            if way.hidden_in == way.hidden_out:
+                self._ways.pop(name, None)
+
+
+def _offset(way: _Way, root: Root) -> int:
+    """Where the next message of a root stands."""
+    return way.next if way.shown_in != way.shown_out else root.stream.durable + 1
