@@ -20,6 +20,7 @@ from headwater.mqtt.tunnel import preamble
 PATH = "/mqtt"
 SUBPROTOCOL = "mqtt"
 PIECE_BYTES = 64 * 1024
+CLOSE_S = 5.0
 DONE = 1000
 NO_MQTT = 1002
 NO_TEXT = 1003
@@ -52,8 +53,9 @@ async def tunnel(websocket: WebSocket) -> None:
         (code, _) = await asyncio.gather(inward, outward, return_exceptions=True)
         writer.close()
         if WebSocketState.DISCONNECTED not in (websocket.client_state, websocket.application_state):
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may end just now
-                await websocket.close(code if isinstance(code, int) else DONE)
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):  # it may end just now
+                async with asyncio.timeout(CLOSE_S):  # a client that reads nothing does not hear of it
+                    await websocket.close(code if isinstance(code, int) else DONE)
 
 
 async def _inward(websocket: WebSocket, writer: asyncio.StreamWriter) -> int:

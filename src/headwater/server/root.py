@@ -148,9 +148,10 @@ class Entry:
 
     def check(self, publish: PublishFrame, is_whole: bool = False) -> Body:
         """What a publish brings; raises what is wrong with it, which cannot be its checksum if it was encoded here."""
+        body = self.desk.body(publish.root, publish.count, publish.crc, publish.body, is_whole)
         if publish.producer is not None:
             self.desk.sequence(publish.producer, publish.sequence)
-        return self.desk.body(publish.root, publish.count, publish.crc, publish.body, is_whole)
+        return body
 
     def enter(
         self, connection: Line, id: Any, publish: PublishFrame, body: Body, flags: int, producer: str | None
@@ -279,6 +280,7 @@ class Entry:
             if isinstance(item, Quiet):
                 for connection, (weight, share) in item.senders.items():
                     connection.on_landed(weight, share)
+                item.senders.clear()  # the item may be remembered until the next of its root, and they may leave
             else:
                 by_connection.setdefault(item.connection, []).append(item)
             if item.error is not None:

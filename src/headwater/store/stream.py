@@ -157,10 +157,11 @@ class DiskStream:
             raise
         index = segment.index if segment.index is not None else self.index_of(segment)
         batches = [batch for write in writes if (batch := write.batch) is not None]
-        *positions, segment.end = accumulate([write.room for write in writes], initial=start)
+        *positions, end = accumulate([write.room for write in writes], initial=start)
         newest = batches[-1]
         index.extend([batch.first_offset for batch in batches], positions, newest.header.time_us)
         self.end, self.time_us = newest.last_offset, newest.header.time_us
+        segment.end = end
 
     def sync(self) -> None:
         """Make what was written durable; if that fails, the stream takes no more."""

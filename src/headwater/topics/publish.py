@@ -41,7 +41,7 @@ class Part(msgspec.Struct, eq=False, gc=False):
 
     @property
     def is_one(self) -> bool:
-        """Whether it is one message without options, that may be stored in one batch with others."""
+        """Whether it is one message that was encoded elsewhere, without options, and may be stored with others."""
         return len(self.payloads) == 1 and self.retain is None
 
     @property

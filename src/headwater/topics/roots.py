@@ -364,8 +364,9 @@ class Roots:
             raise _read_only(root)
         if root in group.loose:
             self._gather(root, group.loose.pop(root), group)
-        places = group.places.setdefault(root, [])
-        places += [_Place(write, topics, None, None, (), True) for write, topics in item.writes()]
+        placed = [_Place(write, topics, None, None, (), True) for write, topics in item.writes()]
+        if placed:
+            group.places.setdefault(root, []).extend(placed)
 
     def _no_room(self) -> DiskFull:
         return DiskFull(

@@ -2,7 +2,7 @@
 
 Promises: nothing is shown that may be refused; the order is kept, as nothing is shown while something of its root is on
 its way that was not; what is shown has its place in the next group. If the disk fails by then, what was shown is not
-stored, and others get its offsets.
+stored, and others get its offsets; nothing more is shown until those that were are on disk.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 SINGLES_BYTES_MAX = 256 * 1024
 """How much goes to disk as one batch of what came one by one."""
+
+
+BATCH_WEIGHT = 700
+"""What a batch weighs besides its bytes: the objects that it is on its way."""
 
 
 class _Singles:
@@ -101,7 +105,7 @@ class _Way:
     """What of one root is on its way to disk: counted up by whoever gives places, and down by whoever commits; two
     counts with a writer each, so that neither has to wait for the other."""
 
-    __slots__ = ("hidden_in", "hidden_out", "latest", "next", "shown_in", "shown_out")
+    __slots__ = ("hidden_in", "hidden_out", "is_torn", "latest", "next", "shown_in", "shown_out")
 
     def __init__(self) -> None:
         self.hidden_in = self.hidden_out = 0
@@ -110,8 +114,19 @@ class _Way:
         """What live subscriptions have before it is on disk."""
         self.next = 0
         """Where the next message stands that is shown, as long as others that were are not on disk."""
+        self.is_torn = False
+        """Whether something was shown and not stored, so that what was shown after it stands elsewhere than it said."""
         self.latest: Shown | None = None
         """What the next that is shown may join."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether where the next message will stand can be told; asked while nobody gets a place."""
+        if self.hidden_in != self.hidden_out:
+            return False
+        if self.is_torn:
+            self.is_torn = self.shown_in != self.shown_out
+        return not self.is_torn
 
 
 class Showing:
@@ -132,14 +147,14 @@ class Showing:
         commit = self._roots.commit
         with commit.places:
             way = self._ways[name]
-            if way.hidden_in != way.hidden_out or not commit.is_open:
+            if not way.is_clear or not commit.is_open:
                 return None
             offset, count, data = _offset(way, root), body.count, body.data
             header = Header(name, offset, count, body.time_span()[1], 0, None, 0, QUIET, 0, len(data), crc)
             tell(root, Batch(header, data, body))
             shown = self._place(way, name, new)
             shown.add(body, crc)
-            commit.grow(shown, len(data))
+            commit.grow(shown, len(data) + BATCH_WEIGHT)
             way.next = offset + count
         return shown
 
@@ -152,7 +167,7 @@ class Showing:
         commit = self._roots.commit
         with commit.places:
             way = self._ways[name]
-            if way.hidden_in != way.hidden_out or not commit.is_open:
+            if not way.is_clear or not commit.is_open:
                 return None
             early.offset = offset = _offset(way, root)
             tell(root, early)
@@ -187,7 +202,10 @@ class Showing:
         """It was committed, or was not."""
         if isinstance(item, Shown):
             item.let_go()
-            self._ways[item.root].shown_out += 1
+            way = self._ways[item.root]
+            if item.is_waiting or item.error is not None:
+                way.is_torn = True
+            way.shown_out += 1
             return
         for part in item.parts:
             way = self._ways[part.root]
