@@ -160,8 +160,8 @@ def test_more_messages_than_may_be_under_way_end_the_connection():
         assert peer.ends() == Reason.RECEIVE_MAXIMUM_EXCEEDED
 
 
-def test_a_subscriber_that_never_acknowledges_holds_up_itself_alone():
-    with Served(mqtt_in_flight_max=50) as served, undisturbed(served):
+def test_a_subscriber_that_never_acknowledges_holds_up_itself_alone(tmp_path: Path):
+    with Served(tmp_path, mqtt_in_flight_max=50) as served, undisturbed(served):
         peer = served.mqtt()
         peer.subscribe("home/#", qos=1)
         before = resident_bytes()
@@ -175,8 +175,8 @@ def test_a_subscriber_that_never_acknowledges_holds_up_itself_alone():
         assert peer.got().packet_id not in {one.packet_id for one in found[1:]}
 
 
-def test_a_reader_that_reads_nothing_holds_no_more_than_its_limit():
-    with Served(write_bytes_max=MIB) as served, undisturbed(served):
+def test_a_reader_that_reads_nothing_holds_no_more_than_its_limit(tmp_path: Path):
+    with Served(tmp_path, write_bytes_max=MIB) as served, undisturbed(served):
         slow = [served.mqtt() for _ in range(4)]
         for peer in slow:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
