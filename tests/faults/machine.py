@@ -181,7 +181,7 @@ def stop_threads(bus: Bus) -> None:
     """What a crash does to the threads of a bus."""
     bus._timers.close()
     for group in (bus._roots.commit, bus._rows._group):
-        with group._lock:
+        with group.places:
             group._closed = True
             group._work.notify_all()
             group._room.notify_all()

@@ -113,8 +113,6 @@ class Dispatcher:
 
     def show(self, root: Root, batch: Batch) -> None:
         """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""
-        if self._trees.is_empty:
-            return
         names = batch.body.names
         if len(names) == 1:
             with self._tree_lock:
@@ -129,8 +127,6 @@ class Dispatcher:
 
     def show_one(self, root: Root, early: Early) -> None:
         """The same for one message."""
-        if self._trees.is_empty:
-            return
         with self._tree_lock:
             found = self._trees.match(early.topic)
         for listener in found:

@@ -178,7 +178,7 @@ class Sending(Flight):
     def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
         """Send one message, shown early, of a live subscription."""
         session = self._session
-        connection = cast("MqttConnection", session.connection)
+        connection: MqttConnection = session.connection  # type: ignore[assignment]  # those of its language
         overlaps, wish = session.overlaps, session.wishes[subscriber.number]
         is_alone = overlaps is None or subscriber.number not in overlaps.crossing
         if self._outbox is None and connection.aliases is None and is_alone and wish.is_plain:

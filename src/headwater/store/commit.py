@@ -139,10 +139,11 @@ class GroupCommit(Generic[T]):
         self._on_add = on_add
         self._weight_max = weight_max
         self._items_max = items_max
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._work = threading.Condition(self._lock)
-        self._idle = threading.Condition(self._lock)
+        self.places = threading.Lock()
+        """Whoever holds it may `append`, as nobody else gets a place; it is not held while something blocks."""
+        self._room = threading.Condition(self.places)
+        self._work = threading.Condition(self.places)
+        self._idle = threading.Condition(self.places)
         self._pending: list[T | Call] = []
         self._weight = 0
         self._busy = False
@@ -167,7 +168,7 @@ class GroupCommit(Generic[T]):
         """Commit an item; returns when it is durable, raises what went wrong."""
         self.refuse_owner()
         item.is_blocking = True
-        with self._lock:
+        with self.places:
             self._add(item)
             lead = not self._busy
             self._busy = True
@@ -181,25 +182,20 @@ class GroupCommit(Generic[T]):
     def submit_all(self, items: Sequence[T]) -> None:
         """Have these committed soon, all in one group."""
         self.refuse_owner()
-        with self._lock:
+        with self.places:
             for item in items:
                 self._add(item, waits=item is items[0])
         self.kick()
 
     def enqueue(self, item: T | Call) -> None:
         """Give an item its place in the order; somebody has to `drive` or `kick` for it to move."""
-        with self._lock:
+        with self.places:
             self._add(item)
-
-    @property
-    def places(self) -> threading.Lock:
-        """Whoever holds it may `append`, as nobody else gets a place; it is not held while something blocks."""
-        return self._lock
 
     @property
     def is_open(self) -> bool:
         """Whether there is a place to have."""
-        return not self._closed and not self.is_full
+        return self._weight < self._weight_max and len(self._pending) < self._items_max and not self._closed
 
     def append(self, item: T) -> None:
         """Give an item its place; for whoever holds `places`, and has seen that there is one. Nobody waits for it: it
@@ -214,7 +210,7 @@ class GroupCommit(Generic[T]):
     def commit_here(self, item: T) -> bool:
         """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is."""
         self.refuse_owner()
-        with self._lock:
+        with self.places:
             if self._busy or self._is_due or self._closed:
                 return False
             self._append(item)
@@ -228,7 +224,7 @@ class GroupCommit(Generic[T]):
     def drive(self, item: T | Call) -> None:
         """Wait for an item that was enqueued, committing it here if nobody else is at it."""
         self.refuse_owner()
-        with self._lock:
+        with self.places:
             lead = not self._busy and item.is_waiting
             self._is_due = bool(self._pending)
             if lead:
@@ -263,7 +259,7 @@ class GroupCommit(Generic[T]):
 
     def kick(self) -> None:
         """Have what was enqueued committed, without waiting for it."""
-        with self._lock:
+        with self.places:
             self._move()
 
     def _move(self) -> None:
@@ -285,7 +281,7 @@ class GroupCommit(Generic[T]):
     def close(self) -> None:
         """Commit what is pending, and accept nothing more."""
         self.refuse_owner()
-        with self._lock:
+        with self.places:
             self._closed = True
             self._move()
             while self._busy:
@@ -320,7 +316,7 @@ class GroupCommit(Generic[T]):
             self._work.notify()
 
     def _commit_pending(self) -> None:
-        with self._lock:
+        with self.places:
             group = self._pending
             self._pending = []
             self.turn += 1
@@ -349,7 +345,7 @@ class GroupCommit(Generic[T]):
 
     def _hand_over(self) -> None:
         """This thread is done; if somebody waits, the commit thread goes on."""
-        with self._lock:
+        with self.places:
             if self._is_due:
                 self._wake_thread()
             else:
@@ -366,7 +362,7 @@ class GroupCommit(Generic[T]):
 
     def _run(self) -> None:
         while True:
-            with self._lock:
+            with self.places:
                 while not self._handed_over:
                     if self._closed:
                         return
@@ -377,7 +373,7 @@ class GroupCommit(Generic[T]):
                 except BaseException as error:
                     # Its group has heard of it. The thread stays: whoever comes next must not wait for ever.
                     log.critical("the %s was interrupted: %r", self._name, error)
-                with self._lock:
+                with self.places:
                     self._gather()
                     if not self._is_due:
                         self._handed_over = False

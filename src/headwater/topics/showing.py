@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from headwater.store.batch import QUIET, Batch, Header, checksum
 from headwater.store.body import Body, encode_body
@@ -119,14 +119,14 @@ class _Way:
         self.latest: Shown | None = None
         """What the next that is shown may join."""
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether where the next message will stand can be told; asked while nobody gets a place."""
+    def first_free(self, root: Root) -> int:
+        """Where the next message will stand; 0 if that cannot be told yet. Asked while nobody gets a place."""
         if self.hidden_in != self.hidden_out:
-            return False
-        if self.is_torn:
-            self.is_torn = self.shown_in != self.shown_out
-        return not self.is_torn
+            return 0
+        if self.shown_in == self.shown_out:
+            self.is_torn = False
+            return root.stream.durable + 1
+        return 0 if self.is_torn else self.next
 
 
 class Showing:
@@ -141,15 +141,19 @@ class Showing:
     ) -> S | None:
         """Tell of a batch of a root at once: what it joins on its way to disk; None if it has to be there first, or may
         be refused."""
-        root = self._roots.get(name)
-        if root is None or body.retain is not None or not self._may_show(root) or not root.knows_all(body.names):
+        roots = self._roots
+        root = roots.get(name)
+        if root is None or body.retain is not None or root.stream.failed is not None or not roots.has_room:
             return None
-        commit = self._roots.commit
+        if not root.knows_all(body.names):
+            return None
+        commit = roots.commit
         with commit.places:
             way = self._ways[name]
-            if not way.is_clear or not commit.is_open:
+            offset = way.first_free(root)
+            if not offset or not commit.is_open:
                 return None
-            offset, count, data = _offset(way, root), body.count, body.data
+            count, data = body.count, body.data
             header = Header(name, offset, count, body.time_span()[1], 0, None, 0, QUIET, 0, len(data), crc)
             tell(root, Batch(header, data, body))
             shown = self._place(way, name, new)
@@ -161,23 +165,22 @@ class Showing:
     def show_one(self, early: Early, tell: Callable[[Root, Early], None], new: Callable[[str, int], S]) -> S | None:
         """The same for one message without options."""
         name = early.root
-        root = self._roots.get(name)
-        if root is None or not self._may_show(root) or not root.knows(early.topic):
+        roots = self._roots
+        root = roots.get(name)
+        if root is None or root.stream.failed is not None or not roots.has_room or not root.knows(early.topic):
             return None
-        commit = self._roots.commit
+        commit = roots.commit
         with commit.places:
             way = self._ways[name]
-            if not way.is_clear or not commit.is_open:
+            offset = way.first_free(root)
+            if not offset or not commit.is_open:
                 return None
-            early.offset = offset = _offset(way, root)
+            early.offset = offset
             tell(root, early)
             shown = self._place(way, name, new)
             commit.grow(shown, shown.add_one(early))
             way.next = offset + 1
         return shown
-
-    def _may_show(self, root: Root) -> bool:
-        return self._roots.has_room and root.stream.failed is None
 
     def _place(self, way: _Way, name: str, new: Callable[[str, int], S]) -> S:
         """What is to be committed with the next group, of what was shown of a root."""
@@ -186,7 +189,7 @@ class Showing:
         if shown is None or shown.turn != commit.turn:
             shown = way.latest = new(name, commit.turn)
             commit.append(shown)
-        return cast("S", shown)  # whoever enters messages makes all of them
+        return shown  # type: ignore[return-value]  # whoever enters messages makes all of them
 
     def enter(self, item: Publish) -> None:
         """It has its place; while nobody else gets one."""
@@ -218,8 +221,3 @@ class Showing:
         with self._roots.commit.places:
             if way.hidden_in == way.hidden_out:
                 self._ways.pop(name, None)
-
-
-def _offset(way: _Way, root: Root) -> int:
-    """Where the next message of a root stands."""
-    return way.next if way.shown_in != way.shown_out else root.stream.durable + 1
