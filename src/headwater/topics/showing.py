@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 SINGLES_BYTES_MAX = 256 * 1024
 """How much goes to disk as one batch of what came one by one."""
-
-
 BATCH_WEIGHT = 700
-"""What a batch weighs besides its bytes: the objects that it is on its way."""
+"""What a batch weighs besides its bytes, when a group is kept within its limit: the objects that it is on its way."""
 
 
 class _Singles:
