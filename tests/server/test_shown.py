@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import threading
 import tracemalloc
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import pytest
 
 import headwater
 from headwater.config import Config
+from headwater.server.line import Line
 from headwater.store.log import Write
 from headwater.store.stream import DiskStream
 from headwater.wire import batches, requests
@@ -268,3 +270,21 @@ def test_what_is_shown_after_a_write_that_failed_has_the_offset_that_it_is_store
         stored = [(one.offset, one.payload) for one in running.bus.replay("home/#")]
     assert stored[:2] == [(1, b"0"), (2, b"moved")]
     assert stored[2:] == got == [(3, b"right"), (4, b"too"), (5, b"too"), (6, b"later")]
+
+
+def test_who_has_left_is_not_remembered_for_what_was_shown():
+    with Running() as running:
+        ann, bob = running.peer(), running.peer()
+        ann.publish("home/x", b"0")
+        bob.publish_soon(["home/x"] * 2, [b"1"] * 2, flags=batches.QUIET)
+        running.until(lambda: running.bus.ends()["home"] == 3 and running.server.entry.is_empty)
+        bob.close()
+
+        def is_forgotten() -> bool:
+            gc.collect()
+            lines = [
+                one for one in gc.get_objects() if isinstance(one, Line) and one.listener is running.server.listener
+            ]
+            return lines == [running.session_of(ann).connection]
+
+        running.until(is_forgotten)
