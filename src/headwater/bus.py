@@ -27,6 +27,7 @@ from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending, write_of
 from headwater.delivery.options import check_not_of_channel
+from headwater.delivery.readers import Readers
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start, check_start
@@ -78,6 +79,8 @@ class Inside(NamedTuple):
     audit: Audit
     archived: Callable[[], dict[str, dict[str, int] | None]]
     """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
+    look_for_readers: Callable[[], None]
+    """Have the subscriptions of those who read the folder beside its owner stand where they are by now."""
 
 
 class Bus:
@@ -144,6 +147,7 @@ class Bus:
             self._durables = Durables(
                 self._dispatcher, self._roots, self.config, self._audit, lambda: self._check_open(writes=True)
             )
+            self._readers = Readers(self._files, self.folder, self._roots, self._durables, self._events)
             self._staging = Staging(
                 self._desk, self._roots, self._state, self._rows, self.config, self._clock, self._events.trouble
             )
@@ -169,6 +173,7 @@ class Bus:
                 self._events,
                 self._expire,
                 self._unarchived_from,
+                self._readers.take,
             )
             if not read_only:
                 self._staging.recover()
@@ -472,6 +477,9 @@ class Bus:
     def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, by id; with a limit a page of them, after an id."""
         self._check_open()
+        if self.is_read_only:
+            return self._durables.infos(self._readers.waiting(), after, limit)
+        self._readers.look()
         return self._dispatcher.infos(after, limit)
 
     def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
@@ -816,6 +824,7 @@ class Bus:
             self._events,
             self._audit,
             lambda: marks.found(self._files, self.folder),
+            self._readers.look,
         )
 
     @property

@@ -45,6 +45,7 @@ class Upkeep:
         events: Events,
         expire_staged: Callable[[], None],
         unarchived_from: Callable[[str, int], int],
+        take_readers: Callable[[], bool],
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
@@ -56,6 +57,7 @@ class Upkeep:
         self._events = events
         self._expire_staged = expire_staged
         self._unarchived_from = unarchived_from
+        self._take_readers = take_readers
         self._rolls: dict[str, int] = {}
 
     def start(self) -> None:
@@ -155,7 +157,11 @@ class Upkeep:
 
     def _go_round(self) -> None:
         now_us = self._clock.now_us()
-        self._dispatcher.expire()
+        try:
+            self._take_readers()  # those who were here lately are not to expire
+            self._dispatcher.expire()
+        except (OSError, HeadwaterError) as error:
+            self._events.trouble(f"subscriptions could not be looked after: {error}")
         self._expire_staged()
         for root in self._roots.all():
             try:
@@ -177,7 +183,8 @@ class Upkeep:
             soft, hard = self._not_waiting(root), 0
         if max(soft, hard) < stream.first_offset:
             return
-        needed = self._unarchived_from(root.name, self._dispatcher.needed_from(root))
+        are_known = self._take_readers()
+        needed = self._unarchived_from(root.name, self._dispatcher.needed_from(root)) if are_known else 0
         upto = max(hard, min(soft, needed - 1))
         if upto < stream.first_offset:
             return
@@ -227,6 +234,7 @@ class Upkeep:
 
     def backup(self, log: Log, target: str, commit: RowCommit) -> None:
         """Hard links to what no longer changes, and a snapshot of the state."""
+        self._take_readers()
         commit.run(lambda: self._snapshot(log, target))
 
     def _snapshot(self, log: Log, target: str) -> None:

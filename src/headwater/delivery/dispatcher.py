@@ -486,10 +486,12 @@ class Dispatcher:
                 break
         return found
 
-    def info(self, row: SubscriptionRow) -> SubscriptionInfo:
-        """A subscription as users see it."""
+    def info(self, row: SubscriptionRow, positions: dict[int, int] | None = None) -> SubscriptionInfo:
+        """A subscription as users see it; with positions, as it would be there, though it may not be stored."""
 
         def look(subscriber: Subscriber) -> SubscriptionInfo:
+            if positions is not None:
+                subscriber.suppose(positions)
             lag, in_flight, retrying, dead = subscriber.counts()
             return SubscriptionInfo(
                 row.options.id,
@@ -504,7 +506,14 @@ class Dispatcher:
                 subscriber.floors(),
             )
 
-        return self.use(row.options.id, look)
+        if positions is None:
+            return self.use(row.options.id, look)
+        with self._lock:
+            subscriber = self._load(row)
+            try:
+                return look(subscriber)
+            finally:
+                subscriber.end()
 
     def needed_from(self, root: Root) -> int:
         """The first offset of a root that some durable subscription has not acked.

@@ -6,7 +6,7 @@ is deleted from under those who take from it unless by force, and then they are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,9 @@ from headwater.delivery.start import Start, check_start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Malformed, NotFound
 from headwater.message import SubscriptionInfo
+from headwater.store.readers import Reader
 from headwater.topics.name import check_filter, filter_covers_root
+from headwater.topics.root import Root
 from headwater.topics.roots import Roots
 
 
@@ -48,6 +50,23 @@ class Durables:
     def info(self, id: str) -> SubscriptionInfo:
         """A subscription as users see it."""
         return self._dispatcher.info(self.row(id))
+
+    def infos(
+        self, waiting: Sequence[Reader], after: str | None = None, limit: int | None = None
+    ) -> list[SubscriptionInfo]:
+        """Those that are stored, and those of readers that wait for the folder's owner, as they will be."""
+        if not waiting:
+            return self._dispatcher.infos(after, limit)
+        found = {info.id: info for info in self._dispatcher.infos()}
+        for reader in waiting:
+            row = self._dispatcher.row(reader.id)
+            if row is None:
+                options = Options(id=reader.id, filter=reader.filter, expire_after_s=reader.expire_after_s)
+                row = SubscriptionRow(number=0, options=options, created_us=0, used_us=0)
+            if row.options.filter == reader.filter:
+                found[reader.id] = self._dispatcher.info(row, self._positions(reader.filter, reader.places))
+        ids = sorted((id for id in found if after is None or id.encode() > after.encode()), key=str.encode)
+        return [found[id] for id in ids[:limit]]
 
     def options(self, id: str) -> dict[str, Any]:
         """What was decided about it, besides its filter."""
@@ -85,19 +104,39 @@ class Durables:
     def move(self, subscriber: Subscriber, to: Start | Mapping[str, int]) -> None:
         """Have a subscription that is served go on from elsewhere."""
         wanted = subscriber.options.filter
-        covered = [root for root in self._roots.all() if filter_covers_root(wanted, root.name)]
         if isinstance(to, Mapping):
-            streams = {root.name: root.stream for root in covered}
-            subscriber.seek(
-                {
-                    streams[root].number: max(1, min(offset, streams[root].durable + 1))
-                    for root, offset in to.items()
-                    if root in streams
-                }
-            )
+            subscriber.seek(self._positions(wanted, to))
             return
         check_start(wanted, to)
-        subscriber.seek({root.stream.number: floor_for(root, wanted, to) + 1 for root in covered})
+        subscriber.seek({root.stream.number: floor_for(root, wanted, to) + 1 for root in self._covered(wanted)})
+
+    def _covered(self, filter: str) -> list[Root]:
+        return [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
+
+    def _positions(self, filter: str, places: Mapping[str, int]) -> dict[int, int]:
+        """By stream, the next offset; of roots that the filter covers, and not beyond their ends."""
+        streams = {root.name: root.stream for root in self._covered(filter)}
+        return {
+            streams[root].number: max(1, min(offset, streams[root].durable + 1))
+            for root, offset in places.items()
+            if root in streams
+        }
+
+    def keep(self, reader: Reader) -> None:
+        """Have a subscription, made if need be, stand where a reader is that keeps its own place; that counts as a
+        use of it. In the committing role."""
+        check_not_of_channel(reader.id)
+        check_filter(reader.filter, self._config)
+        given: dict[str, Any] = {}
+        if reader.is_stated or self._dispatcher.row(reader.id) is None:
+            given["expire_after_s"] = reader.expire_after_s
+        options = Options(id=reader.id, filter=reader.filter, **given)
+        ticket = object()
+        subscriber = self._dispatcher.attach(options, given, "earliest", ticket)
+        try:
+            self.move(subscriber, reader.places)
+        finally:
+            self._dispatcher.detach(subscriber, ticket)
 
     def pause(self, id: str) -> None:
         """Have it hand out nothing, to anybody, until it is resumed."""

@@ -649,20 +649,28 @@ class Subscriber:
     def seek(self, positions: dict[int, int]) -> None:
         """Go on from other places; what is in flight is taken back."""
         with self._lock:
-            self._check_open()
-            self._supply.open()
-            changed: Rows = {}
-            for stream, position in positions.items():
-                if stream not in self._supply:
-                    continue
-                changes = self._machine.seek(stream, position)
-                changed.update(stored.rows_of(self.number, changes))
-                changed[rows.key_pair(rows.FLOOR, self.number, stream)] = (position - 1).to_bytes(8, "big")
-                self._supply.renew(stream)
-            self._gap = None
-            item = self._commit.enqueue(changed)
+            item = self._commit.enqueue(self._move(positions))
         self.wake()
         self._finish(item, wait=True)
+
+    def suppose(self, positions: dict[int, int]) -> None:
+        """Be seen as if it stood there; nothing is stored."""
+        with self._lock:
+            self._move(positions)
+
+    def _move(self, positions: dict[int, int]) -> Rows:
+        self._check_open()
+        self._supply.open()
+        changed: Rows = {}
+        for stream, position in positions.items():
+            if stream not in self._supply:
+                continue
+            changes = self._machine.seek(stream, position)
+            changed.update(stored.rows_of(self.number, changes))
+            changed[rows.key_pair(rows.FLOOR, self.number, stream)] = (position - 1).to_bytes(8, "big")
+            self._supply.renew(stream)
+        self._gap = None
+        return changed
 
     def add_copies(self, changed: Rows, copies: dict[int, dict[int, CopyRow]], removed_dead: int = 0) -> None:
         """Hand these copies out too; their rows are stored first."""

@@ -17,6 +17,7 @@ from headwater.clock import to_datetime
 from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.delivery.start import Start
 from headwater.errors import Malformed, NotAllowed
+from headwater.message import SubscriptionInfo
 from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
@@ -140,7 +141,11 @@ class Answers:
                 def is_shown(id: str, filter: str) -> bool:
                     return self._sees(session, filter) and not broker.is_of_another(user, session.row.id, id)
 
-                return lambda: bus.inside.dispatcher.infos(request.after, request.limit, is_shown)
+                def listed() -> list[SubscriptionInfo]:
+                    bus.inside.look_for_readers()
+                    return bus.inside.dispatcher.infos(request.after, request.limit, is_shown)
+
+                return listed
             case requests.Ends():
                 return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
             case requests.Extents():

@@ -75,6 +75,7 @@ class Collector:
         if now_us - self._sizes_us >= SIZES_US or len(self._sizes) != len(every):
             self._sizes = {root.name: root.stream.size for root in every}
             self._sizes_us = now_us
+        inside.look_for_readers()
         subscriptions, sums = self._lags.look(most)
         slow, waiting_bytes, live, served = self._readers(most)
         counts = inside.roots.counts
