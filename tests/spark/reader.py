@@ -13,7 +13,7 @@ from headwater.spark import session
 def main(url: str, checkpoint: str, target: str, events: str, *now: str) -> None:
     conf = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": events}
     spark = session("reader", master="local[2,4]", conf=conf, logs=True)
-    read = spark.readStream.format("headwater").options(url=url, messagesPerPartition="800")
+    read = spark.readStream.format("headwater").options(url=url, messagesPerPartition="800", subscription="job")
     if not now:
         read = read.option("maxMessagesPerTrigger", "4000")
     write = read.load().writeStream.format("parquet").option("checkpointLocation", checkpoint).option("path", target)

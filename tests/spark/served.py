@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
@@ -19,11 +19,13 @@ WAIT_S = 60.0
 class Server:
     """`headwater serve` on a folder; with a user, its secret is in the address, and it may do everything."""
 
-    def __init__(self, folder: Path, user: str = "", secret: str = "") -> None:
+    def __init__(self, folder: Path, user: str = "", secret: str = "", settings: Sequence[str] = ()) -> None:
         self._held = ExitStack()
         self.port = self._held.enter_context(free_port())
         self.folder = folder
         self._command = [sys.executable, "-m", "headwater", "serve", "--data", str(folder), "--port", str(self.port)]
+        for setting in settings:
+            self._command += ["--set", setting]
         self.url = f"headwater://127.0.0.1:{self.port}"
         if user:
             self._command += ["--auth", "scram"]

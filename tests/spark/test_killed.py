@@ -1,4 +1,5 @@
-"""Kill -9 of driver, Python workers and broker in the middle of a stream: it misses and repeats nothing."""
+"""Kill -9 of driver, Python workers and broker in the middle of a stream: it misses and repeats nothing, though
+retention deletes whatever the query's subscription has passed."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import headwater
 from spark.beside import Owner
 from spark.served import Server, wait_until, workers
 from spark.test_sink import written
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 READER = str(Path(__file__).with_name("reader.py"))
 SECRET = "hush-hush-hush"
 SLOW_S = 300
+FORGETFUL = ("segment_bytes=64KiB", "retention.bytes=64KiB")
 
 
 class Reader:
@@ -80,7 +83,9 @@ def check(folder: Path, acked: dict[str, int]) -> None:
 
 def kill_and_check(folder: Path, chance: random.Random, rounds: int) -> None:
     """Kill one after another, while a publisher goes on; then compare with what it was acknowledged."""
-    with Server(folder / "data", "spark", SECRET) as server:
+    with Server(folder / "data", "spark", SECRET, FORGETFUL) as server:
+        with headwater.connect(server.url) as bus:
+            bus.show_progress("#", "job", {})  # a place is kept before the first run, for what comes meanwhile
         with Owner(server.url) as owner:
             for _ in range(rounds):
                 reader = Reader(server, folder)
@@ -94,6 +99,9 @@ def kill_and_check(folder: Path, chance: random.Random, rounds: int) -> None:
         last = Reader(server, folder, "now")
         assert last.process.wait(200) == 0, (folder / "output").read_text()[-5000:]
         check(folder, owner.acked)
+        with headwater.connect(server.url) as bus:
+            assert all(extent.first > 1 for extent in bus.extents("+/#")), "retention went on behind the query"
+            assert [(info.id, info.lag) for info in bus.subscriptions()] == [("job", 0)]
     assert b"SparkListenerSQLExecutionStart" in written(folder)
     assert SECRET.encode() not in written(folder)
 

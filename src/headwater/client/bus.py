@@ -357,13 +357,15 @@ class Bus:
         """What the roots that a filter may match have, by name; and where in them each of these moments is."""
         return cast("list[Extent]", self.ask(extents_of(filter, moments)))
 
-    def show_progress(self, filter: str, id: str, places: Mapping[str, int]) -> None:
+    def show_progress(
+        self, filter: str, id: str, places: Mapping[str, int], *, expire_after_s: float | None = None
+    ) -> None:
         """Have a durable subscription, made if need be, stand at the next offset to read of each root.
 
         For readers that keep their own place, as Spark does: nothing is handed out here.
         """
         self._check_open()
-        asked = self._client.durable(filter, id, "earliest", {})
+        asked = self._client.durable(filter, id, "earliest", {"expire_after_s": expire_after_s})
         feed = self._wait(self._client.subscribe(asked, _Verbs(self), (0, 0)))
         try:
             self.ask(wire.Seek(number=feed.number, to=dict(places)))

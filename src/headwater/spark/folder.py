@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headwater.config import Config
+from headwater.delivery.rows import SubscriptionRow, floors_of
 from headwater.errors import Malformed
 from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX
 from headwater.spark.spans import Extent, Purge, Span, cuts_by_count
@@ -84,6 +85,17 @@ class Folder:
     def _purges(self, number: int) -> tuple[Purge, ...]:
         found = self._state.scan(rows.key_u32(rows.PURGE, number))
         return tuple(Purge(*msgspec.msgpack.decode(value, type=tuple[str, int])) for _, value in found)
+
+    def subscription(self, id: str) -> SubscriptionRow | None:
+        """A subscription, as its owner has stored it."""
+        stored = self._state.get(rows.SUBSCRIPTION + id.encode())
+        return None if stored is None else msgspec.msgpack.decode(stored, type=SubscriptionRow)
+
+    def floors(self, subscription: SubscriptionRow) -> dict[str, int]:
+        """The acked floor of each root that a subscription has a place in."""
+        names = {stream.number: stream.root for stream in self._streams.all()}
+        floors = floors_of(self._state, subscription.number)
+        return {names[number]: floor for number, floor in floors.items() if number in names}
 
     # What there is
 

@@ -11,7 +11,8 @@
 | messagesPerPartition  | at most so many messages a partition                           | by bytes  |
 | failOnDataLoss        | whether messages that are gone are an error                    | true      |
 | lake                  | the lake of the bus: what the log no longer has is read there  |           |
-| subscription          | with `url`: shows the query's progress on the broker           |           |
+| subscription          | of a stream: what stands on the broker where the query is      |           |
+| subscriptionExpireAfterS | the query not having run for so long, it is given up        | 35 days   |
 | pushFilters           | let a query's filters prune what is read (batch reads)         | false     |
 | table                 | messages, dead_letters, subscriptions or message_states        | messages  |
 """
@@ -22,6 +23,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 
 import msgspec
@@ -29,7 +31,8 @@ import msgspec
 from headwater.client.url import parse_url
 from headwater.clock import from_datetime
 from headwater.config import Config
-from headwater.errors import Malformed
+from headwater.delivery.options import Options, check_not_of_channel
+from headwater.errors import HeadwaterError, Malformed
 from headwater.topics.name import check_filter, filter_covers_root
 
 EARLIEST = "earliest"
@@ -47,6 +50,7 @@ NAMES = (
     "failOnDataLoss",
     "lake",
     "subscription",
+    "subscriptionExpireAfterS",
     "pushFilters",
     "table",
 )
@@ -59,11 +63,14 @@ OF_MESSAGES_ALONE = (
     "failOnDataLoss",
     "lake",
     "subscription",
+    "subscriptionExpireAfterS",
     "pushFilters",
 )
 INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics", "maxoffsetspertrigger": "maxMessagesPerTrigger"}
 OFFSET_MAX = (1 << 48) - 1
 """As far as watermarks count."""
+EXPIRE_AFTER_S = 35 * 86_400.0
+"""A job that runs each month keeps its place; one that nobody runs any more does not hold retention for ever."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -86,6 +93,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     messages_per_partition: int | None
     fail_on_data_loss: bool
     subscription: str | None
+    subscription_expire_after_s: float | None
+    """If it was said."""
     push_filters: bool
 
     def __repr__(self) -> str:
@@ -107,8 +116,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             'say where the messages are: option("data", FOLDER) of a bus on this machine, '
             'or option("url", "headwater://host:7411") of a server' + (", not both" if data is not None else "")
         )
-    if "subscription" in options and url is None:
-        raise Malformed('option "subscription" needs a server that keeps it: use option "url" rather than "data"')
     table = _table(options)
     topics = options.get("topics", "#")
     try:
@@ -124,7 +131,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         messages_per_trigger_max=_count("maxMessagesPerTrigger", options),
         messages_per_partition=_count("messagesPerPartition", options),
         fail_on_data_loss=_flag("failOnDataLoss", options, default=True),
-        subscription=options.get("subscription"),
+        subscription=_subscription(options, topics),
+        subscription_expire_after_s=_seconds("subscriptionExpireAfterS", options),
         push_filters=_flag("pushFilters", options, default=False),
         table=table,
         lake=_lake(options),
@@ -194,6 +202,33 @@ def _count(name: str, options: Mapping[str, str]) -> int | None:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise Malformed(f'option "{name}" is "{text}"; use a whole number from 1 on')
     return int(text)
+
+
+def _seconds(name: str, options: Mapping[str, str]) -> float | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not (isfinite(seconds) and seconds > 0):
+        raise Malformed(f'option "{name}" is "{text}"; use seconds above 0')
+    return seconds
+
+
+def _subscription(options: Mapping[str, str], topics: str) -> str | None:
+    name = options.get("subscription")
+    if name is None:
+        if "subscriptionexpireafters" in options:
+            raise Malformed('option "subscriptionExpireAfterS" says nothing without option "subscription"')
+        return None
+    try:
+        check_not_of_channel(name)
+        Options(id=name, filter=topics).check(Config())
+    except HeadwaterError as error:
+        raise Malformed(f'option "subscription": {error.args[0]}') from error
+    return name
 
 
 def _flag(name: str, options: Mapping[str, str], *, default: bool) -> bool:

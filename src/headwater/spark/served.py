@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from headwater.client.bus import Bus
 from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.config import Connecting
-from headwater.errors import Conflict, Disconnected, Gap, Malformed
+from headwater.errors import Conflict, Disconnected, Gap, Malformed, NotFound
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store.log import Hole
+from headwater.wire.administration import CreateSubscription, Option, ShowSubscription, SubscriptionDetail
 
 MESSAGE_BYTES = 256
 """About what a message takes; a server does not tell."""
@@ -106,9 +107,25 @@ class Served:
             size = self.bytes_between(root, start, end)
             yield Span(root, start, end, bytes=size, purged_upto=purged_upto)
 
-    def show_progress(self, subscription: str, places: Mapping[str, int]) -> None:
+    def make_subscription(self, id: str, expire_after_s: float) -> None:
+        """Have a subscription at the oldest messages, unless there is one of this id, whatever its options."""
+        options: dict[str, Option] = {"expire_after_s": expire_after_s}
+        try:
+            self._bus.ask(CreateSubscription(id=id, filter=self._topics, start="earliest", options=options))
+        except Conflict:
+            pass  # with another filter, it is refused when its progress is shown
+
+    def show_progress(self, id: str, places: Mapping[str, int], expire_after_s: float | None) -> None:
         """Have a subscription on the broker stand where a query is: its lag shows, and retention waits for it."""
-        self._bus.show_progress(self._topics, subscription, places)
+        self._bus.show_progress(self._topics, id, places, expire_after_s=expire_after_s)
+
+    def progress(self, id: str) -> dict[str, int] | None:
+        """Where a subscription stands: the next offset of each root; None if there is none of this id."""
+        try:
+            found: SubscriptionDetail = self._bus.ask(ShowSubscription(id=id))
+        except NotFound:
+            return None
+        return {root: floor + 1 for root, floor in found.info.floors.items()}
 
     def close(self) -> None:
         self._bus.close()

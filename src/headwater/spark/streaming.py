@@ -3,6 +3,16 @@
 An offset of the stream is a plain dict: for each root the next offset to read. What is not in it (a root that has
 appeared since) is read from its oldest message on. The planner keeps one reader for the life of a query; tasks get
 spans, as those of a batch read do.
+
+With option `subscription` the broker knows where the query is. What Spark 4.3 calls, always in the planner:
+
+| call                         | when                                                   | what it says              |
+|------------------------------|--------------------------------------------------------|---------------------------|
+| initialOffset                | micro-batch 0, twice; again if it is repeated          | nothing: it may be called again for a batch that had begun elsewhere |
+| latestOffset(start, limit)   | before each micro-batch, at each idle trigger, and once more after the last batch of AvailableNow | all before `start` is in the checkpoint as done |
+| partitions(start, end)       | each micro-batch; first, if one is repeated after a crash | the same               |
+| commit(end)                  | when the next micro-batch is planned                   | the same, and later       |
+| stop                         | when a query fails or is stopped; not at the end of AvailableNow | nothing         |
 """
 
 from __future__ import annotations
@@ -15,9 +25,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headwater.errors import Conflict
 from headwater.spark import plan
 from headwater.spark.conditions import Conditions
-from headwater.spark.options import ReadOptions
+from headwater.spark.options import EARLIEST, ReadOptions
+from headwater.spark.progress import Progress
 from headwater.spark.reading import SpansPartition, open_log, partitions_of, read_spans, with_lake
 from headwater.spark.served import Served
 from headwater.spark.spans import Extent, Log, share
@@ -36,6 +48,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is served, and with a lake the history before it."""
         self._target: Offsets | None = None
         """With Trigger.AvailableNow: where to stop."""
+        self._begin: Offsets | None = None
+        """Of a new query: where it begins, as it was first told."""
+        self._is_planned = self._is_begun = False
+        """Whether this reader was asked where a micro-batch ends; and what one reads."""
+        self._progress = Progress(options, self._connected) if options.subscription is not None else None
 
     @contextmanager
     def _looking(self) -> Iterator[Log]:
@@ -62,11 +79,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in its planner
 
     def initialOffset(self) -> Offsets:
-        """Where a new query begins."""
-        with self._looking() as log:
-            extents = log.extents(self.options.topics)
-            plan.check_named(self.options, extents)
-            return {extent.root: plan.starting(log, self.options, extent) for extent in extents}
+        """Where a new query begins; Spark asks twice, and the end of the log may have moved in between."""
+        if self._begin is None:
+            with self._looking() as log:
+                self._begin = self._starting(log)
+        return self._begin
+
+    def _starting(self, log: Log) -> Offsets:
+        extents = log.extents(self.options.topics)
+        plan.check_named(self.options, extents)
+        return {extent.root: plan.starting(log, self.options, extent) for extent in extents}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """At most so many messages a micro-batch."""
@@ -83,8 +105,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next micro-batch ends."""
+        self._tell(start)
+        self._is_planned = True
         with self._looking() as log:
             extents = {extent.root: extent for extent in log.extents(self.options.topics)}
+        if start == self._begin and not self._is_begun:
+            # What retention deleted before it knew of this query is no loss.
+            start = self._begin = {
+                root: max(place, extents[root].first) if self._is_from_oldest(root) and root in extents else place
+                for root, place in start.items()
+            }
         for root, place in start.items():
             plan.check_end(extents.get(root, Extent(root, 1, 1)), place, self.options.fail_on_data_loss)
         ends = {root: extent.end for root, extent in extents.items()}
@@ -103,6 +133,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """What a micro-batch reads."""
+        if start == self._begin and not self._is_planned:
+            start = self._begun(start, end)
+        self._is_begun = True
+        self._tell(start)
         with self._looking() as log:
             extents = {extent.root: extent for extent in log.extents(self.options.topics)}
             ranges = {
@@ -114,8 +148,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offsets) -> None:
         """Spark keeps its own place, in the checkpoint; a subscription shows it on the broker."""
-        if self.options.subscription is not None:
-            self._connected().show_progress(self.options.subscription, end)
+        self._tell(end)
+
+    def _tell(self, places: Offsets) -> None:
+        if self._progress is not None:
+            self._progress.tell(places)
+
+    def _is_from_oldest(self, root: str) -> bool:
+        start = self.options.start
+        return start.time_us is None and (start.roots or {}).get(root, start.word) == EARLIEST
+
+    def _begun(self, start: Offsets, end: Offsets) -> Offsets:
+        """Where a first micro-batch began that is repeated: Spark's checkpoint has its end, and asks anew for its
+        beginning."""
+        known = None if self._progress is None else self._progress.known()
+        if known is not None:
+            # A place may have risen beyond the end, over messages that do not match.
+            return {**start, **{root: min(known[root], upto) for root, upto in end.items() if root in known}}
+        for root, upto in end.items():
+            if start.get(root, 0) > upto and self.options.fail_on_data_loss:
+                raise Conflict(
+                    f'the first micro-batch of this query was cut short, and where it began in "{root}" is not known '
+                    f"any more: it ended before {upto}, and would now begin at {start[root]}; start the query with a "
+                    'new checkpoint location, and with option("subscription", NAME), which remembers its beginning'
+                )
+        return start
 
     def stop(self) -> None:
         """The query is over."""
