@@ -124,6 +124,21 @@ def test_a_damaged_place_holds_retention_back_but_for_its_hard_limit(tmp_path: P
         assert before > 700, "its reader came again"
 
 
+def test_what_cannot_be_taken_in_holds_retention_back_but_for_its_hard_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = Retention(bytes=64 * 1024, hard_bytes=512 * 1024)
+    with headwater.open(tmp_path, headwater.Config(segment_bytes=64 * 1024, retention=rule)) as bus:
+        leave(tmp_path, 1)
+        monkeypatch.setattr(type(bus._files), "rename", _die)
+        fill(bus, 20)
+        assert retain(bus) == retain(bus) == 1
+        assert [event.kind for event in bus.events()] == ["trouble"]
+        assert "the machine is gone" in bus.events()[0].text
+        fill(bus)
+        assert retain(bus) > 1
+
+
 def test_a_backup_has_the_places_of_readers(tmp_path: Path) -> None:
     with headwater.open(tmp_path / "data") as bus:
         fill(bus, 1)

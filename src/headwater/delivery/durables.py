@@ -65,8 +65,8 @@ class Durables:
                 row = SubscriptionRow(number=0, options=options, created_us=0, used_us=0)
             if row.options.filter == reader.filter:
                 found[reader.id] = self._dispatcher.info(row, self._positions(reader.filter, reader.places))
-        ids = sorted((id for id in found if after is None or id.encode() > after.encode()), key=str.encode)
-        return [found[id] for id in ids[:limit]]
+        names = sorted((name for name in found if after is None or name.encode() > after.encode()), key=str.encode)
+        return [found[name] for name in names[:limit]]
 
     def options(self, id: str) -> dict[str, Any]:
         """What was decided about it, besides its filter."""

@@ -2,7 +2,7 @@
 
 What readers left in the folder is taken in before retention deletes anything, so that it waits for them as for any
 other subscription; and when somebody asks for subscriptions, so that their lag is that of now. Promise: what cannot be
-read holds retention back, but for its hard limits, and an event says so, once.
+taken in holds retention back, but for its hard limits, and an event says so, once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Readers:
         self._durables = durables
         self._events = events
         self._told: set[str] = set()
-        """Damaged files that an event was about."""
+        """What events were about that is still so."""
 
     def look(self) -> None:
         """Take in what readers left, for somebody who asks for subscriptions; from any thread."""
@@ -34,21 +34,24 @@ class Readers:
             if readers.are_there(self._files, self._folder):
                 self._roots.commit.run(self.take)
         except (OSError, HeadwaterError) as error:
-            self._events.trouble(f"what readers of the folder left could not be taken in: {error}")
+            self._tell("trouble", [str(error)])
 
     def take(self) -> bool:
-        """Take in what readers left; whether all of it could be read. In the committing role."""
-        damaged = readers.take(self._files, self._folder, self._keep)
-        for path in damaged:
-            if path not in self._told:
-                self._told.add(path)
-                self._events.add(
-                    "damage",
-                    f'"{path}" cannot be read, so nobody knows where its reader is: retention waits for it; it goes on '
-                    "when the reader runs again, or once that file is deleted",
-                )
-        self._told.intersection_update(damaged)
+        """Take in what readers left; whether all of it could be. In the committing role."""
+        try:
+            damaged = readers.take(self._files, self._folder, self._keep)
+        except OSError as error:
+            self._tell("trouble", [f"{error}; let this process write in {readers.READERS}/, or delete what is there"])
+            return False
+        self._tell("damage", [f'"{path}" is damaged; run its reader again, or delete the file' for path in damaged])
         return not damaged
+
+    def _tell(self, kind: str, texts: list[str]) -> None:
+        """An event for each, once for as long as it is so."""
+        for text in texts:
+            if text not in self._told:
+                self._events.add(kind, f"retention waits, as nobody knows where a reader is: {text}")
+        self._told = set(texts)
 
     def waiting(self) -> list[Reader]:
         """Those that were not taken in yet."""

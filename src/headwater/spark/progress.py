@@ -88,10 +88,10 @@ class ByFolder:
         with closing(Folder(self._folder)) as folder:
             row = folder.subscription(self._id)
         waiting = readers.waiting(self._files, self._folder, self._id)
-        for filter in (row and row.options.filter, waiting and waiting.filter):
-            if filter is not None and filter != self._filter:
+        for known in (row and row.options.filter, waiting and waiting.filter):
+            if known is not None and known != self._filter:
                 raise Conflict(
-                    f'subscription "{self._id}" has the filter "{filter}", not "{self._filter}"; use another name, or '
+                    f'subscription "{self._id}" has the filter "{known}", not "{self._filter}"; use another name, or '
                     f"delete it first: headwater subs delete {self._id}"
                 )
         self._is_checked = True

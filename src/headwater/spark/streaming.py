@@ -6,13 +6,15 @@ spans, as those of a batch read do.
 
 With option `subscription` the broker knows where the query is. What Spark 4.3 calls, always in the planner:
 
-| call                         | when                                                   | what it says              |
-|------------------------------|--------------------------------------------------------|---------------------------|
-| initialOffset                | micro-batch 0, twice; again if it is repeated          | nothing: it may be called again for a batch that had begun elsewhere |
-| latestOffset(start, limit)   | before each micro-batch, at each idle trigger, and once more after the last batch of AvailableNow | all before `start` is in the checkpoint as done |
-| partitions(start, end)       | each micro-batch; first, if one is repeated after a crash | the same               |
-| commit(end)                  | when the next micro-batch is planned                   | the same, and later       |
-| stop                         | when a query fails or is stopped; not at the end of AvailableNow | nothing         |
+| call                       | when                                                 | what it says                    |
+|----------------------------|------------------------------------------------------|---------------------------------|
+| initialOffset              | twice for micro-batch 0, once more if it is repeated | nothing                         |
+| latestOffset(start, limit) | before each micro-batch, at each idle trigger, and   | all before `start` is noted as  |
+|                            | after the last micro-batch of AvailableNow           | done in the checkpoint          |
+| partitions(start, end)     | each micro-batch; one that a crash cut short is      | the same                        |
+|                            | repeated, without latestOffset                       |                                 |
+| commit(end)                | when the next micro-batch is planned                 | the same, later                 |
+| stop                       | at the end, unless it is that of AvailableNow        | nothing                         |
 """
 
 from __future__ import annotations
