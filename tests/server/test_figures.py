@@ -11,7 +11,10 @@ import pytest
 from headwater.config import Config, Retention
 from headwater.counts import COUNTERS, GAUGES, HISTOGRAMS
 from headwater.server import figures as collecting
+from headwater.store import readers
 from headwater.store.batch import checksum
+from headwater.store.files import DiskFiles
+from headwater.store.readers import Reader
 from headwater.wire import administration as wire
 from headwater.wire import requests
 from server.harness import Peer, Running, code, make_body
@@ -53,6 +56,19 @@ def test_messages_are_counted_in_and_out_and_as_acked_failed_and_dead():
         assert counted["bytes_in"] > 1000 < counted["bytes_out"]
         assert counted["commits"] == sum(look(peer).histograms["commit"].counts) == 1
         assert look(peer).gauges["dead"] == 1
+
+
+def test_readers_of_the_folder_beside_the_server_are_told_where_they_are_by_now(tmp_path: Path):
+    with Running(tmp_path) as running:
+        peer = running.peer()
+        peer.publish(["home/a"] * 10)
+        for place, lag in ((1, 10), (8, 3), (11, 0)):
+            reader = Reader(id="job", filter="#", places={"home": place}, expire_after_s=60.0)
+            readers.leave(DiskFiles(), str(running.bus.folder), reader)
+            (found,) = look(peer).subscriptions
+            assert (found.id, found.lag, found.is_named) == ("job", lag, True)
+            (info,) = peer.ask(requests.Subscriptions())
+            assert info.lag == lag
 
 
 def test_counters_begin_with_the_server(tmp_path: Path):

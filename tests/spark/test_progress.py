@@ -131,10 +131,12 @@ def test_a_first_batch_that_was_cut_short_begins_where_it_did(place: Place, star
     end = killed.latestOffset(begin, ALL)
     killed.partitions(killed.initialOffset(), end)
     fill(place.bus)
+    fill(place.bus, "office", 10)
     place.retain()
     again = place.reader(startingOffsets=start)
     found = read(again, again.initialOffset(), end)  # all that Spark has in its checkpoint is the end
     assert [offset for _, offset in found] == list(range(begin["home"], 401))
+    assert place.standing() == ({"home": begin["home"] - 1, "office": 0}, 711 - begin["home"])
     for one in (killed, again):
         one.stop()
 
@@ -193,6 +195,17 @@ def test_a_name_that_another_filter_has_is_refused(place: Place) -> None:
     query = place.reader()
     with pytest.raises(Conflict, match='"job" has the filter "home/#", not "#"'):
         query.latestOffset({}, ALL)
+    query.stop()
+
+
+def test_a_checkpoint_of_another_bus_moves_no_place(place: Place) -> None:
+    fill(place.bus, count=5)
+    query = place.reader()
+    query.latestOffset({"home": 2}, ALL)
+    for call in (lambda: query.latestOffset({"home": 9}, ALL), lambda: query.partitions({"home": 9}, {"home": 12})):
+        with pytest.raises(Conflict, match="another bus"):
+            call()
+    assert place.standing() == ({"home": 1}, 4)
     query.stop()
 
 

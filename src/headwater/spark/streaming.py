@@ -107,18 +107,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next micro-batch ends."""
-        self._tell(start)
         self._is_planned = True
-        with self._looking() as log:
-            extents = {extent.root: extent for extent in log.extents(self.options.topics)}
+        extents = self._extents()
+        self._tell(start, extents)
         if start == self._begin and not self._is_begun:
             # What retention deleted before it knew of this query is no loss.
+            extents = self._extents()
             start = self._begin = {
                 root: max(place, extents[root].first) if self._is_from_oldest(root) and root in extents else place
                 for root, place in start.items()
             }
-        for root, place in start.items():
-            plan.check_end(extents.get(root, Extent(root, 1, 1)), place, self.options.fail_on_data_loss)
         ends = {root: extent.end for root, extent in extents.items()}
         if self._target is not None:
             ends = {root: min(end, self._target[root]) for root, end in ends.items() if root in self._target}
@@ -138,9 +136,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == self._begin and not self._is_planned:
             start = self._begun(start, end)
         self._is_begun = True
-        self._tell(start)
         with self._looking() as log:
             extents = {extent.root: extent for extent in log.extents(self.options.topics)}
+            self._tell(start, extents)
             ranges = {
                 root: (start.get(root, _oldest(extents.get(root), upto)), upto)
                 for root, upto in end.items()
@@ -150,11 +148,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offsets) -> None:
         """Spark keeps its own place, in the checkpoint; a subscription shows it on the broker."""
-        self._tell(end)
-
-    def _tell(self, places: Offsets) -> None:
         if self._progress is not None:
-            self._progress.tell(places)
+            self._progress.tell(end)
+
+    def _extents(self) -> dict[str, Extent]:
+        with self._looking() as log:
+            return {extent.root: extent for extent in log.extents(self.options.topics)}
+
+    def _tell(self, start: Offsets, extents: dict[str, Extent]) -> None:
+        """Everything before it is done, if it is of this bus."""
+        for root, place in start.items():
+            plan.check_end(extents.get(root, Extent(root, 1, 1)), place, self.options.fail_on_data_loss)
+        if self._progress is not None:
+            self._progress.tell(start)
 
     def _is_from_oldest(self, root: str) -> bool:
         start = self.options.start
@@ -163,6 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begun(self, start: Offsets, end: Offsets) -> Offsets:
         """Where a first micro-batch began that is repeated: Spark's checkpoint has its end, and asks anew for its
         beginning."""
+        start = {root: place for root, place in start.items() if root in end}  # others have appeared since
         known = None if self._progress is None else self._progress.known()
         if known is not None:
             # A place may have risen beyond the end, over messages that do not match.
