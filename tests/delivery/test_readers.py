@@ -17,9 +17,9 @@ FILES = DiskFiles()
 SMALL = headwater.Config(segment_bytes=64 * 1024, retention=Retention(bytes=64 * 1024))
 
 
-def leave(folder: Path, place: int, id: str = "job", filter: str = "home/#", **more: object) -> None:
-    said = {"expire_after_s": 3600.0, **more}
-    readers.leave(FILES, str(folder), Reader(id=id, filter=filter, places={"home": place}, **said))
+def leave(folder: Path, place: int, id: str = "job", filter: str = "home/#", is_stated: bool = False) -> None:
+    reader = Reader(id=id, filter=filter, places={"home": place}, expire_after_s=3600.0, is_stated=is_stated)
+    readers.leave(FILES, str(folder), reader)
 
 
 def fill(bus: headwater.Bus, batches: int = 40) -> None:

@@ -16,11 +16,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import headwater
 from client.served import Served
+from headwater.clock import SystemClock
 from headwater.config import Retention
 from headwater.errors import Conflict, NotAllowed
-from headwater.spark import progress
 from headwater.spark.options import check_streaming, read_options
 from headwater.spark.streaming import StreamReader
+from headwater.store.files import DiskFiles
 from spark.rows import SCHEMA
 from spark.test_reading import SMALL, fill
 from spark.test_streaming import read
@@ -182,8 +183,8 @@ def test_a_place_that_stands_still_is_told_again_before_it_expires(place: Place,
     place.bus.unsubscribe("job")
     query.latestOffset({"home": 6}, ALL)
     assert place.bus.subscriptions() == [], "nothing is told twice"
-    moved_us = progress.SystemClock().monotonic_us() + 10_000_000
-    monkeypatch.setattr(progress.SystemClock, "monotonic_us", lambda _: moved_us)
+    moved_us = SystemClock().monotonic_us() + 10_000_000
+    monkeypatch.setattr(SystemClock, "monotonic_us", lambda _: moved_us)
     query.latestOffset({"home": 6}, ALL)
     assert place.standing() == ({"home": 5}, 0)
     query.stop()
@@ -224,7 +225,7 @@ def test_a_folder_that_may_only_be_read_says_so(tmp_path: Path, monkeypatch: Any
         def refuse(*_: object) -> None:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(progress.DiskFiles, "make_folder", refuse)
+        monkeypatch.setattr(DiskFiles, "make_folder", refuse)
         with pytest.raises(NotAllowed, match="let this user write there"):
             query.latestOffset({}, ALL)
         query.stop()

@@ -16,7 +16,8 @@ from headwater.errors import Conflict, Disconnected, Gap, Malformed, NotFound
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store.log import Hole
-from headwater.wire.administration import CreateSubscription, Option, ShowSubscription, SubscriptionDetail
+from headwater.wire.administration import CreateSubscription, ShowSubscription, SubscriptionDetail
+from headwater.wire.request import Option
 
 MESSAGE_BYTES = 256
 """About what a message takes; a server does not tell."""
