@@ -254,7 +254,7 @@ def run_now(spark: Any, place: Place, checkpoint: Path, seen: list[int], fails: 
 
     query = (
         spark.readStream.format("headwater")
-        .options(**place.options, subscription="job", maxMessagesPerTrigger="200")
+        .options(**place.options, subscription="job")
         .load()
         .writeStream.foreachBatch(take)
         .option("checkpointLocation", str(checkpoint))
@@ -285,6 +285,7 @@ def test_runs_in_a_row_with_retention_between_them_have_each_message_once(
     assert place.standing()[1] == 0
 
 
+@pytest.mark.parametrize("place", ["server"], indirect=True)
 def test_a_running_query_with_nothing_to_do_shows_no_lag(spark: Any, place: Place, tmp_path: Path) -> None:
     fill(place.bus, count=50)
     query = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -88,31 +87,6 @@ def test_a_stream_shows_its_progress_as_a_subscription(tmp_path):
 def test_a_frame_from_a_server(spark, served):
     frame = spark.read.format("headwater").option("url", served.url).option("messagesPerPartition", 100).load()
     assert frame.groupBy("root").count().orderBy("root").collect() == [("home", 240), ("office", 120)]
-
-
-def test_a_query_over_a_server_goes_on_where_it_was(spark, tmp_path):
-    seen: list[Any] = []
-
-    def run() -> None:
-        query = (
-            spark.readStream.format("headwater")
-            .option("url", server.url)
-            .option("subscription", "job")
-            .load()
-            .writeStream.foreachBatch(lambda frame, _: seen.extend(row.offset for row in frame.collect()))
-            .option("checkpointLocation", str(tmp_path / "place"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(250)
-
-    with Served(tmp_path / "data") as server:
-        fill(server.bus, "home", 50)
-        run()
-        fill(server.bus, "home", 50)
-        run()
-        assert seen == list(range(1, 101))
-        assert [info.id for info in server.bus.subscriptions()] == ["job"]
 
 
 def test_tables_come_from_a_server_too(spark, tmp_path):
