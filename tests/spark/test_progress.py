@@ -190,6 +190,18 @@ def test_a_place_that_stands_still_is_told_again_before_it_expires(place: Place,
     query.stop()
 
 
+def test_a_place_that_was_deleted_under_a_query_is_kept_again_and_for_as_long(place: Place) -> None:
+    fill(place.bus, count=5)
+    query = place.reader()
+    query.latestOffset({"home": 2}, ALL)
+    assert place.standing() == ({"home": 1}, 4)
+    place.bus.unsubscribe("job")
+    query.latestOffset({"home": 4}, ALL)
+    assert place.standing() == ({"home": 3}, 2)
+    assert place.bus.durables.options("job")["expire_after_s"] == 35 * 86_400.0
+    query.stop()
+
+
 def test_a_name_that_another_filter_has_is_refused(place: Place) -> None:
     fill(place.bus, count=5)
     place.bus.durables.create("job", "home/#")

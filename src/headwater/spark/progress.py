@@ -42,12 +42,10 @@ class ByServer:
         self._id = options.subscription or ""
         self._expire_after_s = options.subscription_expire_after_s
         self._connected = connected
-        self._is_made = False
 
     def tell(self, places: Mapping[str, int]) -> None:
-        if not self._is_made:
-            self._connected().make_subscription(self._id, self._expire_after_s or EXPIRE_AFTER_S)
-            self._is_made = True
+        # Each time, as somebody may have deleted it: the next one is to expire, too.
+        self._connected().make_subscription(self._id, self._expire_after_s or EXPIRE_AFTER_S)
         self._connected().show_progress(self._id, places, self._expire_after_s)
 
     def known(self) -> dict[str, int] | None:
