@@ -99,6 +99,8 @@ def test_a_reader_that_cannot_be_kept_is_told_in_an_event(tmp_path: Path) -> Non
         bus.durables.create("job", "home/#")
         for id, filter in (("job", "office/#"), ("a", "home/#/b"), ("channel:x", "home/#")):
             leave(tmp_path, 1, id, filter)
+            with headwater.open(tmp_path, read_only=True) as beside:
+                assert [(one.id, one.filter) for one in beside.subscriptions()] == [("job", "home/#")]
             assert [one.id for one in bus.subscriptions()] == ["job"]
             (*_, event) = bus.events()
             assert event.kind == "trouble"

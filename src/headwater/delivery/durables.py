@@ -18,7 +18,7 @@ from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.rows import SubscriptionRow
 from headwater.delivery.start import Start, check_start, floor_for
 from headwater.delivery.subscriber import Subscriber
-from headwater.errors import Malformed, NotFound
+from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.message import SubscriptionInfo
 from headwater.store.readers import Reader
 from headwater.topics.name import check_filter, filter_covers_root
@@ -59,6 +59,10 @@ class Durables:
             return self._dispatcher.infos(after, limit)
         found = {info.id: info for info in self._dispatcher.infos()}
         for reader in waiting:
+            try:
+                self._check(reader)
+            except HeadwaterError:
+                continue  # its owner will say so
             row = self._dispatcher.row(reader.id)
             if row is None:
                 options = Options(id=reader.id, filter=reader.filter, expire_after_s=reader.expire_after_s)
@@ -125,8 +129,7 @@ class Durables:
     def keep(self, reader: Reader) -> None:
         """Have a subscription, made if need be, stand where a reader is that keeps its own place; that counts as a
         use of it. In the committing role."""
-        check_not_of_channel(reader.id)
-        check_filter(reader.filter, self._config)
+        self._check(reader)
         given: dict[str, Any] = {}
         if reader.is_stated or self._dispatcher.row(reader.id) is None:
             given["expire_after_s"] = reader.expire_after_s
@@ -137,6 +140,10 @@ class Durables:
             self.move(subscriber, reader.places)
         finally:
             self._dispatcher.detach(subscriber, ticket)
+
+    def _check(self, reader: Reader) -> None:
+        check_not_of_channel(reader.id)
+        check_filter(reader.filter, self._config)
 
     def pause(self, id: str) -> None:
         """Have it hand out nothing, to anybody, until it is resumed."""
