@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 PYTEST_WORKERS ?= -n auto --maxprocesses=2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-peers compiled soak screenshots fmt clean java chromium clients
+.PHONY: help demo test check mutants bench bench-peers compiled soak screenshots fmt clean java chromium clients
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -22,6 +22,17 @@ test: $(INSTALLED) java chromium clients ## lint, formatting, types and tests
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest $(PYTEST_WORKERS)
+
+# Without Spark, the browser, processes that are killed, wheels that are built, and what measures.
+CHECK_LEAVES_OUT := spark admin faults peers bench test_compiled.py cli/test_bench.py client/test_network.py
+check: $(INSTALLED) ## the same without what takes long: lint, types, and most tests, in less than three minutes
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest $(PYTEST_WORKERS) $(CHECK_LEAVES_OUT:%=--ignore=tests/%)
+
+mutants: $(INSTALLED) ## break the code on purpose in a hundred places, and tell what no test notices: about an hour
+	PYTHONPATH=tests $(BIN)/python -m mutants
 
 bench: $(INSTALLED) ## measure throughput and latency on this machine
 	$(BIN)/headwater bench all

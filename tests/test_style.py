@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -301,6 +302,7 @@ RULES: tuple[Callable[[Module], Iterator[Finding]], ...] = (
 )
 
 
+@cache
 def source_modules() -> list[Module]:
     return [
         Module.parse(path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8"))

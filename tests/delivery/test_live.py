@@ -114,6 +114,28 @@ def test_a_reader_that_waits_is_woken() -> None:
     assert found[0] is not None
 
 
+def test_a_reader_that_is_woken_for_nothing_goes_on_waiting() -> None:
+    """Within its timeout: the others who read from it may have been quicker."""
+    clock = ManualClock()
+    feed = Feed(clock=clock)
+    looks = 0
+
+    def wait(condition: threading.Condition, timeout_us: int | None) -> bool:
+        nonlocal looks
+        looks += 1
+        condition.release()
+        try:
+            if looks == 2:
+                feed.put(1)
+        finally:
+            condition.acquire()
+        return True
+
+    clock.wait = wait  # type: ignore[method-assign]
+    assert feed.live.next(timeout_s=WAIT_S) is not None
+    assert looks == 2
+
+
 def test_a_batch_that_holds_nothing_that_is_left_does_not_end_the_wait() -> None:
     clock = ManualClock()
     feed = Feed(clock=clock)
@@ -232,6 +254,17 @@ def test_disconnect_ends_it_with_what_to_do() -> None:
         feed.live.next(timeout_s=0)
     with pytest.raises(Closed):
         next(iter(feed.live))
+
+
+def test_as_many_retained_messages_as_it_may_hold_do_not_disconnect_it() -> None:
+    retained = [Message("home/b", offset, b"kept", 0, None, (), True) for offset in (1, 2, 3)]
+    feed = Feed(Config(live_messages_max=3), "disconnect")
+    feed.live.greet(retained)
+    assert feed.offsets() == [1, 2, 3]
+    feed = Feed(Config(live_messages_max=2), "disconnect")
+    feed.live.greet(retained)
+    with pytest.raises(Closed, match="live_messages_max"):
+        feed.live.next(timeout_s=0)
 
 
 def test_a_reader_that_waits_hears_of_the_disconnect() -> None:

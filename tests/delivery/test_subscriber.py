@@ -427,3 +427,11 @@ def test_seeking_and_pausing_amid_consumers_breaks_nothing(bus: Bus) -> None:
         sub.ack(messages)
         found += messages
     assert payloads(found) == [b"%d" % number for number in range(200)]
+
+
+def test_a_consumer_that_gives_back_what_it_holds_stays_and_takes_it_again_in_order(bus: Bus) -> None:
+    consumer = bus.subscribe("jobs/#", id="s", start="earliest")
+    publish(bus, 3)
+    assert payloads(consumer.batch(2)) == [b"0", b"1"]
+    consumer.subscriber.give_back(consumer.ticket)
+    assert [(message.payload, message.attempt) for message in consumer.batch(10)] == [(b"0", 1), (b"1", 1), (b"2", 1)]
