@@ -47,6 +47,7 @@ class Greeter:
         self._listener = server.listener
         self._loop = server.sessions.loop
         self._executor = executor
+        self.refused = server.sessions.refused
 
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""

@@ -189,7 +189,7 @@ class MqttSession(SubscribingSession):
             if packet is PINGREQ:
                 pings += 1
                 continue
-            if connection is None or connection is not self.connection or connection.is_closed:
+            if connection is None or connection is not self.connection or connection.is_closed or connection.is_ending:
                 return
             if self.making and self._comes_after(packet):
                 self._waiting = packets[place:]

@@ -22,6 +22,7 @@ from headwater.delivery.rows import RowCommit
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
 from headwater.mqtt.broker_topics import BrokerTopics
 from headwater.mqtt.delivery import Deliveries
+from headwater.mqtt.refused import Refused
 from headwater.mqtt.session import MqttSession
 from headwater.server.answers import Answers
 from headwater.server.bell import Wakes
@@ -69,6 +70,7 @@ class Sessions:
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
         self.counts = inside.roots.counts
+        self.refused = Refused(broker.clock, self.counts, serving.refusals_logged_per_minute_max)
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
         self._by_client: dict[tuple[str, str], Session] = {}

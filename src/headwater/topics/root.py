@@ -150,6 +150,15 @@ class Root:
         if retained:
             self.retained.admit(retained)
 
+    def foresee(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
+        """The same from any thread, as of some moment ago; topics are looked up near the limit alone."""
+        if self.topic_count + len(topics) > self._config.topics_per_root_max and not self.knows_all(topics):
+            fresh = sum(not self.has(topic) for topic in set(topics))
+            if fresh:
+                check_topics(self.name, self.topic_count, fresh, self._config)
+        if retained:
+            self.retained.admit(retained)
+
     def promise(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
         """These will be appended, if all goes well: others in their group are admitted with them in mind."""
         self._promised |= self._fresh(topics)

@@ -454,19 +454,38 @@ class Roots:
             parts.append(part)
         self._check_quotas(Publish((), parts, 0, None, 0, is_one=False), parts)
 
+    def foresee(self, part: Part) -> None:
+        """QuotaExceeded (429) if a part would go over a limit, as of a moment ago; from any thread. Whoever commits
+        decides: what is on its way is not counted here."""
+        root = self._roots.get(part.root)
+        if root is None:
+            self._check_new([part.root])
+            self._check_first(part)
+        else:
+            root.foresee(part.names, part.retains())
+
+    def _check_new(self, unknown: list[str]) -> None:
+        """Refuse more roots than there may be."""
+        known_count = len(self._roots) - (SYS in self._roots)
+        if unknown and known_count + len(unknown) > self._config.roots_max:
+            raise QuotaExceeded(
+                f'there are {known_count} roots, and roots_max is {self._config.roots_max}; publish "{unknown[0]}/…" '
+                "under a root that exists, or raise the setting"
+            )
+
+    def _check_first(self, part: Part) -> None:
+        """Refuse what is too much for a root that is new."""
+        check_topics(part.root, 0, len(set(part.names)), self._config)
+        sizes = [size for size in part.retains().values() if size]
+        check_retained(0, 0, len(sizes), sum(sizes), self._config)
+
     def _check_quotas(self, item: Publish, parts: list[Part]) -> None:
         config = self._config
         for part in parts:
             known = self._roots.get(part.root)
             if known is not None and known.stream.failed is not None:
                 raise _read_only(known)
-        unknown = [part.root for part in parts if part.root not in self._roots and part.root != SYS]
-        known_count = len(self._roots) - (SYS in self._roots)
-        if unknown and known_count + len(unknown) > config.roots_max:
-            raise QuotaExceeded(
-                f'there are {known_count} roots, and roots_max is {config.roots_max}; publish "{unknown[0]}/…" '
-                "under a root that exists, or raise the setting"
-            )
+        self._check_new([part.root for part in parts if part.root not in self._roots and part.root != SYS])
         if item.is_delayed:
             if self._delayed + self._delays_promised >= config.delayed_max:
                 raise QuotaExceeded(
@@ -480,9 +499,7 @@ class Roots:
                 if part.retain is not None or not root.knows_all(part.names):
                     root.admit(part.names, part.retains())
             else:
-                check_topics(part.root, 0, len(set(part.names)), config)
-                sizes = [size for size in part.retains().values() if size]
-                check_retained(0, 0, len(sizes), sum(sizes), config)
+                self._check_first(part)
 
     def _open(self, name: str) -> Root:
         root = self._roots.get(name)
