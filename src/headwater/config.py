@@ -265,6 +265,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Messages of QoS 1 and 2 that an MQTT client may have under way; one more ends its connection (0x93)."""
     mqtt_in_flight_max: int = 65_535
     """Messages of QoS 1 and 2 that are on their way to an MQTT client, which may ask for fewer; others wait."""
+    mqtt_wills_max: int = 100_000
+    """Wills that are stored; one more client that brings one is refused (0x97). Each has as much as fits into a CONNECT
+    (`hello_bytes_max`),"""
+    mqtt_wills_bytes_max: int = 256 * MIB
+    """and all of them this; more: the same."""
     mqtt_keep_alive_s_max: int = 60
     """The longest that a client of MQTT 5 may be silent, which is told so if it asks for more."""
 

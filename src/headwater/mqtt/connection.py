@@ -31,8 +31,8 @@ from headwater.server.line import Line
 if TYPE_CHECKING:
     from headwater.mqtt.authentication import Authentication, Proven
     from headwater.mqtt.greeting import Greeter
-    from headwater.mqtt.packets import Will
     from headwater.mqtt.receiving import Receiving
+    from headwater.mqtt.wills import KeptWill
     from headwater.server.listener import Listener
     from headwater.server.root import Served
 
@@ -103,7 +103,7 @@ class MqttConnection(Line):
         self.alias_max = listener.serving.mqtt_aliases_max
         self.aliases: Aliases | None = None
         """Topics that the client takes numbers for."""
-        self.will: Will | None = None
+        self.will: KeptWill | None = None
         """What is published if the client goes without taking leave."""
 
     @property
@@ -323,13 +323,22 @@ class MqttConnection(Line):
         self.close()
 
     def on_disconnect(self, packet: Disconnect) -> None:
-        """The client takes its leave."""
-        if packet.reason != Reason.DISCONNECT_WITH_WILL:
-            self.will = None
+        """The client takes its leave. Its will is gone from the disk, too, before the connection is closed: whoever
+        sees that knows that it will not be published, though the server be killed."""
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s is not None and self.session is not None:
-            self._greeter.change_expiry(self, expiry_s)
-        self.close()
+            self._greeter.change_expiry(self, expiry_s)  # or it is no DISCONNECT, and the will stands
+        left = self.take_will() if packet.reason != Reason.DISCONNECT_WITH_WILL else None
+        if left is None:
+            self.close()
+            return
+        self._stop()
+        self._greeter.wills.drop(left, lambda *_: self.close())
+
+    def take_will(self) -> KeptWill | None:
+        """What is to be published, or dropped, as the client is gone: whoever takes it sees to that."""
+        left, self.will = self.will, None
+        return left
 
     def look_after(self, now_s: float) -> None:
         if self._reader.waits and now_s - self._packet_s > self.listener.serving.frame_s:

@@ -41,6 +41,11 @@ class Refused:
         self._counts.unstored += count
         self.noted(user, client, error)
 
+    def will(self, user: str, client: str, error: BaseException) -> None:
+        """A will cannot be published, and its client is gone."""
+        self._counts.unstored += 1
+        self._tell("will-refused", user, client, error)
+
     def noted(self, user: str, client: str, error: BaseException) -> None:
         """The same of some that are counted already."""
         self._tell("publish-dropped", user, client, error)

@@ -25,6 +25,10 @@ from headwater.topics.retained import Retained, RetainedRow
 
 DELAYED = "$delayed"
 """Root in which delayed messages wait; also how the batch says so that releases one."""
+WILLS = "$will"
+"""How the batch says so that is an MQTT client's last will; the will's id follows."""
+UNCOUNTED = (DELAYED, WILLS)
+"""How producers begin whose batches take a row with them, and whose sequences nobody has to remember."""
 ONCE_WINDOW = 1024
 """Sequences that are remembered of an MQTT session's publishes of QoS 2: as many as it may have open."""
 SYS = "$sys"
@@ -262,7 +266,7 @@ class Root:
         self._count(topics, batch.first_offset)
         if batch.has_retained:
             self.retained.apply(batch)
-        if header.producer is not None and not header.producer.startswith(DELAYED):
+        if header.producer is not None and not header.producer.startswith(UNCOUNTED):
             window = ONCE_WINDOW if header.flags & ONCE else self._config.producer_window
             stored = Stored(header.first_offset, header.count, header.time_us)
             self._note(header.producer, header.sequence, stored, window)
