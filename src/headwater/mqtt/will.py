@@ -1,4 +1,4 @@
-"""A client's last will: a message that is published once the client is gone without taking leave, and its delay is over."""
+"""A client's last will: a message that is published once the client is gone without leave, and its delay is over."""
 
 from __future__ import annotations
 

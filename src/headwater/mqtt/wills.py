@@ -3,11 +3,11 @@
     CONNECT ──▶ stored ──────── its client is gone ───────▶ due ──▶ published: the batch takes the row with it
                   └── leave, or the session goes on in time ──▶ dropped
 
-A will is a row of the state before its CONNACK leaves, in the same write as its session, and stays one until what became
-of it is decided. Promises: the will of a client that was connected when the server was killed is published after the
-next start, once its delay is over, unless its session goes on before; a will is published once, whenever the server is
-killed, as the batch names the will, and whoever applies a batch, recovery too, deletes the row; what its client may
-publish is looked at when it is published; how many there are, and how much they are, is bounded.
+A will is a row of the state before its CONNACK leaves, in the same write as its session, and stays one until it is
+decided what becomes of it. Promises: the will of a client that was connected when the server was killed is published
+after the next start, once its delay is over, unless its session goes on before; a will is published once, whenever the
+server is killed, as the batch names the will, and whoever applies a batch, recovery too, deletes the row; what its
+client may publish is looked at when it is published; how many there are, and how much they are, is bounded.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Wills:
         # What was noted about them is in the state before the batch that deletes it, and does not come back after.
         inside.rows.flush()
         met: dict[str, BaseException] = {}
-        items: dict[str, Publish] = {}
+        items: list[tuple[KeptWill, Publish]] = []
         for kept in some:
             row = kept.row
             topic = row.will.topic
@@ -173,16 +173,16 @@ class Wills:
                 broker.check_publish(row.user, row.session, root_of(topic), (topic,))
                 item = item_of(row.will, inside.desk, ((FROM, f"{row.user}/{row.client}"),))
                 item.producer, item.is_plain = f"{WILLS}/{kept.id}", False
-                items[kept.id] = item
+                items.append((kept, item))
             except HeadwaterError as error:
                 met[kept.id] = error
         if items:
-            inside.roots.commit.submit_all(list(items.values()))
-        for id, item in items.items():
+            inside.roots.commit.submit_all([item for _, item in items])
+        for kept, item in items:
             try:
                 item.wait()
             except Exception as error:
-                met[id] = error
+                met[kept.id] = error
         return [met.get(kept.id) for kept in some]
 
     def _published(self, some: Sequence[KeptWill], done: asyncio.Future[list[BaseException | None]]) -> None:
