@@ -88,7 +88,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     root_bytes_max: int = 64
     """A longer first level: Malformed (422); it names a folder on disk."""
     roots_max: int = 4096
-    """A publish that would create one more root: QuotaExceeded (429)."""
+    """A publish that would create one more root: QuotaExceeded (429). A root is a folder of its own, with about 70 KiB
+    and some milliseconds at each start; devices by the thousand are better told apart by the second level."""
     topics_per_root_max: int = 1_000_000
     """A publish that would create one more topic: QuotaExceeded (429)."""
     match_cache_topics: int = 100_000
@@ -264,8 +265,17 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Messages of QoS 1 and 2 that an MQTT client may have under way; one more ends its connection (0x93)."""
     mqtt_in_flight_max: int = 65_535
     """Messages of QoS 1 and 2 that are on their way to an MQTT client, which may ask for fewer; others wait."""
+    mqtt_wills_max: int = 100_000
+    """Wills that are stored; one more client that brings one is refused (0x97). Each has as much as fits into a CONNECT
+    (`hello_bytes_max`),"""
+    mqtt_wills_bytes_max: int = 256 * MIB
+    """and all of them this; more: the same."""
     mqtt_keep_alive_s_max: int = 60
     """The longest that a client of MQTT 5 may be silent, which is told so if it asks for more."""
+
+    refusals_logged_per_minute_max: int = 6
+    """Lines in the log about messages of one MQTT client that were not stored; more are counted, and the next tells how
+    many."""
 
     # HTTP: the API, metrics and the dashboard
     http: bool = True
@@ -299,8 +309,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One more rule: QuotaExceeded (429)."""
     tokens_max: int = 10_000
     """One more token: QuotaExceeded (429)."""
-    topics_created_per_minute_max: int = 1000
-    """Topics that a client may create in a minute: QuotaExceeded (429)."""
+    topics_created_per_minute_max: int = 10_000
+    """Topics that a client may create in a minute: QuotaExceeded (429). A gateway, or Home Assistant, that announces
+    all its devices at its first start makes some thousands; one that makes names up takes hours to fill a root."""
     guess_delay_s_max: float = 10.0
     """The longest that the answer to a wrong secret is held back."""
 

@@ -28,6 +28,8 @@ COUNTERS = {
     "messages_dropped": "Messages that live subscriptions lost, as their readers were too slow.",
     "quota_refusals": "Publishes and requests refused by a limit (429).",
     "rights_refusals": "Publishes and requests that were not allowed (403).",
+    "publishes_refused": "Messages of MQTT clients that were not stored, and were answered so, or closed for.",
+    "messages_unstored": "Messages that were not stored, without a word: of QoS 0, or of MQTT 3.1.1 and not allowed.",
     "connections_opened": "Connections that were accepted.",
     "handshakes_failed": "Connections that ended before they had registered.",
 }
@@ -88,8 +90,10 @@ class Counts:
         "messages_out",
         "nacks",
         "quota_refusals",
+        "refused",
         "retries",
         "rights_refusals",
+        "unstored",
     )
 
     def __init__(self) -> None:
@@ -109,6 +113,10 @@ class Counts:
         self.handshakes_failed = 0
         self.quota_refusals = 0
         self.rights_refusals = 0
+        self.refused = 0
+        """Messages of MQTT clients that were not stored, and their client knows."""
+        self.unstored = 0
+        """Messages that were not stored, and their publisher does not know."""
 
     def refuse(self, code: int) -> None:
         """Somebody was refused something, for this reason."""

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,11 +15,11 @@ from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.packets import Ack, Publish
 from headwater.mqtt.properties import Properties
 from headwater.mqtt.reasons import Reason
+from mqtt.killable import Killable
 from mqtt.peer import MqttPeer, Served
 from server.harness import Ended
 
 both = pytest.mark.parametrize("version", [V4, V5])
-NURSERY = Path(__file__).with_name("nursery.py")
 STEPS = (
     "published",
     "stored",  # and the PUBREC is lost
@@ -43,40 +38,16 @@ class Cut(Exception):
     """The server is gone, as the test wanted."""
 
 
-class Killed:
+class Killed(Killable):
     """A `headwater serve` of its own that is killed again and again, and its two clients, which forget nothing."""
 
     def __init__(self, folder: Path, version: int) -> None:
-        self.folder = folder
         self.version = version
         self.kill_at = ""
-        self._nursery = subprocess.Popen(
-            [sys.executable, str(NURSERY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
         self.delivered: Counter[bytes] = Counter()
         self.open: dict[int, bytes] = {}
         """What the subscriber has and the server has not released."""
-        self.start()
-
-    def start(self) -> None:
-        words = ("serve", "--data", self.folder, "--port", 0, "--mqtt", "--mqtt-port", 0, "--log-level", "error")
-        nursery = self._nursery
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
-        nursery.stdin.write("\t".join(map(str, words)) + "\n")
-        nursery.stdin.flush()
-        self.pid = int(nursery.stdout.readline())
-        nursery.stdout.readline()
-        met = re.search(r"mqtt://[^:]*:(\d+)", nursery.stdout.readline())
-        assert met
-        self.port = int(met[1])
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        self.kill()
-        self._nursery.communicate()
+        super().__init__(folder)
 
     def at(self, step: str) -> None:
         """Here the server is killed, if that is wanted."""

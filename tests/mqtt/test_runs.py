@@ -144,10 +144,13 @@ def test_acknowledgements_of_success_are_one_value() -> None:
 def test_a_run_falls_into_its_roots_in_order() -> None:
     run = Run(1, False, False, ["a/x", "b", "a/y", "/c", "a/x"], [b"1", b"2", b"3", b"4", b"5"], [1, 2, 3, 4, 5])
     assert run.by_root() == {
-        "a": Run(1, False, False, ["a/x", "a/y", "a/x"], [b"1", b"3", b"5"], [1, 3, 5]),
-        "b": Run(1, False, False, ["b"], [b"2"], [2]),
-        "": Run(1, False, False, ["/c"], [b"4"], [4]),
+        "a": Run(1, False, False, ["a/x", "a/y", "a/x"], [b"1", b"3", b"5"], [1, 3, 5], places=[0, 2, 4]),
+        "b": Run(1, False, False, ["b"], [b"2"], [2], places=[1]),
+        "": Run(1, False, False, ["/c"], [b"4"], [4], places=[3]),
     }
+    before = Run(1, False, False, ["a/x", "a/y"], [b"1", b"3"], [1, 3], places=[0, 2])
+    assert run.by_root()["a"].before(3) == run.by_root()["a"].before(4) == before
+    assert not run.by_root()["b"].before(1).topics
     one = Run(0, False, False, ["a/x", "a/y"], [b"1", b"2"], [])
     assert one.by_root()["a"] is one
 

@@ -302,7 +302,7 @@ def test_a_session_that_cannot_be_stored_is_not_there():
         peer.shake("ann")
         keep = Sessions.keep
 
-        def fail(self, row, then=None):
+        def fail(self, row, then=None, more=None):
             then(None, OSError("disk"))
 
         try:

@@ -31,13 +31,22 @@ class Quota:
     """
 
     def __init__(
-        self, per_minute: int, clock: Clock, *, what: str = "new topics", tracked_max: int = TRACKED_MAX
+        self,
+        per_minute: int,
+        clock: Clock,
+        *,
+        what: str = "new topics",
+        setting: str = "",
+        tracked_max: int = TRACKED_MAX,
     ) -> None:
+        """`setting` is what raises it, if that is one."""
         if per_minute < 0 or tracked_max < 1:
             raise Malformed(f"a quota of {per_minute} for {tracked_max} clients; use 0 or more, for 1 or more")
         self._per_minute = per_minute
         self._clock = clock
         self._what = what
+        self._named = f" ({setting})" if setting else ""
+        self._advice = ", or raise the setting" if setting else ""
         self._tracked_max = tracked_max
         self._full = per_minute * _MINUTE_US
         self._spent: OrderedDict[str, tuple[int, int]] = OrderedDict()
@@ -51,7 +60,7 @@ class Quota:
         if count > self._per_minute:
             raise QuotaExceeded(
                 f"client {quoted(user)} asked for {count} {self._what} at once, "
-                f"and may have {self._per_minute} a minute; ask for fewer"
+                f"and may have {self._per_minute} a minute{self._named}; ask for fewer{self._advice}"
             )
         if count == 0:
             return
@@ -72,8 +81,8 @@ class Quota:
         if spent > self._full:
             wait_ms = -((self._full - spent) // (1000 * self._per_minute))  # rounded up
             raise QuotaExceeded(
-                f"client {quoted(user)} may have {self._per_minute} {self._what} a minute; "
-                f"try again in {wait_ms / 1000:.3f} s"
+                f"client {quoted(user)} may have {self._per_minute} {self._what} a minute{self._named}; "
+                f"try again in {wait_ms / 1000:.3f} s{self._advice}"
             )
         return spent
 

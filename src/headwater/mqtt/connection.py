@@ -1,23 +1,25 @@
 """A connection of an MQTT client: its bytes become packets, its first packet a session.
 
-Promises: nothing but a CONNECT is taken first, and in time; a client that breaks the rules of MQTT is told the reason,
+Promises: nothing but a CONNECT is taken first, and in time; publishes are answered in the order in which they came, and
+none that was not stored is called stored; a client that breaks the rules of MQTT is told the reason,
 as far as its version can say it, and closed; one that is silent for one and a half times its keep alive is closed; its
 will is published unless it took leave.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headwater.errors import HeadwaterError, Malformed, NotAllowed, QuotaExceeded, TimedOut, TooLarge
+from headwater.errors import Failed, HeadwaterError, Malformed, NotAllowed, TimedOut
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import acks_bytes, encode
 from headwater.mqtt.kinds import V4, V5, Kind
-from headwater.mqtt.numbers import Numbers
+from headwater.mqtt.numbers import NOBODY, Numbers, Which
 from headwater.mqtt.packets import Ack, Auth, Connack, Connect, Disconnect, Packet, Received, Suback, Unsuback
 from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.reader import PacketReader
@@ -29,7 +31,8 @@ from headwater.server.line import Line
 if TYPE_CHECKING:
     from headwater.mqtt.authentication import Authentication, Proven
     from headwater.mqtt.greeting import Greeter
-    from headwater.mqtt.packets import Will
+    from headwater.mqtt.receiving import Receiving
+    from headwater.mqtt.wills import KeptWill
     from headwater.server.listener import Listener
     from headwater.server.root import Served
 
@@ -44,16 +47,19 @@ class MqttConnection(Line):
 
     __slots__ = (
         "_early",
+        "_ending",
         "_greeter",
         "_is_greeted",
         "_is_greeting",
         "_packet_s",
         "_reader",
+        "_unanswered",
         "alias_max",
         "aliases",
         "authentication",
         "bytes_max",
         "has_reasons",
+        "is_ending",
         "is_tunnelled",
         "keep_alive_s",
         "on_proven",
@@ -72,6 +78,12 @@ class MqttConnection(Line):
         self._is_greeting = self._is_greeted = False
         self._packet_s = 0.0
         """When a packet last ended, or one began."""
+        self._unanswered: deque[Numbers] | None = None
+        """Packets that came and are not answered yet, in their order; made with the first."""
+        self._ending: HeadwaterError | None = None
+        """What the connection is closed for once all that came before it is answered."""
+        self.is_ending = False
+        """Whether it is to be closed, and nothing more is taken."""
         self.is_tunnelled = False
         """Whether it came over a WebSocket: whoever it is, it is not the process at the other end of the line."""
         self.authentication: Authentication | None = None
@@ -91,7 +103,7 @@ class MqttConnection(Line):
         self.alias_max = listener.serving.mqtt_aliases_max
         self.aliases: Aliases | None = None
         """Topics that the client takes numbers for."""
-        self.will: Will | None = None
+        self.will: KeptWill | None = None
         """What is published if the client goes without taking leave."""
 
     @property
@@ -177,49 +189,122 @@ class MqttConnection(Line):
         elif isinstance(packet, Connack):
             self.close()
 
+    def expect(self, kind: Kind, packet_ids: Sequence[int], receiving: Receiving | None = None) -> Numbers:
+        """Packets have come that are to be answered, after those that came before them."""
+        numbers = Numbers(kind, packet_ids, receiving)
+        if self._unanswered is None:
+            self._unanswered = deque()
+        self._unanswered.append(numbers)
+        return numbers
+
     def answers(self, items: Sequence[Served]) -> bytes:
-        said: list[bytes] = []
         for item in items:
-            numbers: Numbers = item.id
-            numbers.settle(item.error)
-            if item.error is not None:
-                error = item.error if isinstance(item.error, HeadwaterError) else Malformed("it failed")
-                said.append(self.refusals(numbers, error))
-            elif numbers.packet_ids:
-                self._settle(numbers)
+            error = item.error
+            if error is not None and not isinstance(error, HeadwaterError):
+                error = Failed(f"it could not be stored: {error}")
+            if error is not None and item.is_quiet:
+                self._greeter.refused.noted(self.user, self.client_id, error)
+            self._settle(item.id, error)
+        return self._due()
+
+    def settle(self, which: Which, error: HeadwaterError | None = None) -> None:
+        """It is known of packets, before anything is on its way to disk, what becomes of them."""
+        if error is not None and which[0] is NOBODY:
+            self._greeter.refused.dropped(self.user, self.client_id, error)
+        self._settle(which, error)
+        self.write(self._due())
+
+    def _settle(self, which: Which, error: HeadwaterError | None) -> None:
+        numbers, places = which
+        if numbers is NOBODY:
+            return
+        is_end = error is not None and self._ends_with(error)
+        numbers.settle(places, error, is_end)
+        if is_end:
+            self._stop()
+
+    def _ends_with(self, error: HeadwaterError) -> bool:
+        """Whether what was refused closes the connection. 3.1.1 has no word for a refusal: what its client may not do
+        may be acknowledged and dropped ([MQTT-3.3.5-2]); anything else that is acknowledged is on disk."""
+        return self.version == V4 and not isinstance(error, NotAllowed)
+
+    def _due(self) -> bytes:
+        """The answers that may leave: of those that came first, as far as it is known what became of them."""
+        said: list[bytes] = []
+        unanswered = self._unanswered
+        while unanswered and not unanswered[0].left:
+            numbers = unanswered.popleft()
+            if numbers.kind is Kind.PUBACK:
+                self.unacked -= len(numbers.packet_ids)
+            if numbers.refused is None:
                 said.append(acks_bytes(numbers.kind, list(numbers.packet_ids)))
+                continue
+            end = self._say_each(numbers, numbers.refused, said)
+            if end is not None:
+                self.write(b"".join(said))
+                self._greeter.refused.closed(self.user, self.client_id, self.address, end)
+                unanswered.clear()
+                self.finish()
+                return b""
+        if self._ending is not None and not unanswered:
+            self.write(b"".join(said))
+            self._refuse(self._ending)
+            return b""
         return b"".join(said)
 
-    def refusals(self, numbers: Numbers, error: HeadwaterError) -> bytes:
-        """What tells that messages were not published, and are not under way any more.
+    def _say_each(
+        self, numbers: Numbers, refused: dict[int, HeadwaterError], said: list[bytes]
+    ) -> HeadwaterError | None:
+        """Answer packets of which some were refused, up to one that ends the connection: why that was."""
+        counting = self._greeter.refused
+        for place, number in enumerate(numbers.packet_ids):
+            error = refused.get(place)
+            if place == numbers.ends_at:
+                return error
+            if error is None or self.version == V4:
+                said.append(acks_bytes(numbers.kind, [number]))
+            if error is not None and self.version == V4:
+                counting.dropped(self.user, self.client_id, error)
+            elif error is not None:
+                counting.told(1)
+                said.append(self._refusal(numbers.kind, number, error))
+        return None
 
-        3.1.1 has no word for it: what may never be published is acknowledged and dropped, and for what might succeed
-        later the connection is closed, so that it comes again."""
-        self._settle(numbers)
-        if self.version == V4:
-            if not isinstance(error, Malformed | NotAllowed | TooLarge | QuotaExceeded):
-                self.close()
-                return b""
-            return acks_bytes(numbers.kind, list(numbers.packet_ids))
+    def _refusal(self, kind: Kind, number: int, error: HeadwaterError) -> bytes:
+        """What tells a client of MQTT 5 that a message was not stored."""
         reason = reason_of(error, Reason.UNSPECIFIED_ERROR)
         if isinstance(error, Malformed) and not isinstance(error, MqttError):
             reason = Reason.TOPIC_NAME_INVALID
         elif reason is Reason.PACKET_TOO_LARGE:
-            reason = Reason.QUOTA_EXCEEDED
-        why = Properties(reason_string=str(error)) if self.has_reasons else NONE
-        said = [encode(Ack(numbers.kind, number, reason, why), V5) for number in numbers.packet_ids]
-        if said and len(said[0]) > self.bytes_max:
-            said = [encode(Ack(numbers.kind, number, reason), V5) for number in numbers.packet_ids]
-        return b"".join(said)
+            reason = Reason.QUOTA_EXCEEDED  # the other may not stand there
+        if self.has_reasons:
+            said = encode(Ack(kind, number, reason, Properties(reason_string=str(error))), V5)
+            if len(said) <= self.bytes_max:
+                return said
+        return encode(Ack(kind, number, reason), V5)
 
-    def _settle(self, numbers: Numbers) -> None:
-        if numbers.kind is Kind.PUBACK:
-            self.unacked -= len(numbers.packet_ids)
+    def _stop(self) -> None:
+        """Take nothing more: it is to be closed."""
+        if not self.is_ending:
+            self.is_ending = True
+            self.hold()
 
     # The end
 
     def refuse(self, error: HeadwaterError, id: int = 0) -> None:
-        self.listener.on_refused(self, error)
+        if self.is_ending:
+            return
+        if self._unanswered:  # what was stored before it is acknowledged first
+            self._ending = error
+            self._stop()
+        else:
+            self._refuse(error)
+
+    def _refuse(self, error: HeadwaterError) -> None:
+        if self._is_greeted and isinstance(error, MqttError) and error.reason is Reason.PACKET_TOO_LARGE:
+            self._greeter.refused.closed(self.user, self.client_id, self.address, error)
+        else:
+            self.listener.on_refused(self, error)
         if not self._is_greeted:
             reason = reason_of(error, Reason.UNSPECIFIED_ERROR)
             version = error.version if isinstance(error, VersionRefused) else self.version
@@ -238,13 +323,22 @@ class MqttConnection(Line):
         self.close()
 
     def on_disconnect(self, packet: Disconnect) -> None:
-        """The client takes its leave."""
-        if packet.reason != Reason.DISCONNECT_WITH_WILL:
-            self.will = None
+        """The client takes its leave. Its will is gone from the disk, too, before the connection is closed: whoever
+        sees that knows that it will not be published, though the server be killed."""
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s is not None and self.session is not None:
-            self._greeter.change_expiry(self, expiry_s)
-        self.close()
+            self._greeter.change_expiry(self, expiry_s)  # or it is no DISCONNECT, and the will stands
+        left = self.take_will() if packet.reason != Reason.DISCONNECT_WITH_WILL else None
+        if left is None:
+            self.close()
+            return
+        self._stop()
+        self._greeter.wills.drop(left, lambda *_: self.close())
+
+    def take_will(self) -> KeptWill | None:
+        """What is to be published, or dropped, as the client is gone: whoever takes it sees to that."""
+        left, self.will = self.will, None
+        return left
 
     def look_after(self, now_s: float) -> None:
         if self._reader.waits and now_s - self._packet_s > self.listener.serving.frame_s:

@@ -21,7 +21,7 @@ from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connack, Connect, Will
 from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.reasons import MqttError, Reason, violation
-from headwater.mqtt.will import item_of
+from headwater.mqtt.wills import item_of
 from headwater.mqtt.window import NUMBER_MAX
 from headwater.requests import REPLY_ROOT
 from headwater.server.listener import is_local
@@ -47,6 +47,8 @@ class Greeter:
         self._listener = server.listener
         self._loop = server.sessions.loop
         self._executor = executor
+        self.refused = server.sessions.refused
+        self.wills = server.sessions.wills
 
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""
@@ -156,9 +158,17 @@ class Greeter:
             client=client,
             began_us=self._broker.clock.now_us(),
         )
-        self._sessions.open(
-            row, connection, lambda _, error: self._greeted(connection, connect, False, assigned, error)
-        )
+        self._take_will(connection, connect, row)
+        try:
+            self._sessions.open(
+                row,
+                connection,
+                lambda _, error: self._greeted(connection, connect, False, assigned, error),
+                self.wills.rows(connection.will),
+            )
+        except HeadwaterError:
+            self._forget_will(connection)
+            raise
         cast("MqttSession", connection.session).is_whole = True
 
     def _check_will(self, user: str, will: Will) -> None:
@@ -171,8 +181,20 @@ class Greeter:
         item_of(will, bus.inside.desk)
         self._broker.check_publish(user, "", root_of(topic), (topic,))
 
+    def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:
+        """A client's will is stored with its session, and published by whoever finds that it is gone."""
+        if connect.will is not None:
+            connection.will = self.wills.take(connect.will, row)
+
+    def _forget_will(self, connection: MqttConnection) -> None:
+        """A client was not let in: its will is none."""
+        left = connection.take_will()
+        if left is not None:
+            self.wills.drop(left)
+
     def _take_up(self, known: MqttSession, connection: MqttConnection, connect: Connect, expire_s: float) -> None:
         """Serve a session that is there over this connection, as soon as it is whole."""
+        self._take_will(connection, connect, known.row)
         known.row = msgspec.structs.replace(known.row, expire_after_s=expire_s)
         self._sessions.take_up(known, connection)
 
@@ -184,14 +206,14 @@ class Greeter:
             if error is not None:
                 greeted(error)
             else:
-                self._sessions.keep(known.row, lambda _, error: greeted(error))
+                # Without the will, if it is out of this connection's hands by now.
+                self._sessions.keep(known.row, lambda _, error: greeted(error), self.wills.rows(connection.will))
 
         known.recover(whole)
 
     def _note(self, connection: MqttConnection, connect: Connect) -> None:
         """What the client said about itself."""
         properties = connect.properties
-        connection.will = connect.will
         connection.keep_alive_s = float(self._keep_alive_s(connect))
         connection.receive_max = min(properties.receive_maximum or NUMBER_MAX, self._serving.mqtt_in_flight_max)
         connection.has_reasons = properties.request_problem_information != 0
@@ -232,6 +254,8 @@ class Greeter:
         assigned: str,
         error: BaseException | None,
     ) -> None:
+        if error is not None:
+            self._forget_will(connection)
         if connection.is_closed:
             return
         if error is not None:

@@ -1,4 +1,4 @@
-"""Numbers of packets: which ones a batch came in, to be answered once it is stored."""
+"""Numbers of packets: which ones came together, to be answered, in their order, once they are stored."""
 
 from __future__ import annotations
 
@@ -6,20 +6,36 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headwater.errors import HeadwaterError
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.receiving import Receiving
 
 
-class Numbers(msgspec.Struct, frozen=True):
-    """Which packets a batch came in, and what answers them: PUBACK or PUBREC."""
+class Numbers(msgspec.Struct, eq=False):
+    """Packets that came one after another, and what answers them: PUBACK or PUBREC."""
 
     kind: Kind
     packet_ids: Sequence[int]
     receiving: Receiving | None = None
     """Of QoS 2: where the number is open."""
+    left: int = 1
+    """Batches of them whose outcome is not known yet; they are answered when there is none."""
+    refused: dict[int, HeadwaterError] | None = None
+    """Those that were not stored, by their place, and why."""
+    ends_at: int = -1
+    """The first of them that ends the connection: neither it nor what came after it is answered."""
 
-    def settle(self, error: BaseException | None) -> None:
-        """They were stored, or were not."""
+    def settle(self, places: Sequence[int] | None, error: HeadwaterError | None, is_end: bool = False) -> None:
+        """A batch of them, or all if there are no places, was stored, or was not."""
+        self.left -= 1
+        if error is not None:
+            if places is None:
+                places = range(len(self.packet_ids))
+            if self.refused is None:
+                self.refused = {}
+            self.refused.update(dict.fromkeys(places, error))
+            if is_end and (self.ends_at < 0 or places[0] < self.ends_at):
+                self.ends_at = places[0]
         if self.receiving is not None:
             for number in self.packet_ids:
                 if error is None:
@@ -29,3 +45,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 NOBODY = Numbers(Kind.PUBACK, ())
+"""Of QoS 0: nobody waits for an answer."""
+
+Which = tuple[Numbers, Sequence[int] | None]
+"""Packets that a batch was made of: all that came together, or those at these places."""

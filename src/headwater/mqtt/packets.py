@@ -7,6 +7,8 @@ those that come most.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
 
 from headwater.mqtt.kinds import V5, Kind
@@ -165,6 +167,8 @@ class Run(msgspec.Struct, frozen=True):
     """The packets as they came, where they may go out as they are: with QoS 0, and without the retain flag."""
     longest_bytes: int = 0
     """The length of the longest of these."""
+    places: list[int] = []
+    """Of a part with a QoS: where its messages stood in the whole."""
 
     def by_root(self) -> dict[str, Run]:
         """The messages of each root, which become one batch; the order within a root is kept."""
@@ -177,12 +181,26 @@ class Run(msgspec.Struct, frozen=True):
             root = roots[topic]
             run = found.get(root)
             if run is None:
-                run = found[root] = Run(self.qos, self.retain, self.dup, [], [], [])
+                run = found[root] = Run(self.qos, self.retain, self.dup, [], [], [], places=[])
             run.topics.append(topic)
             run.payloads.append(self.payloads[place])
             if self.qos:
                 run.packet_ids.append(self.packet_ids[place])
+                run.places.append(place)
         return found
+
+    def before(self, place: int) -> Run:
+        """What of this part stood before a place of the whole."""
+        count = bisect_left(self.places, place)
+        return Run(
+            self.qos,
+            self.retain,
+            self.dup,
+            self.topics[:count],
+            self.payloads[:count],
+            self.packet_ids[:count],
+            places=self.places[:count],
+        )
 
     def publishes(self) -> list[Publish]:
         """The same messages one by one."""

@@ -1,8 +1,9 @@
 """Publishing: PUBLISH packets of one session on their way to the roots.
 
 Packets that arrived together become one batch for each root. Promises: an acknowledgement leaves after the message is
-on disk; one message that may not be published does not keep those beside it from being; a message of QoS 2 that comes
-again before it is released is acknowledged again, and not published again.
+on disk; one message that may not be published does not keep those beside it from being, unless it ends the connection:
+then those before it are stored and acknowledged, and of those after it nothing more is taken; a message of QoS 2 that
+comes again before it is released is acknowledged again, and not published again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import HeadwaterError
 from headwater.message import Headers
 from headwater.mqtt.kinds import V5, Kind
-from headwater.mqtt.numbers import NOBODY, Numbers
+from headwater.mqtt.numbers import NOBODY, Which
 from headwater.mqtt.packets import Ack, Publish, Run
 from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.reasons import MqttError, Reason, violation
@@ -51,17 +52,28 @@ class Publishing:
         """Packets without properties, one after another."""
         if run.qos == 2:
             for packet in run.publishes():
+                if connection.is_ending:
+                    return
                 self.take(connection, packet)
             return
+        numbers = NOBODY
         if run.qos:
             self._count(connection, len(run.packet_ids))
+            numbers = connection.expect(Kind.PUBACK, run.packet_ids)
         elif len(run.topics) == 1 and not run.retain and self._took_quiet(connection, run.topics[0], run.payloads[0]):
             return
-        for root, part in run.by_root().items():
+        parts = run.by_root()
+        if numbers is not NOBODY:
+            numbers.left = len(parts)
+        for root, part in parts.items():
+            if connection.is_ending:
+                part = part.before(numbers.ends_at)
+                if not part.topics:
+                    connection.settle((numbers, ()))
+                    continue
+            which = numbers, part.places if len(parts) > 1 and numbers is not NOBODY else None
             came = Publishes.received(part.data, len(part.topics), part.longest_bytes) if part.data else None
-            self._publish(
-                connection, root, part.topics, part.payloads, part.qos, part.retain, part.packet_ids, came=came
-            )
+            self._publish(connection, root, part.topics, part.payloads, part.qos, part.retain, which, came=came)
 
     def _took_quiet(self, connection: MqttConnection, topic: str, payload: bytes) -> bool:
         """Whether a message of QoS 0 without options has taken the shortest way."""
@@ -83,13 +95,16 @@ class Publishing:
         if packet.qos == 2:
             sequence = self.receiving.take(packet.packet_id, root_of(topic))
             if sequence is None:
-                connection.send(Ack(Kind.PUBREC, packet.packet_id))
+                connection.settle((connection.expect(Kind.PUBREC, (packet.packet_id,)), None))
                 return
         elif packet.qos:
             self._count(connection, 1)
         headers, key = headers_of(packet.properties)
         expires_us = expiry_us(packet.properties, self._session.sessions.broker.clock.now_us())
-        numbers = (packet.packet_id,) if packet.qos else ()
+        numbers = NOBODY
+        if packet.qos:
+            kind, receiving = (Kind.PUBACK, None) if packet.qos == 1 else (Kind.PUBREC, self.receiving)
+            numbers = connection.expect(kind, (packet.packet_id,), receiving)
         self._publish(
             connection,
             root_of(topic),
@@ -97,7 +112,7 @@ class Publishing:
             (packet.payload,),
             packet.qos,
             packet.retain,
-            numbers,
+            (numbers, None),
             headers,
             key,
             expires_us,
@@ -133,7 +148,7 @@ class Publishing:
         payloads: Sequence[bytes],
         qos: int,
         retain: bool,
-        packet_ids: Sequence[int],
+        which: Which,
         headers: Headers = (),
         key: bytes | None = None,
         expires_us: int = 0,
@@ -156,31 +171,47 @@ class Publishing:
             keys=[key] * count if key is not None else None,
             headers=[(*headers, *tag)] * count if headers or tag else None,
         )
-        numbers, producer = NOBODY, None
-        if sequence is not None:
-            numbers, producer = Numbers(Kind.PUBREC, packet_ids, self.receiving), self.receiving.producer
-        elif qos:
-            numbers = Numbers(Kind.PUBACK, packet_ids)
+        producer = self.receiving.producer if sequence is not None else None
         batched = Batched(
             root=root, count=count, crc=checksum(body), body=body, producer=producer, sequence=sequence or 0
         )
         try:
             columns = sessions.entry.check(batched, is_whole=True)
             sessions.broker.check_publish(row.user, row.id, root, columns.names)
+            part = sessions.entry.foresee(batched, columns)
         except HeadwaterError as error:
             if count == 1:
                 sessions.counts.refuse(error.code)
-                numbers.settle(error)
-                connection.write(connection.refusals(numbers, error))
+                connection.settle(which, error)
                 return
-            for place in range(count):
-                one = packet_ids[place : place + 1]
-                alone = (topics[place],), (payloads[place],), qos, retain, one, headers, key, expires_us
-                self._publish(connection, root, *alone)
+            self._publish_singly(connection, root, topics, payloads, qos, retain, which)
             return
         if came is not None and not headers:
             sessions.deliveries.came(body, connection.version, came)
-        sessions.entry.enter(connection, numbers, batched, columns, FLAGS[qos], producer)
+        sessions.entry.enter(connection, which, batched, columns, FLAGS[qos], producer, part)
+
+    def _publish_singly(
+        self,
+        connection: MqttConnection,
+        root: str,
+        topics: Sequence[str],
+        payloads: Sequence[bytes],
+        qos: int,
+        retain: bool,
+        which: Which,
+    ) -> None:
+        """Messages of a run that cannot all be published: each by itself, up to one that ends the connection."""
+        numbers, places = which
+        count = len(topics)
+        if numbers is not NOBODY:
+            numbers.left += count - 1
+        for at in range(count):
+            if connection.is_ending:
+                numbers.left -= count - at - 1
+                connection.settle((numbers, ()))
+                return
+            place = at if places is None else places[at]
+            self._publish(connection, root, (topics[at],), (payloads[at],), qos, retain, (numbers, (place,)))
 
     def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:
         """The client is done with messages of QoS 2: their numbers may stand for others."""

@@ -113,8 +113,10 @@ class PacketReader:
         start = at + 1 + length_bytes
         end = start + length
         if end - at > self.bytes_max:
+            setting = "message_bytes_max" if self.version else "hello_bytes_max"
             raise MqttError(
-                f"a packet of {end - at} bytes is over the limit of {self.bytes_max}", Reason.PACKET_TOO_LARGE
+                f"a packet of {end - at} bytes is over the limit of {self.bytes_max}; send less, or raise {setting}",
+                Reason.PACKET_TOO_LARGE,
             )
         if end > len(data):
             self._needed = end - at

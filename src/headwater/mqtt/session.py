@@ -46,6 +46,7 @@ from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
+    from headwater.mqtt.wills import KeptWill
     from headwater.server.line import Line
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions
@@ -107,8 +108,11 @@ class MqttSession(SubscribingSession):
         mine, old = cast("MqttConnection", connection), cast("MqttConnection | None", self.connection)
         self._will.forget()
         super().attach(connection)
-        if old is not None and old.will is not None and not old.will.properties.will_delay_interval:
-            self._will.publish(old.will)
+        left = old.take_will() if old is not None else None
+        if left is not None and not left.delay_s:
+            self.sessions.wills.publish(left)
+        elif left is not None:
+            self.sessions.wills.drop(left)
         self.making.clear()
         self._waiting = []
         self._sending.window.size = mine.receive_max
@@ -144,14 +148,22 @@ class MqttSession(SubscribingSession):
         self._sending.suspend()
 
     def on_lost(self, connection: Line) -> None:
-        will, is_mine = cast("MqttConnection", connection).will, connection is self.connection
+        is_mine = connection is self.connection
         super().on_lost(connection)
-        if will is not None and is_mine:
-            self._will.wait(will)
+        left = cast("MqttConnection", connection).take_will() if is_mine else None
+        if left is not None:
+            self._will.wait(left)
+
+    def recover_will(self, kept: KeptWill) -> None:
+        """A server that is no more has left a will of this session."""
+        self._will.recover(kept)
 
     def end(self) -> None:
         connection = cast("MqttConnection | None", self.connection)
-        self._will.publish(connection.will if connection is not None else None)
+        left = connection.take_will() if connection is not None else None
+        if left is not None:
+            self.sessions.wills.publish(left)
+        self._will.publish()
         super().end()
         for one in self.row.subscriptions:
             if one.kind == "named":
@@ -189,7 +201,7 @@ class MqttSession(SubscribingSession):
             if packet is PINGREQ:
                 pings += 1
                 continue
-            if connection is None or connection is not self.connection or connection.is_closed:
+            if connection is None or connection is not self.connection or connection.is_closed or connection.is_ending:
                 return
             if self.making and self._comes_after(packet):
                 self._waiting = packets[place:]

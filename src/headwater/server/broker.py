@@ -59,7 +59,7 @@ class Broker:
         self.tokens.tokens_max = serving.tokens_max
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
-        self._topics = Quota(serving.topics_created_per_minute_max, self.clock)
+        self._topics = Quota(serving.topics_created_per_minute_max, self.clock, setting="topics_created_per_minute_max")
         self._is_open = serving.auth == "none"
 
     def register(self, connection: Line, request: Register, then: Callable[[Any, BaseException | None], None]) -> None:

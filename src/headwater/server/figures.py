@@ -96,6 +96,8 @@ class Collector:
                 "messages_dropped": counts.dropped,
                 "quota_refusals": counts.quota_refusals,
                 "rights_refusals": counts.rights_refusals,
+                "publishes_refused": counts.refused,
+                "messages_unstored": counts.unstored,
                 "connections_opened": counts.connections,
                 "handshakes_failed": counts.handshakes_failed,
             },

@@ -90,11 +90,13 @@ class Served(Publish):
 class Quiet(Shown):
     """What nobody waits for and was shown of a root, and from whom."""
 
-    __slots__ = ("entry", "senders")
+    __slots__ = ("entry", "lost", "senders")
 
     def __init__(self, entry: Entry, root: str, turn: int) -> None:
         super().__init__(root, turn)
         self.entry = entry
+        self.lost = 0
+        """Messages of it that were shown and not stored."""
         self.senders: dict[Line, tuple[int, int]] = {}
         """What each connection has brought: how much, and what that counts among its publishes in flight."""
 
@@ -104,10 +106,17 @@ class Quiet(Shown):
         self.senders[connection] = (before + weight, share + QUIET_SHARE)
 
     @property
+    def is_quiet(self) -> bool:
+        """Nobody waits for it."""
+        return True
+
+    @property
     def is_awaited(self) -> bool:
         return False
 
     def finish(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            self.lost = self.count
         super().finish(error)
         self.entry.on_done(self)
 
@@ -153,15 +162,33 @@ class Entry:
             self.desk.sequence(publish.producer, publish.sequence)
         return body
 
+    def foresee(self, publish: PublishFrame, body: Body) -> Part | None:
+        """QuotaExceeded (429) if a publish would go over a limit, as of a moment ago: who brings one after another can
+        stop here. The part that was looked at, to enter with; None if there is nothing to fear."""
+        root = self._roots.get(publish.root)
+        if root is not None and body.retain is None and root.knows_all(body.names):
+            return None
+        part = self.desk.part(publish.root, publish.crc, body, may_join=publish.producer is None)
+        self._roots.foresee(part)
+        return part
+
     def enter(
-        self, connection: Line, id: Any, publish: PublishFrame, body: Body, flags: int, producer: str | None
+        self,
+        connection: Line,
+        id: Any,
+        publish: PublishFrame,
+        body: Body,
+        flags: int,
+        producer: str | None,
+        part: Part | None = None,
     ) -> None:
         """Have committed what a connection publishes, by a producer's name here; its client hears of it, by `id`."""
         if producer is not None:
-            part = self.desk.part(publish.root, publish.crc, body)
+            part = part or self.desk.part(publish.root, publish.crc, body)
             self._commit(connection, id, part, flags, producer, publish.sequence)
         elif not flags & QUIET or not self._showed(connection, publish.root, body, publish.crc):
-            self._commit(connection, id, self.desk.part(publish.root, publish.crc, body, may_join=True), flags)
+            part = part or self.desk.part(publish.root, publish.crc, body, may_join=True)
+            self._commit(connection, id, part, flags)
 
     def enter_run(self, connection: Line, ids: Sequence[int], part: Part, flags: int) -> None:
         """The same for messages that came one by one and go as one batch."""
@@ -284,7 +311,10 @@ class Entry:
             else:
                 by_connection.setdefault(item.connection, []).append(item)
             if item.error is not None:
-                self._roots.counts.refuse(getattr(item.error, "code", 0))
+                counts = self._roots.counts
+                counts.refuse(getattr(item.error, "code", 0))
+                if item.is_quiet:
+                    counts.unstored += item.lost if isinstance(item, Quiet) else len(item.topics)
         for connection, items in by_connection.items():
             connection.on_published(items)
         self._submit()

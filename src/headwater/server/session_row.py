@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from headwater.mqtt.packets import Will
 from headwater.mqtt.wish import Wish
 from headwater.store import state as rows
 from headwater.store.state import State
@@ -33,10 +32,6 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """Those that go on when the session is resumed."""
     client: str | None = None
     """The id that an MQTT client chose; None for a native session."""
-    will: Will | None = None
-    """What an MQTT client that is gone has left to be published,"""
-    will_at_us: int = 0
-    """and when."""
     began_us: int = 0
     """When an MQTT client began it."""
 

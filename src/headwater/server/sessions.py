@@ -22,7 +22,9 @@ from headwater.delivery.rows import RowCommit
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
 from headwater.mqtt.broker_topics import BrokerTopics
 from headwater.mqtt.delivery import Deliveries
+from headwater.mqtt.refused import Refused
 from headwater.mqtt.session import MqttSession
+from headwater.mqtt.wills import Wills
 from headwater.server.answers import Answers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
@@ -69,6 +71,7 @@ class Sessions:
         self._state: State = inside.state
         self._rows: RowCommit = inside.rows
         self.counts = inside.roots.counts
+        self.refused = Refused(broker.clock, self.counts, serving.refusals_logged_per_minute_max)
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
         self._by_client: dict[tuple[str, str], Session] = {}
@@ -76,12 +79,19 @@ class Sessions:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._kick: asyncio.TimerHandle | None = None
         self.is_closing = False
+        self.wills = Wills(self)
         for row in sorted(stored_sessions(self._state), key=lambda row: row.began_us):
             before = self._by_client.get((row.user, row.client)) if row.client is not None else None
             if before is not None:  # a crash came between the beginning of the one and the end of the other
                 before.row = msgspec.structs.replace(before.row, expire_after_s=0.0)
                 self._start_timer(before)
             self._start_timer(self._add(row))
+        for kept in self.wills.recover():
+            session = self._sessions.get(kept.row.session)
+            if isinstance(session, MqttSession):
+                session.recover_will(kept)
+            else:
+                loop.call_soon(self.wills.publish, kept)
 
     def _add(self, row: SessionRow) -> Session:
         session: Session
@@ -143,8 +153,8 @@ class Sessions:
 
         self.open(row, connection, opened)
 
-    def open(self, row: SessionRow, connection: Line, then: Then) -> None:
-        """A new session for a connection; `then` gets it once it is on disk."""
+    def open(self, row: SessionRow, connection: Line, then: Then, more: rows.Rows | None = None) -> None:
+        """A new session for a connection; `then` gets it once it, and more rows with it, are on disk."""
         user = connection.user
         if len(self._sessions) >= self.serving.sessions_max:
             raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
@@ -164,7 +174,7 @@ class Sessions:
             else:
                 then(session, None)
 
-        self.note(row, stored)
+        self.note(row, stored, more)
 
     def of_client(self, user: str, client: str) -> Session | None:
         """The session of an MQTT client."""
@@ -208,15 +218,15 @@ class Sessions:
 
     # Stored rows
 
-    def keep(self, row: SessionRow, then: Then | None = None) -> None:
-        """Store a session as it is now."""
-        self.write({rows.SESSION + row.id.encode(): rows.pack(row)}, then)
+    def keep(self, row: SessionRow, then: Then | None = None, more: rows.Rows | None = None) -> None:
+        """Store a session as it is now, and more rows with it."""
+        self.write({rows.SESSION + row.id.encode(): rows.pack(row), **(more or {})}, then)
 
-    def note(self, row: SessionRow, then: Then) -> None:
-        """Store a session as it is now, durably only if it outlives its connection. The row of any other is there to
-        find by, after a crash, what is stored of it, and is so before that."""
-        if row.expire_after_s:
-            self.keep(row, then)
+    def note(self, row: SessionRow, then: Then, more: rows.Rows | None = None) -> None:
+        """Store a session as it is now, durably only if it outlives its connection, or something stored with it does.
+        The row of any other is there to find by, after a crash, what is stored of it, and is so before that."""
+        if row.expire_after_s or more:
+            self.keep(row, then, more)
             return
         self._rows.enqueue({rows.SESSION + row.id.encode(): rows.pack(row)})
         if self._kick is None:
@@ -300,6 +310,7 @@ class Sessions:
         self.broker_topics.stop()
         if self._kick is not None:
             self._kick.cancel()
+        await self.wills.close()
         leaves = [leave for session in self.all() for leave in session.leaves()]
         for session in self.all():
             self._stop_timer(session)

@@ -25,6 +25,10 @@ from headwater.topics.retained import Retained, RetainedRow
 
 DELAYED = "$delayed"
 """Root in which delayed messages wait; also how the batch says so that releases one."""
+WILLS = "$will"
+"""How the batch says so that is an MQTT client's last will; the will's id follows."""
+UNCOUNTED = (DELAYED, WILLS)
+"""How producers begin whose batches take a row with them, and whose sequences nobody has to remember."""
 ONCE_WINDOW = 1024
 """Sequences that are remembered of an MQTT session's publishes of QoS 2: as many as it may have open."""
 SYS = "$sys"
@@ -150,6 +154,15 @@ class Root:
         if retained:
             self.retained.admit(retained)
 
+    def foresee(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
+        """The same from any thread, as of some moment ago; topics are looked up near the limit alone."""
+        if self.topic_count + len(topics) > self._config.topics_per_root_max and not self.knows_all(topics):
+            fresh = sum(not self.has(topic) for topic in set(topics))
+            if fresh:
+                check_topics(self.name, self.topic_count, fresh, self._config)
+        if retained:
+            self.retained.admit(retained)
+
     def promise(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
         """These will be appended, if all goes well: others in their group are admitted with them in mind."""
         self._promised |= self._fresh(topics)
@@ -253,7 +266,7 @@ class Root:
         self._count(topics, batch.first_offset)
         if batch.has_retained:
             self.retained.apply(batch)
-        if header.producer is not None and not header.producer.startswith(DELAYED):
+        if header.producer is not None and not header.producer.startswith(UNCOUNTED):
             window = ONCE_WINDOW if header.flags & ONCE else self._config.producer_window
             stored = Stored(header.first_offset, header.count, header.time_us)
             self._note(header.producer, header.sequence, stored, window)

@@ -25,7 +25,7 @@ from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
 from headwater.store.state import Rows, State
 from headwater.topics.publish import ONLY, Part, Publish
 from headwater.topics.retained import check_retained
-from headwater.topics.root import DELAYED, SYS, Root, RootRow, check_topics
+from headwater.topics.root import DELAYED, SYS, UNCOUNTED, WILLS, Root, RootRow, check_topics
 from headwater.topics.showing import Showing, Shown
 
 STAGED = "$staged"
@@ -177,7 +177,7 @@ class Roots:
         def apply(stream: Stream, batch: Batch) -> None:
             root = self._root_of(stream, known)
             root.apply(batch)
-            self._note_delays(root, batch)
+            self._note_taken(root, batch)
 
         met = self._log.recover(checkpoint, lambda number: acked.get(number, 0), self.holes, apply, first=DELAYED)
         for stream in self._log.all():
@@ -401,7 +401,7 @@ class Roots:
 
     def _unrepeated(self, item: Publish, group: _Group) -> list[Part]:
         """The parts that are to be stored; what an idempotent producer sent before is answered as it was then."""
-        if item.producer is None or item.producer.startswith(DELAYED):
+        if item.producer is None or item.producer.startswith(UNCOUNTED):
             return item.parts
         self._check_order(item)
         fresh = []
@@ -454,19 +454,38 @@ class Roots:
             parts.append(part)
         self._check_quotas(Publish((), parts, 0, None, 0, is_one=False), parts)
 
+    def foresee(self, part: Part) -> None:
+        """QuotaExceeded (429) if a part would go over a limit, as of a moment ago; from any thread. Whoever commits
+        decides: what is on its way is not counted here."""
+        root = self._roots.get(part.root)
+        if root is None:
+            self._check_new([part.root])
+            self._check_first(part)
+        else:
+            root.foresee(part.names, part.retains())
+
+    def _check_new(self, unknown: list[str]) -> None:
+        """Refuse more roots than there may be."""
+        known_count = len(self._roots) - (SYS in self._roots)
+        if unknown and known_count + len(unknown) > self._config.roots_max:
+            raise QuotaExceeded(
+                f'there are {known_count} roots, and roots_max is {self._config.roots_max}; publish "{unknown[0]}/…" '
+                "under a root that exists, or raise the setting"
+            )
+
+    def _check_first(self, part: Part) -> None:
+        """Refuse what is too much for a root that is new."""
+        check_topics(part.root, 0, len(set(part.names)), self._config)
+        sizes = [size for size in part.retains().values() if size]
+        check_retained(0, 0, len(sizes), sum(sizes), self._config)
+
     def _check_quotas(self, item: Publish, parts: list[Part]) -> None:
         config = self._config
         for part in parts:
             known = self._roots.get(part.root)
             if known is not None and known.stream.failed is not None:
                 raise _read_only(known)
-        unknown = [part.root for part in parts if part.root not in self._roots and part.root != SYS]
-        known_count = len(self._roots) - (SYS in self._roots)
-        if unknown and known_count + len(unknown) > config.roots_max:
-            raise QuotaExceeded(
-                f'there are {known_count} roots, and roots_max is {config.roots_max}; publish "{unknown[0]}/…" '
-                "under a root that exists, or raise the setting"
-            )
+        self._check_new([part.root for part in parts if part.root not in self._roots and part.root != SYS])
         if item.is_delayed:
             if self._delayed + self._delays_promised >= config.delayed_max:
                 raise QuotaExceeded(
@@ -480,9 +499,7 @@ class Roots:
                 if part.retain is not None or not root.knows_all(part.names):
                     root.admit(part.names, part.retains())
             else:
-                check_topics(part.root, 0, len(set(part.names)), config)
-                sizes = [size for size in part.retains().values() if size]
-                check_retained(0, 0, len(sizes), sum(sizes), config)
+                self._check_first(part)
 
     def _open(self, name: str) -> Root:
         root = self._roots.get(name)
@@ -558,7 +575,7 @@ class Roots:
                 batch.is_shown = place.is_shown
                 root.apply(batch, place.topics)
                 if batch.header.producer is not None or root.name == DELAYED:
-                    self._note_delays(root, batch)
+                    self._note_taken(root, batch)
                 if not batch.is_shown:
                     self._settle(place, batch)
                 stored_bytes += len(batch.data)
@@ -582,7 +599,8 @@ class Roots:
             item.runs.append((ONLY, offset, time_us, False))
 
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
-        if item.producer is not None and error.code != 409 and not item.flags & ONCE:
+        is_counted = item.producer is not None and not item.producer.startswith(UNCOUNTED)
+        if item.producer is not None and is_counted and error.code != 409 and not item.flags & ONCE:
             for part in item.parts:
                 self.note_refusal(part.root, item.producer, item.sequence)
         item.finish(error)
@@ -597,8 +615,8 @@ class Roots:
             self._broken.pop(next(iter(self._broken)), None)
         self._broken[key] = min(sequence, self._broken.get(key, sequence))
 
-    def _note_delays(self, root: Root, batch: Batch) -> None:
-        """A message has begun to wait, or has reached its topic and waits no more."""
+    def _note_taken(self, root: Root, batch: Batch) -> None:
+        """A delayed message has begun to wait, or has reached its topic and waits no more; a will is published."""
         producer = batch.header.producer
         if root.name == DELAYED:
             waiting: Rows = {due_key(message): b"" for message in batch.body.messages(batch.first_offset)}
@@ -608,6 +626,8 @@ class Roots:
             due_us = int(producer.removeprefix(DELAYED + "/"))
             self._state.write({rows.key_due(due_us, batch.header.sequence): None})
             self._delayed -= 1
+        elif producer is not None and producer.startswith(WILLS):
+            self._state.write({rows.WILL + producer.removeprefix(WILLS + "/").encode(): None})
 
     # Checkpoints: in the committing role.
 

@@ -86,6 +86,11 @@ class Shown(Publish):
             self._pieces.append(singles)
         return singles.add(early)
 
+    @property
+    def count(self) -> int:
+        """How many messages it is, before it is let go of."""
+        return sum(len(piece.topics) if isinstance(piece, _Singles) else piece.count for piece in self._pieces)
+
     def let_go(self) -> None:
         """Keep nothing of it in memory: it is on disk, or will not be."""
         self._pieces, self._singles = [], None
