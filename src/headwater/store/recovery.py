@@ -75,9 +75,9 @@ class Recovery:
                 continue
             following = self._stream.segments[place + 1 : place + 2]
             index, is_right = load_index(self._files, segment, following[0].base if following else UNBOUNDED)
-            if not is_right:
+            beyond = index.cut(checkpoint.position)
+            if not is_right or (beyond is not None and beyond <= checkpoint.applied):
                 self._stream.on_mended(segment.index_path)
-            index.cut(checkpoint.position)
             covered = [offset for offset in self._journaled if segment.base <= offset <= checkpoint.applied]
             position, applied = checkpoint.position, checkpoint.applied
             if covered and (entry := index.locate(min(covered))) >= 0:

@@ -54,11 +54,13 @@ class Index:
         self.positions.extend(positions)
         self.times.extend(array("q", (time_us,)) * len(positions))
 
-    def cut(self, position: int) -> None:
-        """Forget batches that start at or after a position."""
+    def cut(self, position: int) -> int | None:
+        """Forget batches that start at or after a position; answers the first offset of them, if there are any."""
         keep = bisect_left(self.positions, position)
+        first = self.offsets[keep] if keep < len(self) else None
         del self.offsets[keep:], self.positions[keep:], self.times[keep:]
         self.stored = min(self.stored, keep)
+        return first
 
     def locate(self, offset: int) -> int:
         """Number of the entry whose batch may hold an offset; -1 if it lies before all."""

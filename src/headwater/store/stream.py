@@ -561,7 +561,9 @@ class DiskStream:
         """Bring the file of a segment that is no more written to in line with its log."""
         index.stored = 0
         try:
-            if not index.entries() <= Index.unpack(self._read_if_there(segment.index_path)).entries():
+            told = Index.unpack(self._read_if_there(segment.index_path))
+            is_right = told.keep_possible(segment.base, self._below(segment), segment.end)
+            if not is_right or not index.entries() <= told.entries():
                 self._files.write(segment.index_path, index.pack())
                 self.on_mended(segment.index_path)
             index.stored = len(index)
