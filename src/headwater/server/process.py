@@ -20,6 +20,7 @@ from headwater.config import Serving
 from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
+from headwater.server.descriptors import fit
 from headwater.server.memory import keep_what_is_freed, spare_the_collector
 from headwater.server.server import Server
 from headwater.server.sidecar import Sidecar
@@ -35,6 +36,7 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     # Asked to reload before there is anything to: that is done, not a reason to die of, as it would be by default.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     check_exposure(loaded.serving)
+    loaded = fit(loaded)
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
         return runner.run(_serve(bus, loaded, announce))

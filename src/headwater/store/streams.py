@@ -211,7 +211,7 @@ class Streams:
         """The stream of a new root; its folder is durable, its first segment comes with its first message."""
         stream = self._by_root.get(root)
         if stream is None:
-            stream = self._new(root)
+            stream = self._pool.with_room(lambda: self._new(root))
             self._make(stream)
             self._by_root[root] = stream
         return stream
