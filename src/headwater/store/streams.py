@@ -370,6 +370,8 @@ class Streams:
 def _refusal(error: OSError | HeadwaterError) -> HeadwaterError:
     if isinstance(error, HeadwaterError):
         return error
+    if error.errno == errno.ENOMEM:
+        raise error  # no disk is to blame: who commits sees to it
     if error.errno in FULL:
         return DiskFull("the disk is full; nothing was stored: free some room and publish again")
     return Failed(f"the disk refused the write ({error}); nothing was stored")
