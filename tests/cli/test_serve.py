@@ -97,7 +97,6 @@ def test_a_server_without_memory_to_store_with_ends_with_a_sentence_and_a_code(d
     assert "Traceback" not in told
 
 
-
 def test_it_prints_one_line_with_its_url_when_clients_may_come(data: Path):
     with serving(data) as served:
         assert re.fullmatch(r"headwater is ready at headwater://127\.0\.0\.1:\d+\n", served.ready)

@@ -17,7 +17,11 @@ def opened() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-def groups(folder: str, limit: int, roots: int) -> None:
+def say(found: dict[str, object]) -> None:
+    os.write(1, json.dumps(found).encode() + b"\n")
+
+
+def groups(folder: str, roots: int) -> None:
     """Publish to many roots at once, in groups of some and of all; then die."""
     bus = headwater.open(folder)
     most = 0
@@ -27,11 +31,11 @@ def groups(folder: str, limit: int, roots: int) -> None:
             most = max(most, opened())
     bus.publish_many([(f"r{root}/x", b"all") for root in range(roots)])
     most = max(most, opened())
-    print(json.dumps({"open_max": most, "kinds": [event.kind for event in bus.events()]}), flush=True)
+    say({"open_max": most, "kinds": [event.kind for event in bus.events()]})
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def ballast(folder: str, limit: int) -> None:
+def ballast(folder: str) -> None:
     """Leave no file to be opened; then let go."""
     config = Config(open_files_max=2, tail_bytes=0, tails_bytes=0)
     refused: dict[str, int] = {}
@@ -72,11 +76,13 @@ def ballast(folder: str, limit: int) -> None:
             assert [message.payload for message in bus.replay(f"r{root}/#")] == [b"one", b"two", b"three"], root
         failed = [stream.root for stream in bus._streams.all() if stream.failed is not None]
         kinds = [event.kind for event in bus.events()]
-    found = {"refused": refused, "retryable": sorted(retryable), "failed": failed, "kinds": kinds, "after": after}
-    print(json.dumps(found), flush=True)
+    say({"refused": refused, "retryable": sorted(retryable), "failed": failed, "kinds": kinds, "after": after})
 
 
 if __name__ == "__main__":
     what, path, most, *others = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(most), int(most)))
-    {"groups": groups, "ballast": ballast}[what](path, int(most), *map(int, others))
+    if what == "groups":
+        groups(path, int(others[0]))
+    else:
+        ballast(path)

@@ -32,7 +32,11 @@ def folder() -> Iterator[str]:
 
 def run(*arguments: object) -> dict[str, object]:
     done = subprocess.run(
-        [sys.executable, str(CHILD), *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, str(CHILD), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode in (0, -9), done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
@@ -48,7 +52,9 @@ def test_more_roots_than_files_may_be_open_are_written_in_groups_and_found_after
             assert [message.payload for message in bus.replay(f"r{number}/#")] == [b"0", b"1", b"all"]
     with headwater.open(folder) as bus:
         assert bus.publish("r7/x", b"more").offset == 4
-        assert [root.messages for root in bus.topics("+/x")] == [4 if root.topic == "r7/x" else 3 for root in bus.topics("+/x")]
+        assert [root.messages for root in bus.topics("+/x")] == [
+            4 if root.topic == "r7/x" else 3 for root in bus.topics("+/x")
+        ]
 
 
 def test_what_met_the_limit_is_refused_and_goes_on_when_there_is_room(folder: str) -> None:

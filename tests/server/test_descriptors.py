@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,9 @@ print(json.dumps([soft, loaded.config.open_files_max, loaded.serving.connections
 def test_the_soft_limit_is_raised_and_settings_are_cut_to_the_hard_one(
     soft: int, hard: int, found: list[int], warns: bool, tmp_path: Path
 ) -> None:
+    _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < hard:
+        pytest.skip(f"the system allows {allowed} open files")
     done = subprocess.run(
         [sys.executable, "-c", FIT, str(soft), str(hard)],
         capture_output=True,
@@ -55,7 +59,7 @@ def test_a_server_that_may_open_few_files_serves_more_roots_than_that(tmp_path: 
         ["/bin/sh", "-c", serve], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
     ) as process:
         try:
-            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout is not None
             url = re.search(r"headwater://\S+", process.stdout.readline())
             assert url
             with headwater.connect(url[0]) as bus:

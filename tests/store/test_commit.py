@@ -408,7 +408,7 @@ def test_without_memory_who_waits_and_who_comes_is_told_and_nothing_more_is_comm
         case "call":
             with pytest.raises(Failed, match="out of memory"):
                 recorder.commit.run(raise_it)
-    with pytest.raises(Failed, match="out of memory while storing.*start it again"):
+    with pytest.raises(Failed, match=r"out of memory while storing.*start it again"):
         waiting[0].wait()
     with pytest.raises(Failed, match="out of memory"):
         future.result(WAIT_S)
@@ -461,9 +461,7 @@ def test_who_waits_for_room_is_told_too() -> None:
     recorder.commit.close()
 
 
-def test_where_no_thread_can_be_started_who_waits_is_told(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_thread_can_be_started_who_waits_is_told(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -23,9 +23,9 @@ import msgspec
 from headwater.bus import Bus
 from headwater.config import Serving
 from headwater.errors import Conflict, Failed, HeadwaterError
+from headwater.server.descriptors import fit
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
-from headwater.server.descriptors import fit
 from headwater.server.memory import keep_what_is_freed, spare_the_collector
 from headwater.server.server import Server
 from headwater.server.sidecar import Sidecar
@@ -73,7 +73,7 @@ class Ending:
     def now(self, reason: str) -> None:
         """Say why, and end. What was acked is on disk; whoever waits for more is told by the closing connection."""
         try:
-            os.write(sys.stderr.fileno(), self._lines[reason])
+            sys.stderr.buffer.raw.write(self._lines[reason])  # past every buffer and lock
         finally:
             os._exit(GIVEN_UP)
 

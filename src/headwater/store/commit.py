@@ -30,7 +30,9 @@ WAKE_S_MAX = 1.0
 """After this a waiting thread looks for itself, in case the one that was to wake it is gone."""
 
 OUT_OF_MEMORY = "out of memory while storing; nothing more is stored: give the process more memory, and start it again"
-NO_THREAD = "no thread can be started to store with; nothing more is stored: raise the limits, and start the process again"
+NO_THREAD = (
+    "no thread can be started to store with; nothing more is stored: raise the limits, and start the process again"
+)
 
 log = logging.getLogger("headwater")
 
@@ -173,7 +175,7 @@ class GroupCommit(Generic[T]):
         self._thread: threading.Thread | None = None
         self.given_up: str | None = None
         """Why nothing is committed any more."""
-        self.on_given_up: Callable[[str], None] = lambda reason: None
+        self.on_given_up: Callable[[str], None] = lambda _: None
         """Hears of that once, in whatever thread."""
         self._is_told = False
         # Made while there is memory.

@@ -208,7 +208,9 @@ def opening() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENFILE:
-            raise TooManyFiles("the machine may open no more files (fs.file-max); nothing has changed: try again") from None
+            raise TooManyFiles(
+                "the machine may open no more files (fs.file-max); nothing has changed: try again"
+            ) from None
         if error.errno == errno.EMFILE:
             raise TooManyFiles(
                 f"this process may open no more than {open_files_limit()} files; nothing has changed: try again, "

@@ -64,7 +64,7 @@ class DiskStream:
         self.failed: str | None = None
         """Why nothing is appended any more."""
         self.on_failure: Callable[[], None] = lambda: None
-        self.on_mended: Callable[[str], None] = lambda path: None
+        self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log."""
         self._mark = (0, 0, 0)
         """Where the stream stood before the last group: newest offset, base and end of the active segment."""

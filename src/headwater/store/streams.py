@@ -77,7 +77,7 @@ class Streams:
         self._seed = seed
         self._config = config
         self._read_only = read_only
-        self.on_mended: Callable[[str], None] = lambda path: None
+        self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log, and was made anew."""
         self._pool = FilePool(files, config.open_files_max, write=not read_only)
         self._pool.on_failed_sync = self._failed_sync
@@ -189,8 +189,11 @@ class Streams:
         folder = f"{self._folder}/streams/{name}"
         stream = DiskStream(self._files, self._pool, self._seed, self._config, folder, number, root)
         stream.on_failure = self._note_failure
-        stream.on_mended = lambda path: self.on_mended(path)
+        stream.on_mended = self._tell_mended
         return stream
+
+    def _tell_mended(self, path: str) -> None:
+        self.on_mended(path)
 
     def _note_failure(self) -> None:
         """Tell the next process; it need not be durable, as a crash would settle what is in doubt."""

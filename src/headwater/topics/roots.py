@@ -128,7 +128,7 @@ class Roots:
             "log", self._commit, config.group_bytes_max, config.group_messages_max, self.showing.enter
         )
         self.commit.on_given_up = self._give_up
-        self.on_given_up: Callable[[str], None] = lambda reason: None
+        self.on_given_up: Callable[[str], None] = lambda _: None
         """Hears that nothing can be stored any more, and why."""
 
     # Looking
