@@ -536,7 +536,7 @@ class DiskStream:
                     last = header.last_offset
             if is_active and self._pool.is_writable:
                 segment.mended = fresh, upto  # the thread that commits adds to the one that is there, meanwhile
-                if doubted is not None and not fresh.entries() <= doubted.entries():
+                if doubted is not None and not doubted.has_all_of(fresh):
                     self.on_mended(segment.index_path)
                 return fresh
             segment.index, segment.mended = fresh, None
@@ -563,7 +563,7 @@ class DiskStream:
         try:
             told = Index.unpack(self._read_if_there(segment.index_path))
             is_right = told.keep_possible(segment.base, self._below(segment), segment.end)
-            if not is_right or not index.entries() <= told.entries():
+            if not is_right or not told.has_all_of(index):
                 self._files.write(segment.index_path, index.pack())
                 self.on_mended(segment.index_path)
             index.stored = len(index)
