@@ -44,7 +44,7 @@ class Recovery:
         self._quarantine = quarantine
         self._apply = apply
         self._doubted: tuple[Segment, Index, int] | None = None
-        """An index whose last entry leads to no batch, and up to which offset it goes: either it is wrong, or its log."""
+        """An index whose last entry leads to no batch, and how far it goes: either it is wrong, or its log."""
         self.found = Found()
 
     def run(self) -> Found:
