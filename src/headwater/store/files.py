@@ -6,6 +6,7 @@ What holds behind the door:
 - What was written is durable after `datasync` of its file, and not before.
 - A name (made, renamed, linked or removed) is durable after `sync_folder` of its folder, and not before.
 - A failed sync is never repeated: the kernel may have dropped the data and call the next sync a success.
+- A file that cannot be opened because too many are is `TooManyFiles` and no OSError: nothing is wrong with any disk.
 
 Tests pass in doubles that hold to this and to nothing more (`tests/faults/faulty_files.py`).
 """
@@ -17,14 +18,16 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
-from headwater.errors import Malformed, Owned
+from headwater.errors import Malformed, Owned, TooManyFiles
 
 IOV_MAX = 1024
 """Buffers that the kernel takes in one call."""
@@ -177,13 +180,53 @@ def owned(path: str, pid: int | None) -> Owned:
     return Owned(f'"{parent(path)}" is owned by {owner}; close it there, or open it here with read_only=True')
 
 
+def open_files_limit() -> int:
+    """How many files this process may have open, sockets included."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_files_limit(wanted: int) -> int:
+    """Let this process have so many files open, or as many as it may; answers how many that are.
+
+    For a process that is ours: in another's, code that uses `select` may fail once there are more than 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        except (OSError, ValueError):  # some systems allow less than they say
+            pass
+    return open_files_limit()
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """What is done in here takes a descriptor: TooManyFiles (503) if there is none to be had."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENFILE:
+            raise TooManyFiles(
+                "the machine may open no more files (fs.file-max); nothing has changed: try again"
+            ) from None
+        if error.errno == errno.EMFILE:
+            raise TooManyFiles(
+                f"this process may open no more than {open_files_limit()} files; nothing has changed: try again, "
+                "and raise the limit (ulimit -n, LimitNOFILE=)"
+            ) from None
+        raise
+
+
 class DiskFile:
     """A file descriptor."""
 
     __slots__ = ("descriptor",)
 
     def __init__(self, path: str, flags: int) -> None:
-        self.descriptor = os.open(path, flags, FILE_MODE)
+        with opening():
+            self.descriptor = os.open(path, flags, FILE_MODE)
 
     def pread(self, length: int, position: int) -> bytes:
         data = os.pread(self.descriptor, length, position)
@@ -364,7 +407,8 @@ class DiskCells:
     def _map_file(self) -> memoryview[int]:
         length = self._file.size() // CELL_BYTES * CELL_BYTES
         if length:
-            self._map = mmap.mmap(self._file.descriptor, length, access=self._access)
+            with opening():  # it has a descriptor of its own
+                self._map = mmap.mmap(self._file.descriptor, length, access=self._access)
             self._cells = memoryview(self._map).cast("Q")
         else:
             self._map, self._cells = None, memoryview(b"").cast("Q")
@@ -374,6 +418,11 @@ class DiskCells:
 def open_nowhere() -> int:
     """A descriptor that swallows whatever is written to it."""
     return os.open(os.devnull, os.O_WRONLY)
+
+
+def write_to_stderr(line: bytes) -> None:
+    """Say something past every buffer and lock, for a process that is about to end."""
+    os.write(2, line)
 
 
 class DiskFiles:
@@ -387,7 +436,8 @@ class DiskFiles:
 
     def list(self, path: str) -> builtins.list[str]:
         try:
-            return sorted(os.listdir(path))
+            with opening():
+                return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
@@ -432,7 +482,8 @@ class DiskFiles:
 
     def remove_tree(self, path: str) -> None:
         try:
-            entries = builtins.list(os.scandir(path))
+            with opening():
+                entries = builtins.list(os.scandir(path))
         except FileNotFoundError:
             return
         for entry in entries:
