@@ -24,6 +24,7 @@ AT_LEAST_ONE = frozenset(
         "open_files_max",
         "checkpoint_bytes",
         "checkpoint_batches",
+        "checkpoint_topics",
         "retention_interval_s",
         "prefetch_messages",
         "prefetch_bytes",
@@ -146,6 +147,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes appended, over all roots, until the state reflects them; what recovery reads at most."""
     checkpoint_batches: int = 20_000
     """Batches appended, over all roots, until the state reflects them."""
+    checkpoint_topics: int = 50_000
+    """Topics published to, over all roots, until the state reflects them; what recovery notes again at most."""
     disk_free_bytes_min: int = 256 * MIB
     """With less room, publishes get DiskFull (503); acks and recovery use the rest."""
     retention: Retention = Retention()

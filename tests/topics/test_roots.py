@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
@@ -20,7 +21,7 @@ from headwater.outgoing import Desk
 from headwater.store.batch import Batch, Seed
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Found
-from headwater.store.state import MemoryState, State, key_u32
+from headwater.store.state import MemoryState, State, key_name, key_u32
 from headwater.store.streams import Streams
 from headwater.topics.name import compile_filter
 from headwater.topics.publish import Publish, parts_by_root
@@ -315,6 +316,66 @@ def test_the_state_reflects_the_streams_after_so_many_batches_or_bytes(tmp_path:
         assert place.state.get(key_u32(b"S", 1)) is not None
         assert place.state.get(key_u32(b"S", 2)) is not None
         place.close()
+
+
+def test_the_state_reflects_the_streams_after_so_many_topics(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), Config(checkpoint_topics=3))
+    for _ in range(5):
+        place.publish(place.many("a/1", "a/2"))
+    assert place.state.get(key_u32(b"S", 1)) is None
+    place.publish(place.one("b/1"))
+    assert place.state.get(key_u32(b"S", 1)) is not None
+    place.publish(place.many("a/1", "a/2"))
+    assert place.state.get(key_name(b"T", 1, "a/1")) == msgpack.encode((5, 9))
+    place.publish(place.one("a/3"))
+    assert place.state.get(key_name(b"T", 1, "a/1")) == msgpack.encode((6, 11))
+    place.close()
+
+
+class AskedState(FaultyState):
+    """A state that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[bytes] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        self.asked.append(key)
+        return super().get(key)
+
+
+def test_recovery_asks_the_state_once_about_a_topic_and_once_about_what_it_retains() -> None:
+    files, state = FaultyFiles(), AskedState()
+    place = Place("data", Config(), files, state)
+    topics = [f"home/{number}" for number in (3, 1, 2)]
+    for topic in topics[:2]:
+        place.publish(place.one(topic, b"on", retain=True))
+    place.roots.commit.run(place.roots.checkpoint)
+    for topic in topics * 2:
+        place.publish(place.one(topic, b"off!", retain=True))
+    place.publish(place.one("home/1", b"", retain=True))
+    state.asked.clear()
+    again = Place("data", Config(), files.process_kill(), state)
+    in_order = sorted(topics)
+    assert [key for key in state.asked if key[:1] in b"TR"] == [
+        key_name(kind, 1, topic) for kind in (b"T", b"R") for topic in in_order
+    ]
+    root = again.roots.get("home")
+    assert root is not None
+    assert (root.topic_count, root.retained.count, root.retained.size) == (3, 2, 8)
+    assert again.topics() == {"home/1": 4, "home/2": 2, "home/3": 3}
+
+
+def test_a_new_topic_is_looked_for_once_until_it_is_stored(tmp_path: Path) -> None:
+    state = AskedState()
+    place = Place(str(tmp_path), Config(), state=state)
+    place.publish(place.one("home/0"))
+    state.asked.clear()
+    place.publish(place.one("home/a", b"on", retain=True))
+    place.roots.commit.run(place.roots.checkpoint)
+    assert state.asked.count(key_name(b"T", 1, "home/a")) == 1
+    assert key_name(b"R", 1, "home/a") not in state.asked
+    place.close()
 
 
 def test_a_checkpoint_that_fails_fails_no_publish(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ class Roots:
         self._roots: dict[str, Root] = {}
         self._since_bytes = 0
         self._since_batches = 0
+        self._since_topics = 0
         self._since_disk_check = DISK_CHECK_BYTES
         self.has_room = True
         """Whether the disk has, as far as is known."""
@@ -176,12 +177,12 @@ class Roots:
 
         def apply(stream: Stream, batch: Batch) -> None:
             root = self._root_of(stream, known)
-            root.apply(batch)
+            root.apply_again(batch)
             self._note_delays(root, batch)
 
         met = self._log.recover(checkpoint, lambda number: acked.get(number, 0), self.holes, apply, first=DELAYED)
         for stream in self._log.all():
-            self._root_of(stream, known)
+            self._root_of(stream, known).settle()
         self._keep_holes(met)
         self._delayed = sum(1 for _ in self._state.scan(rows.DELAYED))
         if any(found.batches or found.holes for found in met.values()):
@@ -201,10 +202,11 @@ class Roots:
             while offset <= stream.durable:
                 for found in stream.read(offset, self._config.read_bytes):
                     if isinstance(found, Batch):
-                        root.apply(found)
+                        root.apply_again(found)
                         offset = found.last_offset + 1
                     else:
                         offset = found.last + 1
+            root.settle()
 
     def _root_of(self, stream: Stream, known: dict[int, RootRow]) -> Root:
         root = self._roots.get(stream.root)
@@ -302,7 +304,11 @@ class Roots:
     def is_checkpoint_due(self) -> bool:
         """Whether recovery would have enough to look at."""
         config = self._config
-        return self._since_bytes >= config.checkpoint_bytes or self._since_batches >= config.checkpoint_batches
+        return (
+            self._since_bytes >= config.checkpoint_bytes
+            or self._since_batches >= config.checkpoint_batches
+            or self._since_topics >= config.checkpoint_topics
+        )
 
     def checkpoint_in_time(self) -> None:
         """What recovery would have to look at stays bounded. The messages are safe whether or not this works."""
@@ -311,7 +317,7 @@ class Roots:
         try:
             self.checkpoint()
         except Failed as error:
-            self._since_bytes = self._since_batches = 0
+            self._since_bytes = self._since_batches = self._since_topics = 0
             self._on_trouble(str(error))
 
     def _check_room(self) -> None:
@@ -551,7 +557,7 @@ class Roots:
         appended: dict[Root, list[Batch]] = {}
         for root, places in group.places.items():
             batches = appended[root] = []
-            before_bytes = stored_bytes
+            before_bytes, before_changed = stored_bytes, root.changed
             for place in places:
                 batch = place.write.batch
                 assert batch is not None
@@ -564,6 +570,7 @@ class Roots:
                 stored_bytes += len(batch.data)
                 batches.append(batch)
             self._since_batches += len(places)
+            self._since_topics += root.changed - before_changed
             root.bytes_in += stored_bytes - before_bytes
         self._on_durable(appended)
         self._since_bytes += stored_bytes
@@ -636,7 +643,7 @@ class Roots:
             raise Failed(f"{self.half_way}; messages are safe, close the bus and open it again") from error
         finally:
             self.version += 1
-        self._since_bytes = self._since_batches = 0
+        self._since_bytes = self._since_batches = self._since_topics = 0
 
     def checkpoint_all(self) -> None:
         """As `checkpoint`, also for roots whose files alone have changed."""
