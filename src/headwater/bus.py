@@ -772,7 +772,10 @@ class Bus:
     # Every day
 
     def purge(self, filter: str) -> int:
-        """Remove the messages that a filter matches, their retained values and topics; answers how many topics."""
+        """Remove the messages that a filter matches, their retained values and topics; answers how many topics.
+
+        What is hidden is remembered until retention has deleted it: QuotaExceeded beyond `purges_max` of a root.
+        """
         self._check_open(writes=True)
         check_filter(filter, self.config)
         count = self._roots.commit.run(lambda: self._upkeep.purge(filter, self._rows))

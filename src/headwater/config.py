@@ -92,6 +92,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A publish that would create one more root: QuotaExceeded (429)."""
     topics_per_root_max: int = 1_000_000
     """A publish that would create one more topic: QuotaExceeded (429)."""
+    purges_max: int = 10_000
+    """Purges remembered per root, until retention has deleted what they hide or a wider one covers them; one more:
+    QuotaExceeded (429)."""
     match_cache_topics: int = 100_000
     """Topics whose matches are remembered, per root; beyond it the cache starts anew."""
     match_cache_changes: int = 64

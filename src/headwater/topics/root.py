@@ -21,6 +21,7 @@ from headwater.store.body import Body
 from headwater.store.log import Checkpoint, Stream
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, is_everything_of
+from headwater.topics.purges import Purge, Purges
 from headwater.topics.retained import Retained, RetainedRow
 
 DELAYED = "$delayed"
@@ -73,14 +74,6 @@ class Producer(msgspec.Struct, array_like=True):
     used_us: int = 0
 
 
-class Purge(msgspec.Struct, frozen=True):
-    """Messages that were purged: those of the wanted topics, up to an offset."""
-
-    filter: str
-    wanted: Callable[[str], bool]
-    upto: int
-
-
 class Root:
     """A root as its owner keeps it; only the thread that commits changes it."""
 
@@ -93,7 +86,7 @@ class Root:
         self.is_dirty = False
         self._state = state
         self._config = config
-        self.purges: tuple[Purge, ...] = self._load_purges()
+        self.purges = self._load_purges()
         self.purged_upto = row.purged_upto
         self.topic_count = row.topics
         self.retained = Retained(stream.number, state, config, row.retained, row.expires_from_us, row.retained_size)
@@ -111,41 +104,44 @@ class Root:
         self.bytes_in = 0
         """Of batches that were appended since the bus was opened."""
 
-    def _load_purges(self) -> tuple[Purge, ...]:
+    def _load_purges(self) -> Purges:
+        decode = msgspec.msgpack.Decoder(tuple[str, int]).decode
         found = self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))
-        return tuple(
-            Purge(pattern, compile_filter(pattern), upto)
-            for pattern, upto in (msgspec.msgpack.decode(value, type=tuple[str, int]) for _, value in found)
-        )
+        loaded = (Purge(*decode(value), rows.offset_in(key)) for key, value in found)
+        return Purges(loaded, self._config.match_cache_topics)
 
-    def purge(self, filter: str, upto: int) -> Rows:
+    def joined(self, filter: str, upto: int) -> Purges:
+        """The purges with one more, for `purge`; QuotaExceeded if that is one too many. Changes nothing."""
+        return self._needed(self.purges).joined(filter, upto, self._config.purges_max)
+
+    def purge(self, filter: str, upto: int, joined: Purges) -> Rows:
         """Hide the messages that a filter matches, up to an offset; the rows to write for that."""
-        number = self.stream.number
         if is_everything_of(filter, self.name):
             self.purged_upto = upto
-        place, known = 1, msgspec.msgpack.Decoder(tuple[str, int])
-        for key, value in self._state.scan(rows.key_u32(rows.PURGE, number)):
-            place = rows.offset_in(key)
-            if known.decode(value)[0] == filter:
-                break
-            place += 1
         changed = self.forget_topics(compile_filter(filter))
         changed.update(self.rows(self.checkpoint))  # so that the counts agree with what is left, crash or not
-        changed[rows.key_offset(rows.PURGE, number, place)] = rows.pack((filter, upto))
-        others = tuple(purge for purge in self.purges if purge.filter != filter)
-        self.purges = (*others, Purge(filter, compile_filter(filter), upto))
+        changed.update(self._exchange(joined))
         return changed
 
     def forget_purges(self) -> Rows:
         """Rows of purges whose messages are all gone by now."""
-        first = self.stream.first_offset
-        gone: Rows = {
-            key: None
-            for key, value in self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))
-            if msgspec.msgpack.decode(value, type=tuple[str, int])[1] < first
-        }
-        self.purges = tuple(purge for purge in self.purges if purge.upto >= first)
-        return gone
+        return self._exchange(self._needed(self.purges))
+
+    def _needed(self, purges: Purges) -> Purges:
+        # With a lake, what was purged may come to light again.
+        return purges if self._config.lake else purges.since(self.stream.first_offset)
+
+    def _exchange(self, purges: Purges) -> Rows:
+        """These instead of those before; the rows to write for that."""
+        before, number = {purge.place: purge for purge in self.purges}, self.stream.number
+        changed: Rows = {}
+        for purge in purges:
+            if before.pop(purge.place, None) is not purge:
+                changed[rows.key_offset(rows.PURGE, number, purge.place)] = rows.pack((purge.filter, purge.upto))
+        for place in before:
+            changed[rows.key_offset(rows.PURGE, number, place)] = None
+        self.purges = purges
+        return changed
 
     @property
     def changed(self) -> int:
