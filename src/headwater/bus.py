@@ -312,7 +312,12 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Receipts:
-        """Store messages together: all or none of each root's, in one commit; receipts in the order of the call."""
+        """Store messages together, in one commit; receipts in the order of the call.
+
+        What can be told from the call alone (names, sizes, options) refuses all of it. Then each root's messages are
+        stored, all of them or none: if some roots refuse theirs (a limit, a sequence, a stream that takes no messages)
+        and others do not, PartlyStored (409) has the receipts; if all do, the error of the first.
+        """
         self._check_open(writes=True)
         item = self._desk.many(messages, producer, sequence)
         if not item.topics:

@@ -15,7 +15,7 @@ from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
 from headwater.clock import ManualClock
 from headwater.config import Config
-from headwater.errors import Closed, Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
+from headwater.errors import Closed, Conflict, DiskFull, Failed, HeadwaterError, PartlyStored, QuotaExceeded, ReadOnly
 from headwater.message import Receipt
 from headwater.outgoing import Desk
 from headwater.store.batch import Batch, Seed
@@ -200,15 +200,30 @@ def test_what_is_refused_leaves_the_others_of_its_group_alone(tmp_path: Path) ->
     assert [type(item.error) for item in items] == [
         type(None),
         QuotaExceeded,
-        QuotaExceeded,
+        PartlyStored,
         type(None),
         QuotaExceeded,
         type(None),
         QuotaExceeded,
     ]
-    assert place.topics() == {"a/1": 1, "a/2": 1, "b/1": 1}
+    assert place.topics() == {"a/1": 1, "a/2": 1, "b/1": 2}
     assert [root.name for root in place.roots.all()] == ["a", "b"]
     assert set(place.roots.showing._ways) == {"a", "b"}, "nothing is kept of roots that were not made"
+    place.close()
+
+
+def test_what_was_stored_before_keeps_its_receipt_though_the_rest_of_the_call_fails(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    place = Place("data", Config(), files)
+    place.publish(place.many("a/1", producer="p", sequence=1))
+    files.fail_write_at = files.writes + 1
+    with pytest.raises(PartlyStored, match=r'those of "a", and those of "b" perhaps not: Failed\(500\)') as raised:
+        place.publish(place.many("b/1", "a/1", producer="p", sequence=1))
+    assert [receipt and receipt.offset for receipt in raised.value.receipts] == [None, 1]
+    with pytest.raises(Conflict, match="send 1 again first"):
+        place.publish(place.many("b/1", producer="p", sequence=2))
+    place.publish(place.many("a/1", producer="p", sequence=2))
+    assert [one.duplicate for one in place.publish(place.many("b/1", "a/1", producer="p", sequence=1))] == [False, True]
     place.close()
 
 

@@ -302,7 +302,7 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Receipts:
-        """Store messages together: all or none of each root's."""
+        """Store messages together: all or none of each root's. PartlyStored (409) if some roots refuse theirs."""
         self._client.link.check_open()
         item = self._client.prepare_many(messages, producer, sequence)
         if not item.topics:

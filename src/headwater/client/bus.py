@@ -205,7 +205,12 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Receipts:
-        """Store messages together: all or none of each root's; receipts in the order of the call."""
+        """Store messages together; receipts in the order of the call.
+
+        What can be told from the call alone (names, sizes, options) refuses all of it. Then each root's messages are
+        stored, all of them or none: if some roots refuse theirs (a right, a limit, a sequence) and others do not,
+        PartlyStored (409) has the receipts; if all do, the error of the first.
+        """
         return self.publish_many_soon(messages, producer=producer, sequence=sequence).result()
 
     def publish_soon(
