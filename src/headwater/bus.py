@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -27,7 +29,7 @@ from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending, write_of
 from headwater.delivery.options import check_not_of_channel
-from headwater.delivery.replay import After, Reading
+from headwater.delivery.replay import After, Bell, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import Subscriber
@@ -107,7 +109,9 @@ class Bus:
         self._files = files or (MemoryFiles() if in_memory else DiskFiles())
         self._clock = SteadyClock(clock or SystemClock(), self._on_clock_step)
         self._events = Events(self._clock, self.config.events_kept)
-        self._live: set[Live | Reading | Consumer] = set()
+        self._live: set[Live | Bell | Consumer] = set()
+        self._forgotten: deque[Bell] = deque()
+        """Of readings that nobody has any more: let go of with the next one, or in time."""
         self._clients: Clients | None = None
         self._acl: Acl | None = None
         self._channels: Channels | None = None
@@ -182,7 +186,8 @@ class Bus:
             raise
 
     def _expire(self) -> None:
-        """Drop what was prepared too long ago and never committed."""
+        """Drop what was prepared too long ago and never committed, and let go of what was forgotten."""
+        self._let_go()
         self._staging.expire()
         self._mending.expire()
 
@@ -445,7 +450,7 @@ class Bus:
 
         return self._roots.commit.run(join)
 
-    def _leave(self, reader: Live | Reading | Consumer) -> None:
+    def _leave(self, reader: Live | Bell | Consumer) -> None:
         self._live.discard(reader)
         if self._closed or (self.is_read_only and not isinstance(reader, Consumer)):
             return
@@ -508,18 +513,36 @@ class Bus:
         self._check_open(writes=follows)
         check_filter(filter, self.config)
         origin = _Answers(self._reply)
+        bells: list[Bell] = []
+
+        def leave() -> None:
+            for bell in bells:
+                self._leave(bell)
+
         reading = Reading(
-            *(self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave),
+            *(self._roots, filter, after, since, follows, self.config, self._clock, origin, leave),
             *(upto, self._history),
         )
 
-        def join() -> None:
-            self._dispatcher.listen(filter, reading)
-            self._live.add(reading)
+        def join(bell: Bell) -> None:
+            self._let_go()
+            self._dispatcher.listen(filter, bell)
+            self._live.add(bell)
 
         if follows:
-            self._roots.commit.run(join)
+            bell = Bell(reading)
+            bells.append(bell)
+            # Collected in any thread, whatever that holds: no more is done there than to note it.
+            weakref.finalize(reading, self._forgotten.append, bell).atexit = False
+            self._roots.commit.run(lambda: join(bell))
         return reading
+
+    def _let_go(self) -> None:
+        """Tell readings that were forgotten no more; in the committing role."""
+        while self._forgotten:
+            bell = self._forgotten.popleft()
+            self._live.discard(bell)
+            self._dispatcher.leave(bell)
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""

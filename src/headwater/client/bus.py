@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -569,6 +570,15 @@ class _Reader:
         self._feed = feed
         self.filter = feed.filter
         self._closed = False
+        self._forgetting: weakref.finalize[..., Any] | None = None
+
+    def _leave_when_forgotten(self) -> None:
+        """Let go of its place at the server when nobody has it any more, as after `for … in bus.follow(…): break`.
+
+        A consumer does not: messages that it handed out may be acked without it.
+        """
+        self._forgetting = weakref.finalize(self, self._bus._client.forget_soon, self._feed)
+        self._forgetting.atexit = False
 
     def next(self, timeout_s: float | None = None) -> Message | None:
         """The next message, or None when the time has passed."""
@@ -596,6 +606,8 @@ class _Reader:
             return
         self._bus._check_thread()
         self._closed = True
+        if self._forgetting is not None:
+            self._forgetting.detach()
         self._feed.wake()
         if not self._bus._closed:
             try:
@@ -651,6 +663,10 @@ class Consumer(_Reader):
 class Live(_Reader):
     """A live subscription."""
 
+    def __init__(self, bus: Bus, feed: Feed) -> None:
+        super().__init__(bus, feed)
+        self._leave_when_forgotten()
+
     @property
     def dropped(self) -> int:
         """Messages that were dropped because this reader was too slow."""
@@ -676,6 +692,7 @@ class Reading(_Reader):
     def __init__(self, bus: Bus, feed: Feed) -> None:
         super().__init__(bus, feed)
         self._ready: list[Message] = []
+        self._leave_when_forgotten()
 
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages; empty at the end of history, or when the time has passed."""
