@@ -2871,6 +2871,27 @@ def test_a_clock_set_a_day_ahead_or_back_expires_deletes_and_releases_nothing(fo
         assert some(sub, 1)[0].attempt == 2
 
 
+def test_what_a_step_of_the_clock_makes_due_is_delivered_once_the_step_counts_and_events_tell(
+    timed: Bus, clock: ManualClock
+) -> None:
+    now = timed.now
+    timed.publish("jobs/x", b"delayed", deliver_at=now + timedelta(minutes=40))
+    clock.jump(3600)
+    for _ in range(14):
+        clock.advance(60)
+        settle(timed)
+    assert payloads(timed.replay("jobs/#")) == []
+    assert timed.now == now + timedelta(minutes=14)
+    for _ in range(3):
+        clock.advance(60)
+        settle(timed)
+    assert payloads(timed.replay("jobs/#")) == [b"delayed"]
+    assert timed.now == now + timedelta(minutes=17, hours=1)
+    noticed, counted = [event.text for event in timed.events() if event.kind == "clock"]
+    assert noticed.startswith("the machine's clock was set by +3600 s: time goes on as before (deliver_at, ttl_s, ")
+    assert counted.startswith("the machine's clock was set by +3600 s more than 900 s ago, and that counts now")
+
+
 def test_a_reader_opens_a_folder_after_a_backup_and_a_purge(tmp_path: Path) -> None:
     with headwater.open(tmp_path / "data") as bus:
         bus.publish("home/a", b"1", retain=True)

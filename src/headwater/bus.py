@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from headwater.audit import Audit
-from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
+from headwater.clock import SECOND_US, Clock, SteadyClock, StepState, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters, Place
@@ -242,12 +242,26 @@ class Bus:
                     "torn", f'{found.torn_bytes} bytes at the end of "{root}" were never acknowledged: cut'
                 )
 
-    def _on_clock_step(self, step_us: int) -> None:
+    def _on_clock_step(self, step_us: int, state: StepState) -> None:
         events = getattr(self, "_events", None)
-        if events is not None:
-            events.add(
-                "clock", f"the machine's clock was set by {step_us / SECOND_US:+.0f} s; it counts if it stays so"
-            )
+        if events is None:
+            return
+        settle_s = SteadyClock.STEP_SETTLE_US // SECOND_US
+        step = f"the machine's clock was set by {step_us / SECOND_US:+.0f} s"
+        match state:
+            case "noticed":
+                events.add(
+                    "clock",
+                    f"{step}: time goes on as before (deliver_at, ttl_s, retention, timestamps), and the step counts "
+                    f"in {settle_s} s if it stays so, or at the next start; if the clock is wrong, set it right",
+                )
+            case "counts":
+                events.add(
+                    "clock",
+                    f"{step} more than {settle_s} s ago, and that counts now: what is due or expired by it goes",
+                )
+            case "taken back":
+                events.add("clock", f"{step}, and is right again: the step never counted")
 
     def close(self) -> None:
         """Finish what is under way, and let go of the folder."""
@@ -304,7 +318,11 @@ class Bus:
         sequence: int | None = None,
         deliver_at: datetime | None = None,
     ) -> Receipt:
-        """Store a message; returns once it is on disk."""
+        """Store a message; returns once it is on disk.
+
+        `ttl_s` and `deliver_at` go by the bus's time (`bus.now`). That is the machine's, except for the quarter of an
+        hour after its clock was set by more than a minute: until then it goes on as before, and an event says so.
+        """
         self._check_open(writes=True)
         item = self._desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         self._roots.commit.submit_and_wait(item)

@@ -654,7 +654,7 @@ def together(bus: Bus) -> None:
 
 
 def with_options(bus: Bus) -> None:
-    pairs = [(f"name {number}", f"a value {number}") for number in range(5)]
+    pairs = tuple((f"name {number}", f"a value {number}") for number in range(5))
     for turn in range(20):
         bus.publish_many(
             [

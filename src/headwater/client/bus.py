@@ -193,7 +193,7 @@ class Bus:
         sequence: int | None = None,
         deliver_at: datetime | None = None,
     ) -> Receipt:
-        """Store a message; returns once it is on disk."""
+        """Store a message; returns once it is on disk. `ttl_s` and `deliver_at` go by the server's time (`bus.now`)."""
         item = self._prepare(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         if isinstance(item, wire.Delay):
             return self._run(self._client.delay(item))
