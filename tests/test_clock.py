@@ -129,7 +129,7 @@ def test_nobody_sees_one_clock_moved_and_the_other_not() -> None:
 
 def steady(clock: ManualClock) -> tuple[SteadyClock, list[int]]:
     steps: list[int] = []
-    return SteadyClock(clock, steps.append), steps
+    return SteadyClock(clock, lambda step_us, state: steps.append(step_us) if state == "noticed" else None), steps
 
 
 def seconds(clock: Clock) -> float:
@@ -181,6 +181,24 @@ def test_a_step_that_is_taken_back_never_counts(step_s: float) -> None:
     assert len(steps) == 5
     below.advance(10_000)
     assert seconds(clock) == 1_010_000
+
+
+def test_a_step_is_told_when_it_is_noticed_and_when_it_counts_or_is_taken_back() -> None:
+    below, told = ManualClock(1_000_000 * SECOND_US), []
+    clock = SteadyClock(below, lambda step_us, state: told.append((step_us // SECOND_US, state, seconds(clock))))
+    below.jump(3600)
+    clock.read()
+    clock.read()
+    assert told == [(3600, "noticed", 1_000_000)]
+    below.jump(-3600)
+    clock.read()
+    assert told[1:] == [(3600, "taken back", 1_000_000)]
+    below.jump(-7200)
+    clock.read()
+    below.advance(900)
+    clock.read()
+    clock.read()
+    assert told[2:] == [(-7200, "noticed", 1_000_000), (-7200, "counts", 1_000_900 - 7200)]
 
 
 def test_a_machine_that_slept_keeps_its_time() -> None:

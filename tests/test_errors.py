@@ -100,7 +100,15 @@ def test_a_gap_names_its_root_and_offsets_and_says_what_to_do() -> None:
     assert re.match(r'Gap\(410\): messages 5 to 9 of "home" are gone \(deleted by retention\).*on_gap="skip"', str(gap))
 
 
-@pytest.mark.parametrize("error", [Gap("home", 5, 9, "why"), headwater.Conflict("no")], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error",
+    [
+        Gap("home", 5, 9, "why"),
+        headwater.Conflict("no"),
+        headwater.PartlyStored("half of it", [headwater.Receipt("a/1", 1, 2), None], {}, retryable=True),
+    ],
+    ids=lambda e: type(e).__name__,
+)
 def test_errors_can_be_sent_to_another_process(error: HeadwaterError) -> None:
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)

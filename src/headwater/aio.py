@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -140,11 +141,13 @@ async def _ack(messages: Sequence[Message], wait: bool = True) -> None:
 class _Reader:
     """Async iteration over something that can be asked without waiting, and says when there is more."""
 
-    def __init__(self, poll: Callable[[int], list[ThreadMessage] | None]) -> None:
-        """`poll` answers what is there, without waiting; None at the end."""
-        self._poll = poll
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
+
+    def _take(self, max: int) -> list[ThreadMessage] | None:
+        """What is there, without waiting; None at the end."""
+        raise NotImplementedError
 
     def _wake(self) -> None:
         """From any thread."""
@@ -160,7 +163,7 @@ class _Reader:
                 while True:
                     await self._prepare()
                     self._more.clear()
-                    found = self._poll(max)
+                    found = self._take(max)
                     if found is None:
                         return []
                     if found:
@@ -195,11 +198,14 @@ class Consumer(_Reader):
     _ahead = 1  # the ack timer of a message starts when it is taken
 
     def __init__(self, consumer: ThreadConsumer) -> None:
-        super().__init__(lambda limit: consumer.batch(limit, 0))
+        super().__init__()
         self._consumer = consumer
         self.id = consumer.id
         self.filter = consumer.filter
         consumer.subscriber.set_waker(consumer.ticket, self._wake)
+
+    def _take(self, max: int) -> list[ThreadMessage]:
+        return self._consumer.batch(max, 0)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
@@ -237,7 +243,7 @@ class Live(_Reader):
     """A live subscription."""
 
     def __init__(self, live: ThreadLive) -> None:
-        super().__init__(self._take)
+        super().__init__()
         self._live = live
         self.filter = live.filter
         live.add_waker(self._wake)
@@ -264,10 +270,16 @@ class Reading(_Reader):
     """History, and with `follow` everything after."""
 
     def __init__(self, reading: ThreadReading) -> None:
-        super().__init__(self._take)
+        super().__init__()
         self._reading = reading
         self._fetching: asyncio.Future[None] | None = None
-        reading.add_waker(self._wake)
+        found = weakref.WeakMethod(self._wake)  # what it reads from does not hold one that was forgotten
+
+        def wake() -> None:
+            if (known := found()) is not None:
+                known()
+
+        reading.add_waker(wake)
 
     async def _prepare(self) -> None:
         """What is in the lake is read in a thread, which goes on if nobody waits for it any more."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from headwater.audit import Audit
-from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
+from headwater.clock import SECOND_US, Clock, SteadyClock, StepState, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters, Place
@@ -28,7 +30,7 @@ from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending, write_of
 from headwater.delivery.options import check_not_of_channel
 from headwater.delivery.readers import Readers
-from headwater.delivery.replay import After, Reading
+from headwater.delivery.replay import After, Bell, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import Subscriber
@@ -110,7 +112,9 @@ class Bus:
         self._files = files or (MemoryFiles() if in_memory else DiskFiles())
         self._clock = SteadyClock(clock or SystemClock(), self._on_clock_step)
         self._events = Events(self._clock, self.config.events_kept)
-        self._live: set[Live | Reading | Consumer] = set()
+        self._live: set[Live | Bell | Consumer] = set()
+        self._forgotten: deque[Bell] = deque()
+        """Of readings that nobody has any more: let go of with the next one, or in time."""
         self._clients: Clients | None = None
         self._acl: Acl | None = None
         self._channels: Channels | None = None
@@ -188,7 +192,8 @@ class Bus:
             raise
 
     def _expire(self) -> None:
-        """Drop what was prepared too long ago and never committed."""
+        """Drop what was prepared too long ago and never committed, and let go of what was forgotten."""
+        self._let_go()
         self._staging.expire()
         self._mending.expire()
 
@@ -252,12 +257,26 @@ class Bus:
     def _on_mended(self, path: str) -> None:
         self._events.add("mended", f"{path} did not match its segment and is made again; no message is lost")
 
-    def _on_clock_step(self, step_us: int) -> None:
+    def _on_clock_step(self, step_us: int, state: StepState) -> None:
         events = getattr(self, "_events", None)
-        if events is not None:
-            events.add(
-                "clock", f"the machine's clock was set by {step_us / SECOND_US:+.0f} s; it counts if it stays so"
-            )
+        if events is None:
+            return
+        settle_s = SteadyClock.STEP_SETTLE_US // SECOND_US
+        step = f"the machine's clock was set by {step_us / SECOND_US:+.0f} s"
+        match state:
+            case "noticed":
+                events.add(
+                    "clock",
+                    f"{step}: time goes on as before (deliver_at, ttl_s, retention, timestamps), and the step counts "
+                    f"in {settle_s} s if it stays so, or at the next start; if the clock is wrong, set it right",
+                )
+            case "counts":
+                events.add(
+                    "clock",
+                    f"{step} more than {settle_s} s ago, and that counts now: what is due or expired by it goes",
+                )
+            case "taken back":
+                events.add("clock", f"{step}, and is right again: the step never counted")
 
     def close(self) -> None:
         """Finish what is under way, and let go of the folder."""
@@ -314,7 +333,11 @@ class Bus:
         sequence: int | None = None,
         deliver_at: datetime | None = None,
     ) -> Receipt:
-        """Store a message; returns once it is on disk."""
+        """Store a message; returns once it is on disk.
+
+        `ttl_s` and `deliver_at` go by the bus's time (`bus.now`). That is the machine's, except for the quarter of an
+        hour after its clock was set by more than a minute: until then it goes on as before, and an event says so.
+        """
         self._check_open(writes=True)
         item = self._desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         self._roots.commit.submit_and_wait(item)
@@ -327,7 +350,12 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Receipts:
-        """Store messages together: all or none of each root's, in one commit; receipts in the order of the call."""
+        """Store messages together, in one commit; receipts in the order of the call.
+
+        What can be told from the call alone (names, sizes, options) refuses all of it. Then each root's messages are
+        stored, all of them or none: if some roots refuse theirs (a limit, a sequence, a stream that takes no messages)
+        and others do not, PartlyStored (409) has the receipts; if all do, the error of the first.
+        """
         self._check_open(writes=True)
         item = self._desk.many(messages, producer, sequence)
         if not item.topics:
@@ -455,7 +483,7 @@ class Bus:
 
         return self._roots.commit.run(join)
 
-    def _leave(self, reader: Live | Reading | Consumer) -> None:
+    def _leave(self, reader: Live | Bell | Consumer) -> None:
         self._live.discard(reader)
         if self._closed or (self.is_read_only and not isinstance(reader, Consumer)):
             return
@@ -521,18 +549,36 @@ class Bus:
         self._check_open(writes=follows)
         check_filter(filter, self.config)
         origin = _Answers(self._reply)
+        bells: list[Bell] = []
+
+        def leave() -> None:
+            for bell in bells:
+                self._leave(bell)
+
         reading = Reading(
-            *(self._roots, filter, after, since, follows, self.config, self._clock, origin, self._leave),
+            *(self._roots, filter, after, since, follows, self.config, self._clock, origin, leave),
             *(upto, self._history),
         )
 
-        def join() -> None:
-            self._dispatcher.listen(filter, reading)
-            self._live.add(reading)
+        def join(bell: Bell) -> None:
+            self._let_go()
+            self._dispatcher.listen(filter, bell)
+            self._live.add(bell)
 
         if follows:
-            self._roots.commit.run(join)
+            bell = Bell(reading)
+            bells.append(bell)
+            # Collected in any thread, whatever that holds: no more is done there than to note it.
+            weakref.finalize(reading, self._forgotten.append, bell).atexit = False
+            self._roots.commit.run(lambda: join(bell))
         return reading
+
+    def _let_go(self) -> None:
+        """Tell readings that were forgotten no more; in the committing role."""
+        while self._forgotten:
+            bell = self._forgotten.popleft()
+            self._live.discard(bell)
+            self._dispatcher.leave(bell)
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
@@ -790,7 +836,10 @@ class Bus:
     # Every day
 
     def purge(self, filter: str) -> int:
-        """Remove the messages that a filter matches, their retained values and topics; answers how many topics."""
+        """Remove the messages that a filter matches, their retained values and topics; answers how many topics.
+
+        What is hidden is remembered until retention has deleted it: QuotaExceeded beyond `purges_max` of a root.
+        """
         self._check_open(writes=True)
         check_filter(filter, self.config)
         count = self._roots.commit.run(lambda: self._upkeep.purge(filter, self._rows))

@@ -10,9 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 SECOND_US = 1_000_000
+
+StepState = Literal["noticed", "counts", "taken back"]
+"""What is known of a step of the machine's clock."""
 
 
 class Clock(Protocol):
@@ -108,19 +111,23 @@ class SteadyClock:
 
     A clock that is set wrong for a moment must not expire messages, delete segments or release delayed messages by
     the thousand. Steps up to `STEP_SMALL_US` are ordinary corrections and count at once; larger ones after
-    `STEP_SETTLE_US`.
+    `STEP_SETTLE_US`. Until then time goes on as if there had been none: what is due, expired or too old is so by that
+    time, and messages are stamped with it. `on_step` hears of each larger step when it is noticed, and of what becomes
+    of it: it counts, or it was taken back.
     """
 
     STEP_SMALL_US = 60 * SECOND_US
     STEP_SETTLE_US = 900 * SECOND_US
 
-    def __init__(self, clock: Clock, on_step: Callable[[int], None] | None = None) -> None:
+    def __init__(self, clock: Clock, on_step: Callable[[int, StepState], None] | None = None) -> None:
         self._clock = clock
-        self._on_step = on_step
+        self._on_step = on_step or (lambda *_: None)
         wall_us, monotonic_us = clock.read()
         self._offset_us = wall_us - monotonic_us
         self._stepped_us: int | None = None
-        """Since when, on the monotonic clock, the wall has been elsewhere."""
+        """Since when, on the monotonic clock, the wall has been elsewhere;"""
+        self._step_us = 0
+        """and by how much, when that was noticed."""
 
     def now_us(self) -> int:
         return self.read()[0]
@@ -130,14 +137,16 @@ class SteadyClock:
         step_us = wall_us - monotonic_us - self._offset_us
         if -self.STEP_SMALL_US <= step_us <= self.STEP_SMALL_US:
             self._offset_us += step_us
-            self._stepped_us = None
+            if self._stepped_us is not None:
+                self._stepped_us = None
+                self._on_step(self._step_us, "taken back")
         elif self._stepped_us is None:
-            self._stepped_us = monotonic_us
-            if self._on_step is not None:
-                self._on_step(step_us)
+            self._stepped_us, self._step_us = monotonic_us, step_us
+            self._on_step(step_us, "noticed")
         elif monotonic_us - self._stepped_us >= self.STEP_SETTLE_US:
             self._offset_us += step_us
             self._stepped_us = None
+            self._on_step(step_us, "counts")
         return monotonic_us + self._offset_us, monotonic_us
 
     def monotonic_us(self) -> int:

@@ -24,6 +24,7 @@ AT_LEAST_ONE = frozenset(
         "open_files_max",
         "checkpoint_bytes",
         "checkpoint_batches",
+        "checkpoint_topics",
         "retention_interval_s",
         "prefetch_messages",
         "prefetch_bytes",
@@ -92,6 +93,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     and some milliseconds at each start; devices by the thousand are better told apart by the second level."""
     topics_per_root_max: int = 1_000_000
     """A publish that would create one more topic: QuotaExceeded (429)."""
+    purges_max: int = 10_000
+    """Purges remembered per root, until retention has deleted what they hide or a wider one covers them; one more:
+    QuotaExceeded (429)."""
     match_cache_topics: int = 100_000
     """Topics whose matches are remembered, per root; beyond it the cache starts anew."""
     match_cache_changes: int = 64
@@ -133,7 +137,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     group_messages_max: int = 100_000
     """Messages that may wait for one commit; a publisher waits its turn beyond it."""
     tail_bytes: int = 2 * MIB
-    """Newest batches of a root that stay in memory for its readers."""
+    """Newest batches of a root that stay in memory for its readers: their bytes, and what is remembered of them once
+    they were decoded. Beyond it the older half is dropped, and readers go to the disk."""
     tails_bytes: int = 16 * MIB
     """The same over all roots; beyond it they are dropped, and readers go to the disk."""
     page_cache_bytes: int = 32 * MIB
@@ -149,6 +154,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes appended, over all roots, until the state reflects them; what recovery reads at most."""
     checkpoint_batches: int = 20_000
     """Batches appended, over all roots, until the state reflects them."""
+    checkpoint_topics: int = 50_000
+    """Topics published to, over all roots, until the state reflects them; what recovery notes again at most."""
     disk_free_bytes_min: int = 256 * MIB
     """With less room, publishes get DiskFull (503); acks and recovery use the rest."""
     retention: Retention = Retention()

@@ -9,6 +9,7 @@ HeadwaterError
 ├── Conflict       409  it contradicts what is there
 │   ├── Recalled        the message was taken back from this consumer
 │   └── Owned           another process owns the folder
+├── PartlyStored   409  of messages that were published together some roots' were stored, and others' refused
 ├── Gap            410  messages that a reader was to get are gone
 ├── TooLarge       413  a message or batch over its limit
 ├── QuotaExceeded  429  one more than a limit allows
@@ -25,7 +26,11 @@ Each has a numeric `code`, a sentence that says what to do, and `retryable`: whe
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwater.message import Receipt
 
 READ_ON = 'read on to continue after them, or subscribe with on_gap="skip" to pass over such gaps'
 
@@ -33,8 +38,8 @@ READ_ON = 'read on to continue after them, or subscribe with on_gap="skip" to pa
 class HeadwaterError(Exception):
     """Base of everything that Headwater raises on purpose."""
 
-    code: ClassVar[int] = 500
-    retryable: ClassVar[bool] = False
+    code: int = 500
+    retryable: bool = False
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.code}): {self.args[0] if self.args else ''}"
@@ -82,6 +87,32 @@ class Owned(Conflict):
     """Another process owns the folder."""
 
     retryable = True
+
+
+class PartlyStored(HeadwaterError):
+    """Of messages that were published together, those of some roots were stored, and those of others were refused.
+
+    `receipts` has the receipt of each message in the order of the call, None where it was not stored; `refused` has the
+    error of each root that refused its messages. The same call may be made again, if the errors say so, only where a
+    producer and a sequence tell the messages that were stored; else publish those that have no receipt.
+    """
+
+    code = 409
+
+    def __init__(
+        self,
+        text: str,
+        receipts: Sequence[Receipt | None] = (),
+        refused: Mapping[str, HeadwaterError] | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(text)
+        self.receipts = list(receipts)
+        self.refused = dict(refused or {})
+        self.retryable = retryable
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PartlyStored, (self.args[0], self.receipts, self.refused, self.retryable)
 
 
 class Gap(HeadwaterError):

@@ -191,8 +191,7 @@ class Upkeep:
         before = stream.first_offset
         self._roots.checkpoint()
         first = stream.trim(upto)
-        if not self._config.lake:  # there, what was purged may come to light again
-            self._state.write(root.forget_purges())
+        self._state.write(root.forget_purges())
         if first > max(needed, before):
             self._events.add(
                 "retention",
@@ -216,16 +215,20 @@ class Upkeep:
     def purge(self, filter: str, commit: RowCommit) -> int:
         """Hide what a filter matches, at once and for good; whole segments of it are deleted."""
         self._roots.checkpoint()
+        covered = [
+            (root, root.joined(filter, root.stream.durable))
+            for root in self._roots.all()
+            if filter_covers_root(filter, root.name) and root.name not in (delays.ROOT, STAGED)
+        ]
         count = 0
         changed: Rows = {}
         emptied = []
-        for root in self._roots.all():
-            if filter_covers_root(filter, root.name) and root.name not in (delays.ROOT, STAGED):
-                before = root.topic_count
-                changed.update(root.purge(filter, root.stream.durable))
-                count += before - root.topic_count
-                if is_everything_of(filter, root.name):
-                    emptied.append(root)
+        for root, joined in covered:
+            before = root.topic_count
+            changed.update(root.purge(filter, root.stream.durable, joined))
+            count += before - root.topic_count
+            if is_everything_of(filter, root.name):
+                emptied.append(root)
         commit.write(changed)
         self._roots.checkpoint()
         for root in emptied:

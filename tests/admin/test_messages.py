@@ -120,6 +120,21 @@ def test_a_batch_is_stored_together_or_not_at_all(http: httpx.Client):
     assert len(read(http, "batch/#", limit=1000)["messages"]) == 100
 
 
+def test_a_batch_that_some_roots_refuse_says_what_was_stored(http: httpx.Client):
+    publish(http, "partly-b/x", "x", producer="p", sequence=7)
+    batch = {
+        "messages": [{"topic": f"partly-{root}/x", "payload": root} for root in "ab"],
+        "producer": "p",
+        "sequence": 3,
+    }
+    response = http.post("/v1/messages/batch", json=batch)
+    problem = response.json()
+    assert (response.status_code, problem["kind"], problem["retryable"]) == (409, "PartlyStored", False)
+    stored, refused = problem["receipts"]
+    assert (stored["topic"], stored["offset"], stored["duplicate"], refused) == ("partly-a/x", 1, False, None)
+    assert '"partly-b" were not: Conflict(409)' in problem["detail"]
+
+
 def test_a_producer_that_repeats_itself_is_stored_once(http: httpx.Client):
     first = publish(http, "once/x", "x", producer="p", sequence=7)
     again = publish(http, "once/x", "x", producer="p", sequence=7)

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 import pytest
 
+import headwater
+import headwater.aio
 from client.conftest import Connect
 from client.peer import LIMITS, Peer, Talk
-from headwater import Conflict, Disconnected, DiskFull, HeadwaterError, NotAllowed, Outgoing, QuotaExceeded, TooLarge
+from client.served import Served
+from headwater import (
+    Config,
+    Conflict,
+    Disconnected,
+    DiskFull,
+    HeadwaterError,
+    Malformed,
+    NotAllowed,
+    Outgoing,
+    PartlyStored,
+    QuotaExceeded,
+    TooLarge,
+)
 from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.wire.contents import Publish
@@ -137,7 +156,7 @@ def test_publish_many_of_nothing_asks_nobody(connect: Connect) -> None:
     assert talk.is_quiet()
 
 
-def test_when_one_root_of_a_call_fails_its_caller_gets_that_error(connect: Connect) -> None:
+def test_when_one_root_of_a_call_fails_its_caller_is_told_what_was_stored(connect: Connect) -> None:
     bus, talk = connect()
     future = bus.publish_many_soon([("a/1", b"0"), ("b/1", b"1")])
     for id, publish in (talk.publish(), talk.publish()):
@@ -145,8 +164,20 @@ def test_when_one_root_of_a_call_fails_its_caller_gets_that_error(connect: Conne
             talk.refuse(id, QuotaExceeded("too many"))
         else:
             talk.published((id, 1))
-    with pytest.raises(QuotaExceeded):
+    with pytest.raises(PartlyStored, match=r'those of "b", and those of "a" were not: .*too many'):
         future.result(WAIT_S)
+
+
+def test_nobody_knows_about_a_root_whose_answer_the_connection_took_along(connect: Connect) -> None:
+    bus, talk = connect()
+    future = bus.publish_many_soon([("a/1", b"0"), ("b/1", b"1")])
+    for id, publish in (talk.publish(), talk.publish()):
+        if publish.root == "a":
+            talk.published((id, 1))
+    talk.goodbye(NotAllowed("removed"))
+    with pytest.raises(PartlyStored, match=r'those of "b" perhaps not: NotAllowed\(403\)') as raised:
+        future.result(WAIT_S)
+    assert not raised.value.retryable
 
 
 def test_no_more_frames_of_a_root_than_the_servers_window_are_unanswered(peer: Peer, connect: Connect) -> None:
@@ -342,3 +373,167 @@ def test_times_are_the_servers(peer: Peer, connect: Connect) -> None:
     (message,) = Body(talk.publish()[1].body).messages(1)
     assert 0 <= message.time_us - now_us - ahead_us < 10_000_000
     assert abs(bus.now.timestamp() * 1e6 - now_us - ahead_us) < 10_000_000
+
+
+# The same call on every shell: some roots of it may be refused
+
+
+class Shell:
+    """`publish_many` of one of the four shells, and the bus that stores."""
+
+    def __init__(self, kind: str, config: Config, closing: ExitStack) -> None:
+        self.kind = kind
+        self._loop = closing.enter_context(asyncio.Runner())
+        if kind.startswith("served"):
+            server = closing.enter_context(Served(":memory:", config, mqtt_port=0, sys_every_s=0.0))
+            self.inside = server.bus
+            connect = {"served": headwater.connect, "served aio": headwater.aio.connect}[kind]
+            bus = self.awaited(connect(server.url))
+        else:
+            bus = self.awaited(
+                {"embedded": headwater.open, "embedded aio": headwater.aio.open}[kind](":memory:", config)
+            )
+            self.inside = bus if kind == "embedded" else bus.threads
+        self.bus: Any = bus
+        closing.callback(lambda: self.awaited(bus.close()))
+
+    def awaited(self, value: Any) -> Any:
+        async def wait() -> Any:
+            return await value
+
+        return self._loop.run(wait()) if inspect.isawaitable(value) else value
+
+    def publish(self, *messages: tuple[str, bytes] | Outgoing, **options: Any) -> Any:
+        return self.awaited(self.bus.publish_many(list(messages), **options))
+
+    def stored(self) -> list[str]:
+        return [f"{one.topic}={one.payload.decode()}" for one in self.inside.replay("#") if one.root != "$sys"]
+
+
+@pytest.fixture(params=["embedded", "embedded aio", "served", "served aio"])
+def shell(request: pytest.FixtureRequest) -> Iterator[Callable[..., Shell]]:
+    with ExitStack() as closing:
+        yield lambda **settings: Shell(request.param, Config(**settings), closing)
+
+
+def refused(shell: Shell, *messages: tuple[str, bytes] | Outgoing, **options: Any) -> HeadwaterError:
+    with pytest.raises(HeadwaterError) as raised:
+        shell.publish(*messages, **options)
+    return raised.value
+
+
+def offsets(error: HeadwaterError) -> list[int | None]:
+    assert isinstance(error, PartlyStored)
+    return [None if receipt is None else receipt.offset for receipt in error.receipts]
+
+
+MIXED = (("a/1", b"x"), ("b/1", b"x"), ("c/1", b"x"), ("a/2", b"y"), ("b/2", b"y"))
+
+
+def test_roots_whose_limit_is_reached_refuse_theirs_and_the_others_are_stored(shell: Callable[..., Shell]) -> None:
+    one = shell(topics_per_root_max=2)
+    one.publish(("b/0", b"x"))
+    error = refused(one, *MIXED)
+    assert str(error) == (
+        'PartlyStored(409): 3 of 5 messages were stored, those of "a", "c", and those of "b" were not: '
+        'QuotaExceeded(429): root "b" has 1 topics, and topics_per_root_max is 2; publish to topics that exist, or '
+        "raise the setting; publish what has no receipt (None in receipts)"
+    )
+    assert offsets(error) == [1, None, 1, 2, None]
+    assert isinstance(error, PartlyStored)
+    assert [type(one) for one in error.refused.values()] == [QuotaExceeded]
+    assert list(error.refused) == ["b"]
+    assert not error.retryable
+    assert sorted(one.stored()) == ["a/1=x", "a/2=y", "b/0=x", "c/1=x"]
+
+
+def test_a_root_too_many_is_refused_and_those_before_it_are_stored(shell: Callable[..., Shell]) -> None:
+    one = shell(roots_max=2)
+    error = refused(one, *MIXED)
+    assert 'those of "c" were not: QuotaExceeded(429): there are 2 roots' in str(error)
+    assert offsets(error) == [1, 1, None, 2, 2]
+
+
+def test_what_a_root_may_retain_no_more_is_refused(shell: Callable[..., Shell]) -> None:
+    one = shell(retained_bytes_per_root_max=3)
+    error = refused(one, Outgoing("a/1", b"four", retain=True), Outgoing("b/1", b"one", retain=True))
+    assert offsets(error) == [None, 1]
+    assert one.stored() == ["b/1=one"]
+
+
+def test_a_stream_that_takes_no_messages_refuses_its_own(shell: Callable[..., Shell]) -> None:
+    one = shell()
+    one.publish(*MIXED)
+    root = one.inside.inside.roots.get("c")
+    assert root is not None
+    root.stream.fail("a sync failed")
+    error = refused(one, *MIXED)
+    assert 'those of "c" were not: ReadOnly(503)' in str(error)
+    assert offsets(error) == [3, 3, None, 4, 4]
+
+
+def test_a_sequence_that_one_root_cannot_take_is_refused_there(shell: Callable[..., Shell]) -> None:
+    one = shell()
+    one.publish(("b/1", b"x"), producer="p", sequence=7)
+    error = refused(one, *MIXED, producer="p", sequence=3)
+    assert 'those of "b" were not: Conflict(409): sequence 3' in str(error)
+    assert offsets(error) == [1, None, 1, 2, None]
+    assert not error.retryable
+
+
+def test_with_a_producer_the_same_call_again_stores_the_rest(shell: Callable[..., Shell]) -> None:
+    one = shell(topics_per_root_max=2)
+    one.publish(("b/0", b"x"))
+    error = refused(one, *MIXED, producer="p", sequence=1)
+    assert error.retryable
+    assert "or all of it with the same producer and sequence" in str(error)
+    again = refused(one, *MIXED, producer="p", sequence=1)
+    assert offsets(again) == offsets(error)
+    assert isinstance(again, PartlyStored)
+    assert all(receipt.duplicate for receipt in again.receipts if receipt is not None)
+    one.inside.purge("b/0")
+    assert [receipt.duplicate for receipt in one.publish(*MIXED, producer="p", sequence=1)] == [
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert sorted(one.stored()) == ["a/1=x", "a/2=y", "b/1=x", "b/2=y", "c/1=x"]
+
+
+def test_where_every_root_refuses_the_first_says_why(shell: Callable[..., Shell]) -> None:
+    one = shell(topics_per_root_max=1)
+    error = refused(one, ("b/1", b"x"), ("a/1", b"x"), ("b/2", b"x"), ("a/2", b"x"))
+    assert type(error) is QuotaExceeded
+    assert 'root "b"' in str(error)
+    assert one.stored() == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind"),
+    [
+        (("b/+", b"x"), Malformed),
+        (("b/1", bytes(101)), TooLarge),
+        (("$sys/mine", b"x"), NotAllowed),
+        (Outgoing("b/1", b"x", headers={"n": "v" * 200}), TooLarge),
+        (Outgoing("b/1", b"x", ttl_s=-1.0), Malformed),
+    ],
+)
+def test_what_can_be_told_before_anything_is_stored_refuses_the_whole_call(
+    shell: Callable[..., Shell], bad: tuple[str, bytes] | Outgoing, kind: type[HeadwaterError]
+) -> None:
+    one = shell(message_bytes_max=100, header_bytes_max=100)
+    assert type(refused(one, ("a/1", b"x"), bad)) is kind
+    assert one.stored() == []
+
+
+def test_a_root_without_a_right_is_refused_and_the_others_are_stored() -> None:
+    with Served(":memory:", auth="scram", mqtt_port=0, sys_every_s=0.0) as server:
+        server.bus.clients.add("ann", secret="a secret of hers")
+        server.bus.acl.allow("ann", "publish", "a/#")
+        server.bus.acl.allow("ann", "create", "#")
+        with headwater.connect(server.url.replace("//", "//ann:a%20secret%20of%20hers@")) as bus:
+            with pytest.raises(PartlyStored, match=r"NotAllowed\(403\): client \"ann\" may not publish") as raised:
+                bus.publish_many(MIXED[:2])
+            assert offsets(raised.value) == [1, None]

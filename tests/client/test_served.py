@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +16,7 @@ import pytest
 import headwater
 import headwater.aio
 from client.served import Served
-from headwater import Closed, Conflict, Connecting, Malformed, Message, NotFound, Recalled
+from headwater import Closed, Conflict, Connecting, Malformed, Message, NotFound, QuotaExceeded, Recalled
 from headwater.client.bus import Bus, Consumer, Live, Reading
 from headwater.wire import requests
 
@@ -53,6 +54,7 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "config",
         "folder",
         "on_batch",
+        "tell",
         "look",
         "fetch",
         "on_early",
@@ -537,3 +539,75 @@ def test_a_reader_with_a_place_of_its_own_shows_it_as_a_subscription(bus: Bus) -
     bus.show_progress("#", "job", {"home": 11, "elsewhere": 7})
     (info,) = bus.subscriptions()
     assert (info.floors, info.lag) == ({"home": 10, "office": 0}, 5)
+
+
+# Readers that were forgotten
+
+
+@pytest.fixture
+def narrow() -> Iterator[Served]:
+    """A server that has room for two subscriptions and readings of a session."""
+    with Served(":memory:", mqtt_port=0, sys_every_s=0.0, subscriptions_per_session_max=2) as made:
+        made.bus.publish("home/a", b"x")
+        yield made
+
+
+def test_readers_that_were_forgotten_let_go_of_their_place_at_the_server(narrow: Served) -> None:
+    with headwater.connect(narrow.url) as bus:
+        for _ in range(5):
+            for message in bus.follow("home/#", after=0):
+                assert message.payload == b"x"
+                break
+            for message in bus.replay("home/#"):
+                assert message.payload == b"x"
+                break
+            bus.follow("home/#")
+            bus.subscribe("home/#")
+        with bus.follow("home/#", after=0) as one, bus.follow("home/#", after=0) as two:
+            assert len(one.batch()) == len(two.batch()) == 1
+
+
+def test_a_forgotten_reader_in_a_reference_cycle_is_let_go_of_when_it_is_collected(narrow: Served) -> None:
+    with headwater.connect(narrow.url) as bus:
+        for _ in range(5):
+            holder: list[object] = [bus.follow("home/#")]
+            holder.append(holder)
+            del holder
+            gc.collect()
+
+
+def test_what_a_forgotten_consumer_handed_out_can_be_acked(narrow: Served) -> None:
+    with headwater.connect(narrow.url) as bus:
+        (message,) = bus.subscribe("home/#", id="s", start="earliest").batch(1)
+        gc.collect()
+        assert bus.topics()
+        message.ack()
+        assert bus.subscriptions()[0].lag == 0
+
+
+def test_asynchronous_readers_that_were_forgotten_let_go_of_their_place_too(narrow: Served) -> None:
+    async def work() -> None:
+        async with headwater.aio.connect(narrow.url) as bus:
+            for _ in range(5):
+                async for message in bus.follow("home/#", after=0):
+                    assert message.payload == b"x"
+                    break
+                assert await bus.topics()  # the loop closes the abandoned iteration meanwhile
+                await bus.subscribe("home/#")
+            async with asyncio.timeout(WAIT_S):
+                reading = bus.follow("home/#", after=0)
+                assert len(await reading.batch()) == 1
+                await reading.close()
+
+    asyncio.run(work())
+
+
+def test_the_limit_of_readings_says_what_it_is_and_what_to_do(narrow: Served) -> None:
+    with headwater.connect(narrow.url) as bus, bus.follow("home/#"), bus.subscribe("home/#"):
+        with pytest.raises(QuotaExceeded) as refused:
+            bus.follow("home/#")
+        assert str(refused.value) == (
+            "QuotaExceeded(429): this session has 2 subscriptions and readings (follow, replay) open, and "
+            "subscriptions_per_session_max is 2; close those that nobody reads any more "
+            "(`with bus.follow(…) as reading:` does), or raise the setting"
+        )

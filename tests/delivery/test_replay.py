@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater
+import headwater.aio
 from headwater import Bus, Config, Gap, Malformed, ManualClock, Message, Outgoing, Retention
 from headwater.delivery.replay import check_after
 
@@ -312,3 +315,50 @@ def test_extents_say_what_there_is_and_where_moments_are(bus: Bus, clock: Manual
     assert (office.end, office.purged_upto) == (2, 1)
     assert [extent.root for extent in bus.extents("home/+")] == ["home"]
     assert bus.extents("nothing/#") == []
+
+
+# Forgotten
+
+
+def listeners(bus: Bus) -> int:
+    return len(bus.inside.dispatcher._trees)
+
+
+def test_a_reading_that_was_forgotten_is_told_of_nothing_any_more(bus: Bus) -> None:
+    publish(bus, 1)
+    before = listeners(bus)
+    for _ in range(5):
+        for _ in bus.follow("home/#", after=0):
+            break
+    with bus.follow("home/#", after=1) as reading:
+        assert listeners(bus) == before + 1
+        publish(bus, 1)
+        assert offsets(reading.batch(1)) == [2]
+    assert listeners(bus) == before
+    assert not bus._live
+
+
+def test_it_is_let_go_of_in_time_when_nobody_reads_again(bus: Bus, clock: ManualClock) -> None:
+    before = listeners(bus)
+    holder: list[Any] = [bus.follow("home/#")]
+    holder.append(holder)  # a cycle
+    del holder
+    gc.collect()
+    bus.inside.roots.commit.run(bus._upkeep._go_round)
+    assert listeners(bus) == before
+
+
+def test_a_reading_for_asyncio_that_was_forgotten_is_collected(bus: Bus) -> None:
+    async def work() -> None:
+        async with headwater.aio.open(":memory:") as found:
+            await found.publish("home/a", b"x")
+            before = listeners(found.threads)
+            async for _ in found.follow("home/#", after=0):
+                break
+            await asyncio.sleep(0)  # the loop closes the abandoned iteration
+            await asyncio.sleep(0)
+            reading = found.follow("home/#")
+            assert listeners(found.threads) == before + 1
+            await reading.close()
+
+    asyncio.run(work())

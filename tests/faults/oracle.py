@@ -32,7 +32,7 @@ from headwater.bus import Bus
 from headwater.clock import SECOND_US, to_datetime
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.replay import Reading
-from headwater.errors import Conflict, Failed, Gap, HeadwaterError, Recalled
+from headwater.errors import Conflict, Failed, Gap, HeadwaterError, PartlyStored, Recalled
 from headwater.message import Message, Outgoing, Receipt
 from headwater.store import state as rows
 from headwater.topics.name import compile_filter
@@ -234,19 +234,32 @@ class Oracle:
         with self._lock:
             call.outcome = "acked"
             for sent, receipt in zip(call.messages, receipts, strict=True):
-                sent.outcome = "acked"
-                assert receipt.topic == sent.topic
-                if sent.due_us:
-                    assert receipt.offset == 0
-                    continue
-                assert sent.offset in (0, receipt.offset), f"a repeat was given {receipt.offset}, not {sent.offset}"
-                sent.offset = receipt.offset
-                known = self.acked.setdefault(sent.place, sent)
-                assert known is sent, f"{sent.place} was given to {known.name} and to {sent.name}"
+                self._promise(sent, receipt)
+
+    def _promise(self, sent: Sent, receipt: Receipt) -> None:
+        sent.outcome = "acked"
+        assert receipt.topic == sent.topic
+        if sent.due_us:
+            assert receipt.offset == 0
+            return
+        assert sent.offset in (0, receipt.offset), f"a repeat was given {receipt.offset}, not {sent.offset}"
+        sent.offset = receipt.offset
+        known = self.acked.setdefault(sent.place, sent)
+        assert known is sent, f"{sent.place} was given to {known.name} and to {sent.name}"
 
     def refuse(self, call: Call, error: HeadwaterError) -> None:
-        """The call raised: nothing was stored, unless it was a failure of the disk, after which nobody knows."""
-        self._decide(call, "unknown" if isinstance(error, Failed) else "refused")
+        """The call raised: nothing was stored but what the error says, unless it was a failure of the disk, after which
+        nobody knows."""
+        if not isinstance(error, PartlyStored):
+            self._decide(call, "unknown" if isinstance(error, Failed) else "refused")
+            return
+        with self._lock:
+            call.outcome = "unknown"
+            for sent, receipt in zip(call.messages, error.receipts, strict=True):
+                if receipt is not None:
+                    self._promise(sent, receipt)
+                else:
+                    sent.outcome = "unknown" if isinstance(error.refused[root_of(sent.topic)], Failed) else "refused"
 
     def _decide(self, call: Call, outcome: Outcome) -> None:
         with self._lock:
@@ -441,6 +454,14 @@ class Oracle:
                     # It was not stored, and the producer went on, or an earlier one of it failed.
                     assert not is_acked
                     self._decide(call, before)
+                    continue
+                except PartlyStored as error:
+                    assert not is_acked
+                    self.refuse(call, error)
+                    if not all(isinstance(refusal, Conflict) for refusal in error.refused.values()):
+                        raise
+                    for sent, receipt in zip(call.messages, error.receipts, strict=True):
+                        sent.outcome = before if receipt is None else sent.outcome
                     continue
                 except HeadwaterError as error:
                     if before == "refused":  # else one of the times before may have stored it

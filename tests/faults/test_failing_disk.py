@@ -19,7 +19,7 @@ from faults.machine import FOLDER, SMALL, Machine
 from faults.oracle import Oracle, has_failed
 from faults.workload import Workload
 from headwater.bus import Bus
-from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, ReadOnly
+from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, PartlyStored, ReadOnly
 from headwater.message import Receipt
 
 KEEPS: tuple[Keep, ...] = ("none", "all", "random", "prefix")
@@ -47,6 +47,9 @@ def run(machine: Machine, workload: Workload) -> tuple[Bus, list[HeadwaterError]
             step()
         except Conflict:
             assert errors  # a producer does not send again what failed, so what comes after it is refused
+        except PartlyStored as error:
+            errors += [refusal for refusal in error.refused.values() if not isinstance(refusal, Conflict)]
+            assert errors  # so are those of its roots alone that failed before
         except HeadwaterError as error:
             errors.append(error)
     return bus, errors

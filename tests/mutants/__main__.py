@@ -174,7 +174,8 @@ class Worker:
 
     def attempt(self, mutant: Mutant, reach: Reach) -> str | None:
         """The test that noticed it; None if none did."""
-        tests, left_s = [], float(TESTS_S_MAX)
+        tests: list[str] = []
+        left_s = float(TESTS_S_MAX)
         for test in reach.tests(mutant.module, mutant.line):
             left_s -= reach.seconds(test)
             if left_s < 0 and tests:

@@ -20,7 +20,9 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 NOTES = REPO / ".mutants"
-ASKED = "store topics delivery mqtt test_bus.py test_aio.py test_staging.py"
+ASKED = (
+    "store topics delivery mqtt faults sim server fuzz test_bus.py test_aio.py test_staging.py client/test_served.py"
+)
 """The tests that stand around the rooms that are broken."""
 STATEMENT_LINES_MAX = 8
 
@@ -51,9 +53,7 @@ def learn() -> None:
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-p", "mutants.reach"]
     paths = f"{REPO}/src{os.pathsep}{REPO}/tests"
     environment = {**os.environ, "PYTHONPATH": paths, "MUTANTS_NOTES": str(NOTES)}
-    subprocess.run(
-        [*command, "-q", "-p", "no:cacheprovider", *asked], cwd=REPO, env=environment, check=False
-    )
+    subprocess.run([*command, "-q", "-p", "no:cacheprovider", *asked], cwd=REPO, env=environment, check=False)
 
 
 class Reach:

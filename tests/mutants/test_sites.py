@@ -5,8 +5,8 @@ from textwrap import dedent
 
 import pytest
 
-from mutants.__main__ import NOT_JUDGED, SHARES, draw, faults_in
-from mutants.harmless import HARMLESS
+from mutants.__main__ import SHARES, draw, faults_in
+from mutants.harmless import HARMLESS, NOT_JUDGED
 from mutants.sites import sites
 
 

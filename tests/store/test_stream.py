@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import headwater
 from faults.faulty_files import FaultyFiles
+from headwater import Bus, Outgoing
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
 from headwater.store.batch import Batch, Seed, checksum
@@ -629,3 +634,66 @@ def test_readers_beside_an_appender_see_dense_offsets_in_order(tmp_path: Path) -
     for reader in readers:
         reader.join()
     assert wrong == []
+
+
+# What the newest batches take in memory
+
+
+def tiny(bus: Bus) -> None:
+    for _ in range(400):
+        bus.publish("home/a", b"x")
+
+
+def tiny_of_topics(bus: Bus) -> None:
+    for number in range(400):
+        bus.publish(f"home/a topic of its own/{number}", b"x")
+
+
+def together(bus: Bus) -> None:
+    for turn in range(20):
+        bus.publish_many([(f"home/{turn}/{number}", bytes(20)) for number in range(200)])
+
+
+def with_options(bus: Bus) -> None:
+    pairs = tuple((f"name {number}", f"a value {number}") for number in range(5))
+    for turn in range(20):
+        bus.publish_many(
+            [
+                Outgoing(
+                    f"home/{turn}", b"x", retain=True, ttl_s=60.0, key=b"k%d" % number, headers=pairs[: number % 6]
+                )
+                for number in range(100)
+            ]
+        )
+
+
+def with_many_headers(bus: Bus) -> None:
+    for turn in range(50):
+        bus.publish("home/a", b"x", headers=[(f"{turn}{number}", "") for number in range(64)])
+
+
+@pytest.mark.parametrize("publish", [tiny, tiny_of_topics, together, with_options, with_many_headers])
+def test_the_tail_holds_no_more_memory_than_it_counts_and_may(publish: Callable[[Bus], None]) -> None:
+    config = Config(tail_bytes=150_000, tails_bytes=1 << 30)
+    with headwater.open(":memory:", config) as bus:
+        publish(bus)
+        stream: Any = bus.inside.roots.get("home").stream  # type: ignore[union-attr]
+        stream.drop_tail()
+        tracemalloc.start()
+        try:
+            # Read by a filter with a wildcard and by a topic, as what is remembered then stays.
+            with bus.subscribe("home/#") as everything, bus.subscribe("home/a") as some:
+                publish(bus)
+                everything.batch(100_000, 0)
+                some.batch(100_000, 0)
+            list(bus.replay("home/a", after=stream.durable - 2))
+            bus.inside.roots.commit.run(bus.inside.roots.checkpoint)
+            gc.collect()
+            counted, batches, before = stream.tail_bytes, len(stream._tail), tracemalloc.get_traced_memory()[0]
+            stream.drop_tail()
+            gc.collect()
+            held = before - tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert batches
+    assert held <= counted <= config.tail_bytes

@@ -335,6 +335,17 @@ def test_a_failed_sync_of_the_journal_makes_every_stream_read_only() -> None:
     assert [payloads_of(streams, root) for root in "ab"] == [[b"1"], [b"2"]]
 
 
+def test_a_stream_whose_folder_could_not_be_made_shares_its_number_with_no_other() -> None:
+    files = FaultyFiles()
+    streams = opened("data", files=files)
+    streams.create("a")
+    files.fail_sync_at = files.syncs + 1
+    with pytest.raises(Failed):
+        streams.create("b")
+    assert streams.create("b").failed is not None
+    assert [streams.create(root).number for root in "abc"] == [1, 2, 3]
+
+
 def test_a_group_with_a_stream_that_takes_nothing_changes_no_other() -> None:
     streams = opened("data", files=FaultyFiles())
     append(streams, a=[b"1"], b=[b"2"])

@@ -11,6 +11,7 @@ import pytest
 import headwater
 from headwater.config import Config
 from headwater.errors import Conflict, QuotaExceeded
+from headwater.store import state as rows
 from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles
@@ -60,7 +61,11 @@ class Place:
         self.root = Root(self.stream, self.state, self.config, row)
         for batch in self.batches:
             if batch.first_offset > self.root.checkpoint.applied:
-                self.root.apply(batch)
+                self.root.apply_again(batch)
+        self.root.settle()
+
+    def purge(self, filter: str, upto: int) -> None:
+        self.state.write(self.root.purge(filter, upto, self.root.joined(filter, upto)))
 
     def reopen(self) -> None:
         """Closed well, and opened again."""
@@ -237,15 +242,14 @@ def test_a_purge_hides_what_a_filter_matches_up_to_an_offset(place: Place, betwe
     place.publish("home/old/a", "home/new", retain=True)
     place.publish("home/old/a")
     place.checkpoint()
-    place.state.write(place.root.purge("home/old/#", 3))
+    place.purge("home/old/#", 3)
     place.checkpoint()
     between(place)
     place.publish("home/old/a")
     between(place)
     (purge,) = place.root.purges
     assert purge.upto == 3
-    assert purge.wanted("home/old/a")
-    assert not purge.wanted("home/new")
+    assert place.root.purges.uptos(["home/old/a", "home/new"]) == [3, 0]
     assert place.topics() == [("home/new", 1, 2, True), ("home/old/a", 1, 4, False)]
     assert place.root.topic_count == 2
     assert place.root.retained.count == 1
@@ -254,7 +258,7 @@ def test_a_purge_hides_what_a_filter_matches_up_to_an_offset(place: Place, betwe
 
 def test_a_purge_of_everything_says_up_to_where(place: Place) -> None:
     place.publish("home/a", "home/b")
-    place.state.write(place.root.purge("home/#", 2))
+    place.purge("home/#", 2)
     assert place.root.purged_upto == 2
     place.checkpoint()
     place.restart()
@@ -264,9 +268,9 @@ def test_a_purge_of_everything_says_up_to_where(place: Place) -> None:
 
 def test_purges_add_up_and_are_forgotten_when_their_messages_are_gone(place: Place) -> None:
     place.publish("home/a")
-    place.state.write(place.root.purge("home/a", 1))
+    place.purge("home/a", 1)
     place.publish("home/b")
-    place.state.write(place.root.purge("home/b", 2))
+    place.purge("home/b", 2)
     place.checkpoint()
     place.restart()
     assert [purge.upto for purge in place.root.purges] == [1, 2]
@@ -275,10 +279,42 @@ def test_purges_add_up_and_are_forgotten_when_their_messages_are_gone(place: Pla
     place.state.write(place.root.forget_purges())
     place.stream.trim(2)
     place.state.write(place.root.forget_purges())
-    assert place.root.purges == ()
+    assert list(place.root.purges) == []
     place.checkpoint()
     place.restart()
-    assert place.root.purges == ()
+    assert list(place.root.purges) == []
+
+
+def test_a_purge_takes_the_place_of_those_that_it_covers(place: Place) -> None:
+    place.publish("home/a/1", "home/a/2", "home/b", "home/c")
+    for name in ("home/a/1", "home/a/2", "home/a/+", "home/b"):
+        place.purge(name, 4)
+    assert [purge.filter for purge in place.root.purges] == ["home/a/+", "home/b"]
+    place.purge("home/a/1", 4)  # hidden already
+    place.publish("home/a/1")
+    place.purge("home/b", 5)
+    place.purge("home/a/1", 5)
+    place.checkpoint()
+    place.restart()
+    assert sorted((purge.filter, purge.upto) for purge in place.root.purges) == [
+        ("home/a/+", 4),
+        ("home/a/1", 5),
+        ("home/b", 5),
+    ]
+    place.purge("home/#", 5)
+    assert [value for _, value in place.state.scan(rows.PURGE)] == [rows.pack(("home/#", 5))]
+
+
+def test_a_purge_forgets_those_whose_messages_are_gone(place: Place) -> None:
+    place.publish("home/a")
+    place.purge("home/a", 1)
+    place.stream.roll()
+    place.publish("home/b")
+    place.stream.trim(1)
+    place.purge("home/b", 2)
+    assert [purge.filter for purge in place.root.purges] == ["home/b"]
+    place.restart()
+    assert [purge.filter for purge in place.root.purges] == ["home/b"]
 
 
 def test_topics_that_report_together_again_and_again_are_counted_as_if_one_by_one(tmp_path: Path) -> None:

@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
 from headwater.clock import ManualClock
 from headwater.config import Config
-from headwater.errors import Closed, Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
+from headwater.errors import Closed, Conflict, DiskFull, Failed, HeadwaterError, PartlyStored, QuotaExceeded, ReadOnly
 from headwater.message import Receipt
 from headwater.outgoing import Desk
 from headwater.store.batch import Batch, Seed
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Found
-from headwater.store.state import MemoryState, State, key_u32
+from headwater.store.state import MemoryState, State, key_name, key_u32
 from headwater.store.streams import Streams
 from headwater.topics.name import compile_filter
 from headwater.topics.publish import Publish, parts_by_root
@@ -199,15 +200,30 @@ def test_what_is_refused_leaves_the_others_of_its_group_alone(tmp_path: Path) ->
     assert [type(item.error) for item in items] == [
         type(None),
         QuotaExceeded,
-        QuotaExceeded,
+        PartlyStored,
         type(None),
         QuotaExceeded,
         type(None),
         QuotaExceeded,
     ]
-    assert place.topics() == {"a/1": 1, "a/2": 1, "b/1": 1}
+    assert place.topics() == {"a/1": 1, "a/2": 1, "b/1": 2}
     assert [root.name for root in place.roots.all()] == ["a", "b"]
     assert set(place.roots.showing._ways) == {"a", "b"}, "nothing is kept of roots that were not made"
+    place.close()
+
+
+def test_what_was_stored_before_keeps_its_receipt_though_the_rest_of_the_call_fails(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    place = Place("data", Config(), files)
+    place.publish(place.many("a/1", producer="p", sequence=1))
+    files.fail_write_at = files.writes + 1
+    with pytest.raises(PartlyStored, match=r'those of "a", and those of "b" perhaps not: Failed\(500\)') as raised:
+        place.publish(place.many("b/1", "a/1", producer="p", sequence=1))
+    assert [receipt and receipt.offset for receipt in raised.value.receipts] == [None, 1]
+    with pytest.raises(Conflict, match="send 1 again first"):
+        place.publish(place.many("b/1", producer="p", sequence=2))
+    place.publish(place.many("a/1", producer="p", sequence=2))
+    assert [one.duplicate for one in place.publish(place.many("b/1", "a/1", producer="p", sequence=1))] == [False, True]
     place.close()
 
 
@@ -315,6 +331,66 @@ def test_the_state_reflects_the_streams_after_so_many_batches_or_bytes(tmp_path:
         assert place.state.get(key_u32(b"S", 1)) is not None
         assert place.state.get(key_u32(b"S", 2)) is not None
         place.close()
+
+
+def test_the_state_reflects_the_streams_after_so_many_topics(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), Config(checkpoint_topics=3))
+    for _ in range(5):
+        place.publish(place.many("a/1", "a/2"))
+    assert place.state.get(key_u32(b"S", 1)) is None
+    place.publish(place.one("b/1"))
+    assert place.state.get(key_u32(b"S", 1)) is not None
+    place.publish(place.many("a/1", "a/2"))
+    assert place.state.get(key_name(b"T", 1, "a/1")) == msgpack.encode((5, 9))
+    place.publish(place.one("a/3"))
+    assert place.state.get(key_name(b"T", 1, "a/1")) == msgpack.encode((6, 11))
+    place.close()
+
+
+class AskedState(FaultyState):
+    """A state that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[bytes] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        self.asked.append(key)
+        return super().get(key)
+
+
+def test_recovery_asks_the_state_once_about_a_topic_and_once_about_what_it_retains() -> None:
+    files, state = FaultyFiles(), AskedState()
+    place = Place("data", Config(), files, state)
+    topics = [f"home/{number}" for number in (3, 1, 2)]
+    for topic in topics[:2]:
+        place.publish(place.one(topic, b"on", retain=True))
+    place.roots.commit.run(place.roots.checkpoint)
+    for topic in topics * 2:
+        place.publish(place.one(topic, b"off!", retain=True))
+    place.publish(place.one("home/1", b"", retain=True))
+    state.asked.clear()
+    again = Place("data", Config(), files.process_kill(), state)
+    in_order = sorted(topics)
+    assert [key for key in state.asked if key[:1] in b"TR"] == [
+        key_name(kind, 1, topic) for kind in (b"T", b"R") for topic in in_order
+    ]
+    root = again.roots.get("home")
+    assert root is not None
+    assert (root.topic_count, root.retained.count, root.retained.size) == (3, 2, 8)
+    assert again.topics() == {"home/1": 4, "home/2": 2, "home/3": 3}
+
+
+def test_a_new_topic_is_looked_for_once_until_it_is_stored(tmp_path: Path) -> None:
+    state = AskedState()
+    place = Place(str(tmp_path), Config(), state=state)
+    place.publish(place.one("home/0"))
+    state.asked.clear()
+    place.publish(place.one("home/a", b"on", retain=True))
+    place.roots.commit.run(place.roots.checkpoint)
+    assert state.asked.count(key_name(b"T", 1, "home/a")) == 1
+    assert key_name(b"R", 1, "home/a") not in state.asked
+    place.close()
 
 
 def test_a_checkpoint_that_fails_fails_no_publish(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
@@ -105,7 +106,21 @@ class _Reader:
         self.filter = feed.filter
         self._closed = False
         self._more = asyncio.Event()
+        self._forgetting: weakref.finalize[..., Any] | None = None
         feed.add_waker(self._more.set)
+
+    def _leave_when_forgotten(self) -> None:
+        """Let go of its place at the server when nobody has it any more, as after a `break` out of `async for`.
+
+        A consumer does not: messages that it handed out may be acked without it.
+        """
+        self._forgetting = weakref.finalize(self, self._client.forget_soon, self._feed)
+        self._forgetting.atexit = False
+
+    def _leave_now(self) -> None:
+        """Its user lets go of it: nothing is left to be done later."""
+        if self._forgetting is not None:
+            self._forgetting.detach()
 
     def _poll(self, max: int) -> list[ThreadMessage] | None:
         """What is there, without waiting; None at the end."""
@@ -160,6 +175,7 @@ class _Reader:
         """Leave."""
         if not self._closed:
             self._closed = True
+            self._leave_now()
             self._more.set()
             await self._client.leave(self._feed)
 
@@ -206,6 +222,10 @@ class Consumer(_Reader):
 class Live(_Reader):
     """A live subscription."""
 
+    def __init__(self, client: Client, feed: Feed) -> None:
+        super().__init__(client, feed)
+        self._leave_when_forgotten()
+
     @property
     def dropped(self) -> int:
         """Messages that were dropped because this reader was too slow."""
@@ -222,12 +242,14 @@ class Reading(_Reader):
         self.filter = asked.filter
         self._closed = False
         self._more = asyncio.Event()
+        self._forgetting = None
         self._opening: asyncio.Task[None] | None = asyncio.ensure_future(self._open(asked))
         self._opening.add_done_callback(_looked_at)
 
     async def _open(self, asked: wire.Subscribe) -> None:
         self._feed = await self._client.subscribe(asked, _Verbs(self._client))
         self._feed.add_waker(self._more.set)
+        self._leave_when_forgotten()
 
     async def _begin(self) -> None:
         if self._opening is not None:
@@ -244,6 +266,7 @@ class Reading(_Reader):
             await asyncio.wait((self._opening,))
             if self._opening.cancelled() or self._opening.exception() is not None:
                 return
+        self._leave_now()
         await self._client.leave(self._feed)
 
 
@@ -302,7 +325,7 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Receipts:
-        """Store messages together: all or none of each root's."""
+        """Store messages together: all or none of each root's. PartlyStored (409) if some roots refuse theirs."""
         self._client.link.check_open()
         item = self._client.prepare_many(messages, producer, sequence)
         if not item.topics:

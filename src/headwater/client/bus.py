@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -192,7 +193,7 @@ class Bus:
         sequence: int | None = None,
         deliver_at: datetime | None = None,
     ) -> Receipt:
-        """Store a message; returns once it is on disk."""
+        """Store a message; returns once it is on disk. `ttl_s` and `deliver_at` go by the server's time (`bus.now`)."""
         item = self._prepare(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         if isinstance(item, wire.Delay):
             return self._run(self._client.delay(item))
@@ -205,7 +206,12 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Receipts:
-        """Store messages together: all or none of each root's; receipts in the order of the call."""
+        """Store messages together; receipts in the order of the call.
+
+        What can be told from the call alone (names, sizes, options) refuses all of it. Then each root's messages are
+        stored, all of them or none: if some roots refuse theirs (a right, a limit, a sequence) and others do not,
+        PartlyStored (409) has the receipts; if all do, the error of the first.
+        """
         return self.publish_many_soon(messages, producer=producer, sequence=sequence).result()
 
     def publish_soon(
@@ -566,6 +572,15 @@ class _Reader:
         self._feed = feed
         self.filter = feed.filter
         self._closed = False
+        self._forgetting: weakref.finalize[..., Any] | None = None
+
+    def _leave_when_forgotten(self) -> None:
+        """Let go of its place at the server when nobody has it any more, as after `for … in bus.follow(…): break`.
+
+        A consumer does not: messages that it handed out may be acked without it.
+        """
+        self._forgetting = weakref.finalize(self, self._bus._client.forget_soon, self._feed)
+        self._forgetting.atexit = False
 
     def next(self, timeout_s: float | None = None) -> Message | None:
         """The next message, or None when the time has passed."""
@@ -593,6 +608,8 @@ class _Reader:
             return
         self._bus._check_thread()
         self._closed = True
+        if self._forgetting is not None:
+            self._forgetting.detach()
         self._feed.wake()
         if not self._bus._closed:
             try:
@@ -648,6 +665,10 @@ class Consumer(_Reader):
 class Live(_Reader):
     """A live subscription."""
 
+    def __init__(self, bus: Bus, feed: Feed) -> None:
+        super().__init__(bus, feed)
+        self._leave_when_forgotten()
+
     @property
     def dropped(self) -> int:
         """Messages that were dropped because this reader was too slow."""
@@ -673,6 +694,7 @@ class Reading(_Reader):
     def __init__(self, bus: Bus, feed: Feed) -> None:
         super().__init__(bus, feed)
         self._ready: list[Message] = []
+        self._leave_when_forgotten()
 
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages; empty at the end of history, or when the time has passed."""

@@ -415,6 +415,14 @@ class Client:
             if feed.is_open and self.link.is_up:
                 await self._leave(feed.number)
 
+    def forget_soon(self, feed: Feed) -> None:
+        """Nobody has the reader of this feed any more; from any thread, at any moment, as it is collected."""
+        _call_soon(self.loop, self._let_go, feed)
+
+    def _let_go(self, feed: Feed) -> None:
+        if self._feeds.get(feed.number) is feed:
+            self._spawn(self.leave(feed))
+
     async def _leave(self, number: int) -> None:
         try:
             await self.link.request(wire.Leave(number=number))

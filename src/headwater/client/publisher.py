@@ -42,14 +42,13 @@ SPLITTING = frozenset((403, 404, 409, 413, 422, 429))
 class Call:
     """One publish call on its way."""
 
-    __slots__ = ("error", "future", "item", "left")
+    __slots__ = ("future", "item", "left")
 
     def __init__(self, item: Publish, future: Any) -> None:
         self.item = item
         self.future = future
         """An asyncio or a concurrent future."""
         self.left = len(item.parts)
-        self.error: HeadwaterError | None = None
 
 
 class _Entry:
@@ -377,7 +376,8 @@ class Publisher:
             self._fail_entry(entry, error)
 
     def _fail_entry(self, entry: _Entry, error: HeadwaterError) -> None:
-        entry.call.error = entry.call.error or error
+        item = entry.call.item
+        item.refusals = (*item.refusals, (entry.part, error))
         self.budget.give_back(self._part_done(entry.call))
 
     def _store(self, entry: _Entry, run: tuple[Sequence[int], int, int, bool]) -> int:
@@ -389,8 +389,9 @@ class Publisher:
         call.left -= 1
         if call.left:
             return 0
-        if call.error is not None:
-            resolve(call.future, None, renewed(call.error))
+        error = call.item.outcome()
+        if error is not None:
+            resolve(call.future, None, renewed(error))
         else:
             resolve(call.future, call.item.result(), None)
         return call.item.weight
@@ -424,6 +425,8 @@ class Publisher:
         self._ready.clear()
         for lane in lanes.values():
             for sent in (*lane.flying.values(), *lane.refused):
+                for entry in sent.entries:
+                    entry.call.item.is_unsure = True
                 self._fail(sent, error)
             for waiting in lane.queue:
                 if isinstance(waiting, _Sent):
@@ -434,7 +437,7 @@ class Publisher:
         self._tell_idle()
 
     def _finish_all(self, call: Call, error: HeadwaterError) -> None:
-        call.error, call.left = error, 1
+        call.item.refusals, call.left = [(part, error) for part in call.item.parts], 1
         self.budget.give_back(self._part_done(call))
 
 

@@ -12,7 +12,8 @@ from itertools import repeat
 from headwater.config import Config
 from headwater.store.batch import BadBatch, Batch
 from headwater.store.log import Hole
-from headwater.topics.root import Purge, Root
+from headwater.topics.purges import Purges
+from headwater.topics.root import Root
 
 Wanted = Callable[[str], bool]
 
@@ -60,7 +61,7 @@ def estimate(count: int, seen: int, unseen: int) -> int:
     return count + (unseen if not seen else round(unseen * count / seen))
 
 
-def places_in(batch: Batch, wanted: Wanted, position: int, purges: Sequence[Purge], now_us: int) -> Sequence[int]:
+def places_in(batch: Batch, wanted: Wanted, position: int, purges: Purges, now_us: int) -> Sequence[int]:
     """The places of the messages in a batch, from a position on, that are wanted and still there."""
     body = batch.body
     selected = body.select(wanted)
@@ -68,15 +69,26 @@ def places_in(batch: Batch, wanted: Wanted, position: int, purges: Sequence[Purg
     first = batch.first_offset
     if position > first:
         places = [place for place in places if first + place >= position]
-    for purge in purges:
-        if purge.upto >= first:
-            selected = body.select(purge.wanted)
-            gone = set(range(body.count) if selected is None else selected)
-            places = [place for place in places if first + place > purge.upto or place not in gone]
+    if purges.highest >= first:
+        places = _unpurged(batch, places, purges)
     expiries = body.expiries
     if expiries is not None:
         places = [place for place in places if not 0 < expiries[place] <= now_us]
     return places
+
+
+def _unpurged(batch: Batch, places: Sequence[int], purges: Purges) -> Sequence[int]:
+    """Those of the places whose messages were not purged."""
+    body, first = batch.body, batch.first_offset
+    uptos = purges.uptos(body.names)
+    reached = [upto for upto in uptos if upto >= first]
+    if not reached:
+        return places
+    if min(reached) < batch.last_offset:  # it was purged while messages of it were there already, and others not yet
+        topics, by_name = body.topics, dict(zip(body.names, uptos, strict=True))
+        return [place for place in places if first + place > by_name[topics[place]]]
+    left = body.places_of([number for number, upto in enumerate(uptos) if upto < first])
+    return left if len(places) == body.count else sorted(set(left).intersection(places))
 
 
 def keys_of(batch: Batch, places: Sequence[int]) -> list[bytes | str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from headwater.message import Headers, Message
 from headwater.store.log import Hole
-from headwater.topics.root import Purge
+from headwater.topics.purges import Purges
 
 Wanted = Callable[[str], bool]
 T = TypeVar("T")
@@ -66,16 +66,12 @@ class Lot(msgspec.Struct, frozen=True):
         places = range(len(self.offsets))
         return self._picked([place < count for place in places]), self._picked([place >= count for place in places])
 
-    def without(self, purges: Sequence[Purge]) -> Lot:
+    def without(self, purges: Purges) -> Lot:
         """Without messages that were purged."""
-        over = [purge for purge in purges if self.offsets and purge.upto >= self.offsets[0]]
-        if not over:
+        if not self.offsets or purges.highest < self.offsets[0]:
             return self
         return self._picked(
-            [
-                not any(offset <= purge.upto and purge.wanted(topic) for purge in over)
-                for offset, topic in zip(self.offsets, self.topics, strict=True)
-            ]
+            [offset > upto for offset, upto in zip(self.offsets, purges.uptos(self.topics), strict=True)]
         )
 
     def _picked(self, chosen: Sequence[bool]) -> Lot:

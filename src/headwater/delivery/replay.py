@@ -9,6 +9,7 @@ what neither has.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -53,10 +54,34 @@ def check_after(filter: str, after: object, since: object) -> None:
             raise Malformed(f"after is {after!r}; use an offset from 0 on, or a dict of them by root")
 
 
-class Reading:
-    """Messages one after another; iterate it, or ask with `next` and `batch`."""
+class Bell:
+    """Tells a reading that there is more, as long as somebody has it.
+
+    It is what others hold of a reading: one that was forgotten, as by `for … in bus.follow(…): break`, is collected.
+    """
+
+    __slots__ = ("_reading",)
 
     wants_places: ClassVar[bool] = False
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = weakref.ref(reading)
+
+    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+        """There is more; from the thread that commits."""
+        reading = self._reading()
+        if reading is not None:
+            reading.tell()
+
+    def end(self) -> None:
+        """Wake the reader for good."""
+        reading = self._reading()
+        if reading is not None:
+            reading.end()
+
+
+class Reading:
+    """Messages one after another; iterate it, or ask with `next` and `batch`."""
 
     def __init__(
         self,
@@ -68,7 +93,7 @@ class Reading:
         config: Config,
         clock: Clock,
         origin: Any,
-        on_close: Callable[[Reading], None],
+        on_close: Callable[[], None],
         upto: Mapping[str, int] | None = None,
         history: History | None = None,
     ) -> None:
@@ -249,7 +274,7 @@ class Reading:
 
     # Being told
 
-    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+    def tell(self) -> None:
         """There is more; from the thread that commits."""
         with self._signal:
             self._version += 1
@@ -269,16 +294,12 @@ class Reading:
     def end(self) -> None:
         """Wake the reader for good."""
         self._closed = True
-        with self._signal:
-            self._version += 1
-            self._signal.notify_all()
-        for wake in self._wakers:
-            wake()
+        self.tell()
 
     def close(self) -> None:
         """Stop reading."""
         self.end()
-        self._on_close(self)
+        self._on_close()
 
     def __enter__(self) -> Reading:
         return self

@@ -22,7 +22,8 @@ from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.store.state import State
 from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
-from headwater.topics.root import Purge, Root
+from headwater.topics.purges import Purges
+from headwater.topics.root import Root
 from headwater.topics.roots import Roots
 
 
@@ -35,7 +36,7 @@ class Ahead:
         self.cursor = cursor
         self.batch: Batch | None = None
         self.places: Sequence[int] = ()
-        self.purges: tuple[Purge, ...] = ()
+        self.purges: Purges | None = None
         """Those that were known when the places were found."""
 
 

@@ -23,7 +23,8 @@ from headwater.delivery.subscriber import Standing
 from headwater.server.breath import Breath
 from headwater.store.log import Hole
 from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
-from headwater.topics.root import Purge, Root
+from headwater.topics.purges import Purges
+from headwater.topics.root import Root
 from headwater.topics.roots import Roots
 from headwater.wire.administration import SubscriptionFigures
 
@@ -59,7 +60,7 @@ class _Counted(msgspec.Struct):
     """Messages of one root that a resting subscription has not had."""
 
     floor: int
-    purges: tuple[Purge, ...]
+    purges: Purges
     upto: int
     count: int = 0
 

@@ -273,8 +273,9 @@ class NativeSession(Speech, Session):
             raise Conflict(f"this session has a subscription {request.number} already; choose another number")
         if len(self.subscribers) + len(self._numbers) >= sessions.serving.subscriptions_per_session_max:
             raise QuotaExceeded(
-                f"this session has {len(self.subscribers)} subscriptions, and may have no more "
-                "(subscriptions_per_session_max)"
+                f"this session has {len(self.subscribers)} subscriptions and readings (follow, replay) open, and "
+                f"subscriptions_per_session_max is {sessions.serving.subscriptions_per_session_max}; close those that "
+                "nobody reads any more (`with bus.follow(…) as reading:` does), or raise the setting"
             )
         credit = (request.credit_messages, request.credit_bytes)
         if request.kind in ("named", "session"):

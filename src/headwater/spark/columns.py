@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.spark.conditions import Conditions
-from headwater.spark.spans import Purge
 from headwater.store.batch import BadBatch
 from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, RETAIN
-from headwater.topics.name import compile_filter
+from headwater.topics.purges import Purge, Purges
 
 ROWS = 10_000
 """Rows that a record batch has, or a few more."""
@@ -77,11 +76,11 @@ class Binary:
 
 
 class Dictionary:
-    """The topic names of a body, and which of them are wanted or were purged."""
+    """The topic names of a body, which of them are wanted, and up to where they were purged."""
 
-    __slots__ = ("count", "ends", "purged", "text", "wants", "wants_all", "wants_any")
+    __slots__ = ("count", "ends", "purged_upto", "text", "wants", "wants_all", "wants_any")
 
-    def __init__(self, raw: bytes, count: int, wanted: Wanted, purges: list[Wanted]) -> None:
+    def __init__(self, raw: bytes, count: int, wanted: Wanted, purges: Purges) -> None:
         start = (4 * (count + 1) + 7) & ~7
         ends = struct.unpack_from(f"<{count + 1}i", raw)
         try:
@@ -94,7 +93,7 @@ class Dictionary:
         self.wants = np.array([wanted(name) for name in names], np.bool_)
         self.wants_all = bool(self.wants.all())
         self.wants_any = bool(self.wants.any())
-        self.purged = [np.array([purge(name) for name in names], np.bool_) for purge in purges]
+        self.purged_upto = np.array(purges.uptos(names) if len(purges) else (), np.int64)
 
 
 class _Layout:
@@ -145,8 +144,7 @@ class Columns:
         self._schema = schema
         self._root = root
         self._wanted = conditions.topic_test(wanted)
-        self._purges = purges
-        self._purge_tests = [compile_filter(purge.filter) for purge in purges]
+        self._purges = Purges(purges)
         self._on_offset = conditions.on("offset")
         self._on_time = conditions.on("timestamp")
         self._now_us = now_us
@@ -240,7 +238,7 @@ class Columns:
         if known is None:
             if len(self._dictionaries) >= DICTIONARIES_MAX:
                 self._dictionaries.clear()
-            known = self._dictionaries[topics, raw] = Dictionary(raw, topics, self._wanted, self._purge_tests)
+            known = self._dictionaries[topics, raw] = Dictionary(raw, topics, self._wanted, self._purges)
         return known
 
     def _place_of(self, dictionary: Dictionary) -> int:
@@ -353,10 +351,8 @@ class Columns:
             masks.append(np.concatenate([dictionary.wants for dictionary in self._places])[index])
         if self._cut is not None:
             masks.append((offsets >= self._cut[0]) & (offsets <= self._cut[1]))
-        for number, purge in enumerate(self._purges):
-            if purge.upto >= offsets[0]:
-                gone = np.concatenate([dictionary.purged[number] for dictionary in self._places])[index]
-                masks.append(~gone | (offsets > purge.upto))
+        if len(self._purges) and self._purges.highest >= offsets[0]:
+            masks.append(offsets > np.concatenate([dictionary.purged_upto for dictionary in self._places])[index])
         if self._expiries:
             expiries = np.zeros(self.rows, np.int64)
             for start, column in self._expiries:

@@ -16,7 +16,7 @@ from headwater.config import Config
 from headwater.delivery.rows import SubscriptionRow, floors_of
 from headwater.errors import Malformed
 from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX
-from headwater.spark.spans import Extent, Purge, Span, cuts_by_count
+from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
@@ -26,6 +26,7 @@ from headwater.store.state import RocksState
 from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams
 from headwater.topics.name import filter_covers_root
+from headwater.topics.purges import Purge
 from headwater.topics.root import RootRow
 
 

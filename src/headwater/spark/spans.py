@@ -12,18 +12,12 @@ from typing import Protocol
 import msgspec
 
 from headwater.store.log import Hole
+from headwater.topics.purges import Purge
 
 MIB = 1 << 20
 PARTITION_BYTES_MAX = 64 * MIB
 PARTITION_BYTES_MIN = 4 * MIB
 """Less is not worth a task of its own."""
-
-
-class Purge(msgspec.Struct, frozen=True):
-    """Messages that are not to be seen any more: those that a filter matches, up to an offset."""
-
-    filter: str
-    upto: int
 
 
 class Extent(msgspec.Struct, frozen=True):

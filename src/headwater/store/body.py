@@ -54,6 +54,16 @@ ORDERS_MAX = 64
 ORDERS_TOPICS_MAX = 10_000
 SELECTIONS_MAX = 64
 SELECTIONS_NAMES_MIN = 64
+HELD_BYTES = 768
+"""What a batch takes in memory besides its body: its header, its columns, and the objects that these are;"""
+HELD_TOPIC_BYTES = 96
+"""each topic of its dictionary;"""
+HELD_MESSAGE_BYTES = 40
+"""each message, the place of its payload;"""
+HELD_KEY_BYTES = 56
+HELD_HEADERS_BYTES = 64
+HELD_PAIR_BYTES = 192
+"""and keys and headers, where there are any."""
 
 _names_cache: dict[bytes, tuple[str, ...]] = {}
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
@@ -66,6 +76,9 @@ _orders: dict[int, bytes] = {}
 
 _selections: dict[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = {}
 """Which names of a dictionary a filter's test wants."""
+
+_numbers: dict[tuple[str, ...], dict[str, int]] = {}
+"""The places of the names of large dictionaries."""
 
 _packers: dict[int, struct.Struct] = {}
 """By count: the module's own cache of formats is small, and looking it up costs as much as packing ten numbers."""
@@ -213,6 +226,40 @@ def _lay_out_one(data: bytes) -> tuple[bytes, int, int, int]:
     return data[FIXED.size : ONE_HEAD.size + name_end], time_us, start, length
 
 
+def held_bytes(data: bytes) -> int:
+    """How much memory a batch of this body takes at most, with what is remembered of it once it was decoded."""
+    count: int
+    topics: int
+    columns: int
+    count, topics, columns, _ = FIXED.unpack_from(data)
+    size = len(data) + HELD_BYTES + HELD_TOPIC_BYTES * topics + HELD_MESSAGE_BYTES * count
+    return size + _held_extras(data, count, topics, columns) if columns & (KEYS | HEADERS) else size
+
+
+def _held_extras(data: bytes, count: int, topics: int, columns: int) -> int:
+    """How much the keys and headers of a body take once they are decoded, each of them an object of its own."""
+    at = (_end_of(data, FIXED.size, topics) + 4 * count + 7 & ~7) + 8 * count
+    if columns & EXPIRIES:
+        at += 8 * count
+    if columns & RETAIN:
+        at = at + count + 7 & ~7
+    size = 0
+    if columns & KEYS:
+        begin = at + (count + 7) // 8 + 7 & ~7
+        at = _end_of(data, begin, count)
+        size += at - begin + HELD_KEY_BYTES * count
+    if columns & HEADERS:
+        pairs = int.from_bytes(data[at + 4 * count : at + 4 * count + 4], "little")
+        size += HELD_HEADERS_BYTES * count + HELD_PAIR_BYTES * pairs
+    return size
+
+
+def _end_of(data: bytes, at: int, count: int) -> int:
+    """Where values end whose offsets begin at a place."""
+    last = at + 4 * count
+    return (last + 4 + 7 & ~7) + int.from_bytes(data[last : last + 4], "little") + 7 & ~7
+
+
 def columns_of(data: bytes) -> int:
     """Which optional columns a body has."""
     return int.from_bytes(data[8:12], "little")
@@ -256,7 +303,6 @@ class Body:
         "_index",
         "_is_each_once",
         "_keys",
-        "_numbers",
         "_payloads",
         "_span",
         "_times",
@@ -276,7 +322,6 @@ class Body:
         self.data = data
         self.count: int = count
         self.columns: int = columns
-        self._numbers: dict[str, int] | None = None
         self._span: tuple[int, int] | None = None
         if not columns:
             if count == 1:
@@ -441,9 +486,15 @@ class Body:
         return chosen
 
     def _find(self, name: str) -> list[int]:
-        if self._numbers is None:
-            self._numbers = {known: number for number, known in enumerate(self.names)}
-        number = self._numbers.get(name)
+        names = self.names
+        if len(names) < SELECTIONS_NAMES_MIN:
+            return [names.index(name)] if name in names else []
+        numbers = _numbers.get(names)
+        if numbers is None:
+            if len(_numbers) >= SELECTIONS_MAX:
+                _numbers.clear()
+            numbers = _numbers[names] = {known: number for number, known in enumerate(names)}
+        number = numbers.get(name)
         return [] if number is None else [number]
 
     def places_of(self, names: Sequence[int]) -> list[int]:

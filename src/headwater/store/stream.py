@@ -17,6 +17,7 @@ from itertools import accumulate, pairwise
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly, TooManyFiles
 from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, seal_header, stored_body
+from headwater.store.body import held_bytes
 from headwater.store.file_pool import FilePool
 from headwater.store.files import Files
 from headwater.store.log import Hole, Write
@@ -194,7 +195,7 @@ class DiskStream:
         """What was written is durable: let readers see it; answers by how many bytes the tail has grown."""
         before = self.tail_bytes
         self._tail += [batch for write in writes if (batch := write.batch) is not None]
-        self.tail_bytes += sum([len(write.body) for write in writes])
+        self.tail_bytes += sum([held_bytes(write.body) for write in writes])
         if self.tail_bytes > self._config.tail_bytes:
             self._shorten_tail()
         self.durable = self.end
@@ -248,9 +249,12 @@ class DiskStream:
     def _shorten_tail(self) -> None:
         keep = len(self._tail)
         kept_bytes = 0
-        while keep > 0 and kept_bytes + len(self._tail[keep - 1].data) <= self._config.tail_bytes // 2:
+        while keep > 0:
+            more_bytes = held_bytes(self._tail[keep - 1].data)
+            if kept_bytes + more_bytes > self._config.tail_bytes // 2:
+                break
             keep -= 1
-            kept_bytes += len(self._tail[keep].data)
+            kept_bytes += more_bytes
         self._tail, self.tail_bytes = self._tail[keep:], kept_bytes
 
     def _active(self, length: int) -> Segment:
@@ -310,7 +314,7 @@ class DiskStream:
             self._files.remove(segment.index_path)
             self._files.remove(segment.log_path)
         self._tail = [batch for batch in self._tail if batch.last_offset >= self.first_offset]
-        self.tail_bytes = sum(len(batch.data) for batch in self._tail)
+        self.tail_bytes = sum(held_bytes(batch.data) for batch in self._tail)
         self.holes = [hole for hole in self.holes if hole.last >= self.first_offset]
         return self.first_offset
 

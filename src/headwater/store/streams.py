@@ -207,7 +207,8 @@ class Streams:
             if known.isdigit():
                 names[quoted] = int(known)
         # A folder of this root that is there was left by a call that failed half way.
-        number = names.get(quote(root)) or 1 + max(names.values(), default=0)
+        taken = [*names.values(), *(stream.number for stream in self._by_root.values())]
+        number = names.get(quote(root)) or 1 + max(taken, default=0)
         return self._stream(f"{number}-{quote(root)}", number, root)
 
     def create(self, root: str) -> DiskStream:

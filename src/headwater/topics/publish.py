@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from headwater.errors import Failed, HeadwaterError, PartlyStored
 from headwater.message import Headers, Receipt, Receipts
 from headwater.store.batch import checksum
 from headwater.store.body import Body, encode_body
@@ -15,6 +16,8 @@ from headwater.topics.retained import retained_size
 
 ONLY = (0,)
 """The positions of the messages of a call that brings one."""
+NAMED_MAX = 3
+"""Roots that an error names, of those that a call touches."""
 MESSAGE_WEIGHT = 100
 """What a message weighs besides its payload, when a group is kept within its limit."""
 
@@ -97,9 +100,11 @@ class Publish(Item):
         "is_delayed",
         "is_one",
         "is_plain",
+        "is_unsure",
         "is_urgent",
         "parts",
         "producer",
+        "refusals",
         "runs",
         "sequence",
         "topics",
@@ -123,12 +128,56 @@ class Publish(Item):
         """Whether it may use the room that is kept for acks and recovery."""
         self.runs: list[tuple[Sequence[int], int, int, bool]] = []
         """Per part: positions in the call, first offset, append time, whether it is a repeat."""
+        self.refusals: Sequence[tuple[Part, HeadwaterError]] = ()
+        """Parts that were refused, in no order, and why."""
+        self.is_unsure = False
+        """Whether some of these may be stored all the same."""
 
     def result(self) -> Receipt | Receipts:
         if self.is_one:
             _, first, time_us, duplicate = self.runs[0]
             return Receipt(self.topics[0], 0 if self.is_delayed else first, time_us, duplicate)
         return Receipts(self.topics, self.runs)
+
+    def outcome(self) -> HeadwaterError | None:
+        """What its caller is told, once each part is stored or refused: nothing, why nothing was stored, or which of it
+        was and why the others were not."""
+        if not self.refusals:
+            return None
+        refused = {part.root: error for part, error in self.refusals}
+        refused = {part.root: refused[part.root] for part in self.parts if part.root in refused}
+        if not self.runs:
+            return next(iter(refused.values()))
+        receipts: list[Receipt | None] = [None] * len(self.topics)
+        for positions, first, time_us, duplicate in self.runs:
+            for offset, at in enumerate(positions, first):
+                receipts[at] = Receipt(self.topics[at], offset, time_us, duplicate)
+        count = sum(receipt is not None for receipt in receipts)
+        stored = [part.root for part in self.parts if part.root not in refused]
+        is_retryable = self.producer is not None and all(error.retryable for error in refused.values())
+        is_sure = not self.is_unsure and not any(isinstance(error, Failed) for error in refused.values())
+        text = (
+            f"{count} of {len(receipts)} messages were stored, those of {_named(stored)}, and those of "
+            f"{_named(list(refused))} {'were' if is_sure else 'perhaps'} not: {_reasons(refused)}; "
+            "publish what has no receipt (None in receipts)"
+        )
+        if is_retryable:
+            text += ", or all of it with the same producer and sequence: what was stored is not stored again"
+        return PartlyStored(text, receipts, refused, is_retryable)
+
+
+def _named(roots: Sequence[str]) -> str:
+    shown = ", ".join(f'"{root}"' for root in roots[:NAMED_MAX])
+    return shown if len(roots) <= NAMED_MAX else f"{shown} and {len(roots) - NAMED_MAX} more roots"
+
+
+def _reasons(refused: Mapping[str, HeadwaterError]) -> str:
+    """Why they were refused; once, if it is the same for all."""
+    texts = list(dict.fromkeys(map(str, refused.values())))
+    if len(texts) == 1:
+        return texts[0]
+    shown = "; ".join(f'"{root}": {error}' for root, error in list(refused.items())[:NAMED_MAX])
+    return shown if len(refused) <= NAMED_MAX else f"{shown}; and others"
 
 
 def parts_by_root(topics: Sequence[str], root_of: Mapping[str, str]) -> dict[str, list[int]]:

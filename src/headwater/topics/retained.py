@@ -6,7 +6,7 @@ changed since the last checkpoint are in memory, the rest in the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import msgspec
 
@@ -37,6 +37,10 @@ class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
         return retained_size(self.payload, self.key, self.headers)
 
 
+pack_row = msgspec.msgpack.Encoder().encode
+decode_row = msgspec.msgpack.Decoder(RetainedRow).decode
+
+
 class Retained:
     """The retained messages of a root."""
 
@@ -47,7 +51,7 @@ class Retained:
         self.count = count
         self.expires_from_us = expires_from_us
         """None of them expires before; 0 if none does."""
-        self._stream = stream
+        self._prefix = rows.key_u32(rows.RETAINED, stream)
         self._state = state
         self._config = config
         self._changed: dict[str, RetainedRow | None] = {}
@@ -59,15 +63,18 @@ class Retained:
         """Bytes of them all."""
 
     def _count_bytes(self) -> int:
-        found = self._state.scan(rows.key_u32(rows.RETAINED, self._stream))
-        return sum(msgspec.msgpack.decode(value, type=RetainedRow).size for _, value in found)
+        found = self._state.scan(self._prefix)
+        return sum(decode_row(value).size for _, value in found)
 
     def get(self, topic: str) -> RetainedRow | None:
         """The retained message of a topic, expired or not."""
         if topic in self._changed:
             return self._changed[topic]
-        row = self._state.get(rows.key_name(rows.RETAINED, self._stream, topic))
-        return None if row is None else msgspec.msgpack.decode(row, type=RetainedRow)
+        return self._stored(topic)
+
+    def _stored(self, topic: str) -> RetainedRow | None:
+        row = self._state.get(self._prefix + topic.encode())
+        return None if row is None else decode_row(row)
 
     def is_kept(self, topic: str, now_us: int) -> bool:
         """Whether a topic has a retained message whose ttl has not ended."""
@@ -79,29 +86,30 @@ class Retained:
         if not self.count:
             return
         found: dict[str, RetainedRow] = {}
-        for key, value in self._state.scan(rows.key_u32(rows.RETAINED, self._stream)):
+        for key, value in self._state.scan(self._prefix):
             topic = rows.name_in(key)
             if wanted(topic) and topic not in self._changed:
-                found[topic] = msgspec.msgpack.decode(value, type=RetainedRow)
+                found[topic] = decode_row(value)
         changed = dict(self._changed)
         found.update({topic: row for topic, row in changed.items() if row is not None and wanted(topic)})
         for topic in sorted(found):
             if not 0 < found[topic].expires_us <= now_us:
                 yield topic, found[topic]
 
-    def admit(self, sizes: Mapping[str, int]) -> None:
-        """Refuse more than the limits allow; changes nothing. Sizes are those that each topic has after it."""
+    def admit(self, sizes: Mapping[str, int], fresh: Container[str] = ()) -> None:
+        """Refuse more than the limits allow; changes nothing. Sizes are those that each topic has after it; the fresh
+        ones were no topics before."""
         config = self._config
         count, size = self.count + self._promised_count, self.size + self._promised_size
         if (
             count + len(sizes) > config.retained_per_root_max
             or size + sum(sizes.values()) > config.retained_bytes_per_root_max
         ):
-            check_retained(count, size, *self._growth(sizes), config)
+            check_retained(count, size, *self._growth(sizes, fresh), config)
 
-    def promise(self, sizes: Mapping[str, int]) -> None:
+    def promise(self, sizes: Mapping[str, int], fresh: Container[str] = ()) -> None:
         """These will be retained, if all goes well."""
-        more, bigger = self._growth(sizes)
+        more, bigger = self._growth(sizes, fresh)
         self._promised_count += more
         self._promised_size += bigger
         self._promised.update(sizes)
@@ -112,44 +120,67 @@ class Retained:
             self._promised.clear()
             self._promised_count = self._promised_size = 0
 
-    def _growth(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+    def _growth(self, sizes: Mapping[str, int], fresh: Container[str]) -> tuple[int, int]:
         """How many more there would be, and how many more bytes."""
         more = bigger = 0
         for topic, size in sizes.items():
             before = self._promised.get(topic)
             if before is None:
-                row = self.get(topic)
+                row = self.get(topic) if topic not in fresh else None
                 before = row.size if row is not None else 0
             more += bool(size) - bool(before)
             bigger += size - before
         return more, bigger
 
-    def apply(self, batch: Batch) -> None:
-        """Keep a copy of the last retained message of each topic; an empty payload clears it."""
+    def apply(self, batch: Batch, fresh: Container[str] = ()) -> None:
+        """Keep a copy of the last retained message of each topic; an empty payload clears it. Of the fresh ones, which
+        were no topics before, the state has none."""
+        changed = self._changed
+        for topic, row in self._copies(batch):
+            self._account(changed.get(topic) if topic in fresh else self.get(topic), row)
+            changed[topic] = row
+
+    def gather(self, batch: Batch) -> None:
+        """As `apply`, without counting: `settle` does."""
+        self._changed.update(self._copies(batch))
+
+    def settle(self) -> None:
+        """Count what was gathered since the state was read."""
+        for topic in sorted(self._changed):
+            self._account(self._stored(topic), self._changed[topic])
+
+    def _copies(self, batch: Batch) -> Iterator[tuple[str, RetainedRow | None]]:
+        """What each retained message of a batch leaves of its topic."""
         body = batch.body
         retain = body.retain if body.retain is not None else ()
         places = [place for place, flag in enumerate(retain) if flag]
         for place, message in zip(places, body.messages(batch.first_offset, places), strict=True):
-            before = self.get(message.topic)
-            self.size -= before.size if before is not None else 0
             if not message.payload:
-                self.count -= before is not None
-                self._changed[message.topic] = None
+                yield message.topic, None
                 continue
-            self.count += before is None
             expires_us = body.expiries[place] if body.expiries is not None else 0
             if expires_us:
                 self.expires_from_us = min(self.expires_from_us or expires_us, expires_us)
-            row = self._changed[message.topic] = RetainedRow(
-                message.offset,
-                message.payload,
-                message.time_us,
-                message.key,
-                message.headers,
-                expires_us,
-                batch.header.flags,
+            yield (
+                message.topic,
+                RetainedRow(
+                    message.offset,
+                    message.payload,
+                    message.time_us,
+                    message.key,
+                    message.headers,
+                    expires_us,
+                    batch.header.flags,
+                ),
             )
-            self.size += row.size
+
+    def _account(self, before: RetainedRow | None, after: RetainedRow | None) -> None:
+        if before is not None:
+            self.count -= 1
+            self.size -= before.size
+        if after is not None:
+            self.count += 1
+            self.size += after.size
 
     def expire(self, now_us: int) -> int:
         """Drop those whose ttl has ended; answers how many."""
@@ -157,8 +188,8 @@ class Retained:
             return 0
         expired, next_us = [], 0
         stored = (
-            (rows.name_in(key), msgspec.msgpack.decode(value, type=RetainedRow))
-            for key, value in self._state.scan(rows.key_u32(rows.RETAINED, self._stream))
+            (rows.name_in(key), decode_row(value))
+            for key, value in self._state.scan(self._prefix)
             if rows.name_in(key) not in self._changed
         )
         for topic, row in (*stored, *self._changed.items()):
@@ -177,7 +208,7 @@ class Retained:
     def forget(self, wanted: Callable[[str], bool]) -> Rows:
         """Rows that remove the wanted topics' messages, now."""
         gone: Rows = {}
-        for key, _ in self._state.scan(rows.key_u32(rows.RETAINED, self._stream)):
+        for key, _ in self._state.scan(self._prefix):
             if wanted(rows.name_in(key)):
                 gone[key] = None
         topics = {rows.name_in(key) for key in gone} | {topic for topic in self._changed if wanted(topic)}
@@ -191,10 +222,8 @@ class Retained:
 
     def rows(self) -> Rows:
         """What changed since the last checkpoint."""
-        return {
-            rows.key_name(rows.RETAINED, self._stream, topic): None if row is None else rows.pack(row)
-            for topic, row in self._changed.items()
-        }
+        prefix = self._prefix
+        return {prefix + topic.encode(): None if row is None else pack_row(row) for topic, row in self._changed.items()}
 
     def checkpointed(self) -> None:
         """The rows are in the state."""
@@ -205,7 +234,8 @@ def retained_size(payload: bytes, key: bytes | None, headers: Headers) -> int:
     """Bytes of a retained message, as the limit counts them; 0 of an empty payload, which clears one."""
     if not payload:
         return 0
-    return len(payload) + len(key or b"") + sum(len(name) + len(value) for name, value in headers)
+    size = len(payload) + len(key or b"")
+    return size + sum(len(name) + len(value) for name, value in headers) if headers else size
 
 
 def check_retained(known: int, known_size: int, more: int, bigger: int, config: Config) -> None:

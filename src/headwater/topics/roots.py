@@ -72,7 +72,7 @@ class _Place(msgspec.Struct, eq=False, gc=False):
 class _Group:
     """What is committed together."""
 
-    __slots__ = ("coming", "echoes", "loose", "places", "promised")
+    __slots__ = ("coming", "echoes", "loose", "partly", "places", "promised")
 
     def __init__(self) -> None:
         self.promised: list[Root] = []
@@ -83,6 +83,8 @@ class _Group:
         """Idempotent publishes of this group, by root and producer, then sequence."""
         self.echoes: list[tuple[Publish, Part, Publish, Part]] = []
         """Repeats of a publish in this same group, with the first of them."""
+        self.partly: list[Publish] = []
+        """Calls of which some roots' messages are admitted, and others' refused."""
 
 
 class Roots:
@@ -106,6 +108,7 @@ class Roots:
         self._roots: dict[str, Root] = {}
         self._since_bytes = 0
         self._since_batches = 0
+        self._since_topics = 0
         self._since_disk_check = DISK_CHECK_BYTES
         self.has_room = True
         """Whether the disk has, as far as is known."""
@@ -179,12 +182,12 @@ class Roots:
 
         def apply(stream: Stream, batch: Batch) -> None:
             root = self._root_of(stream, known)
-            root.apply(batch)
+            root.apply_again(batch)
             self._note_taken(root, batch)
 
         met = self._log.recover(checkpoint, lambda number: acked.get(number, 0), self.holes, apply, first=DELAYED)
         for stream in self._log.all():
-            self._root_of(stream, known)
+            self._root_of(stream, known).settle()
         self._keep_holes(met)
         self._delayed = sum(1 for _ in self._state.scan(rows.DELAYED))
         if any(found.batches or found.holes for found in met.values()):
@@ -204,10 +207,11 @@ class Roots:
             while offset <= stream.durable:
                 for found in stream.read(offset, self._config.read_bytes):
                     if isinstance(found, Batch):
-                        root.apply(found)
+                        root.apply_again(found)
                         offset = found.last_offset + 1
                     else:
                         offset = found.last + 1
+            root.settle()
 
     def _root_of(self, stream: Stream, known: dict[int, RootRow]) -> Root:
         root = self._roots.get(stream.root)
@@ -276,6 +280,9 @@ class Roots:
             self._forget_promises(group)
         for item in admitted:
             item.finish()
+        for item in group.partly:
+            self._note_refusals(item)
+            item.finish(item.outcome())
         if not self.is_hurried:
             self.checkpoint_in_time()
 
@@ -289,12 +296,11 @@ class Roots:
         try:
             if isinstance(item, Shown):
                 self._admit_shown(item, group)
-            else:
-                self._admit(item, group)
+                return True
+            return self._admit(item, group)
         except HeadwaterError as error:
             self._refuse(item, error)
             return False
-        return True
 
     def _forget_promises(self, group: _Group) -> None:
         for root in group.promised:
@@ -305,7 +311,11 @@ class Roots:
     def is_checkpoint_due(self) -> bool:
         """Whether recovery would have enough to look at."""
         config = self._config
-        return self._since_bytes >= config.checkpoint_bytes or self._since_batches >= config.checkpoint_batches
+        return (
+            self._since_bytes >= config.checkpoint_bytes
+            or self._since_batches >= config.checkpoint_batches
+            or self._since_topics >= config.checkpoint_topics
+        )
 
     def checkpoint_in_time(self) -> None:
         """What recovery would have to look at stays bounded. The messages are safe whether or not this works."""
@@ -314,7 +324,7 @@ class Roots:
         try:
             self.checkpoint()
         except Failed as error:
-            self._since_bytes = self._since_batches = 0
+            self._since_bytes = self._since_batches = self._since_topics = 0
             self._on_trouble(str(error))
 
     def _check_room(self) -> None:
@@ -322,12 +332,37 @@ class Roots:
             self.has_room = self._log.free_bytes() >= self._config.disk_free_bytes_min
             self._since_disk_check = 0
 
-    def _admit(self, item: Publish, group: _Group) -> None:
-        """Give a call its places in the group; refused as a whole, or not at all."""
+    def _admit(self, item: Publish, group: _Group) -> bool:
+        """Give a call its places in the group, each root's messages on their own: all of them, or none; whether all
+        roots' are admitted."""
         if not self.has_room and not item.is_urgent:
             raise self._no_room()
-        fresh = self._unrepeated(item, group)
-        roots = self._familiar(item, fresh)
+        parts = item.parts
+        if len(parts) == 1:
+            self._admit_parts(item, parts, self._familiar(item, parts), group)
+            return True
+        roots = self._familiar(item, parts)
+        if roots is not None and item.producer is None:
+            self._admit_parts(item, parts, roots, group)
+            return True
+        refusals = []
+        for part in parts:
+            try:
+                self._admit_parts(item, [part], self._familiar(item, (part,)), group)
+            except HeadwaterError as error:
+                refusals.append((part, error))
+        item.refusals = refusals
+        if len(refusals) == len(parts):
+            raise refusals[0][1]
+        if refusals:
+            group.partly.append(item)
+        return not refusals
+
+    def _admit_parts(self, item: Publish, parts: list[Part], roots: list[Root] | None, group: _Group) -> None:
+        """Give parts their places, all of them or none; with their roots, if they can go over no limit."""
+        fresh = self._unrepeated(item, parts, group)
+        if len(fresh) < len(parts) and roots is not None:
+            roots = self._familiar(item, fresh)
         if roots is None:
             self._check_quotas(item, fresh)
             roots = self._promised(fresh, group)
@@ -373,11 +408,11 @@ class Roots:
 
     def _no_room(self) -> DiskFull:
         return DiskFull(
-            f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min); nothing was stored: "
+            f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min), so it was not stored: "
             "free some room and publish again"
         )
 
-    def _familiar(self, item: Publish, parts: list[Part]) -> list[Root] | None:
+    def _familiar(self, item: Publish, parts: Sequence[Part]) -> list[Root] | None:
         """The roots of parts that can go over no limit, as all their topics are known; None if some may."""
         if item.is_delayed:
             return None
@@ -402,13 +437,13 @@ class Roots:
                 root.promise(part.names, part.retains())
         return roots
 
-    def _unrepeated(self, item: Publish, group: _Group) -> list[Part]:
+    def _unrepeated(self, item: Publish, parts: list[Part], group: _Group) -> list[Part]:
         """The parts that are to be stored; what an idempotent producer sent before is answered as it was then."""
         if item.producer is None or item.producer.startswith(UNCOUNTED):
-            return item.parts
-        self._check_order(item)
+            return parts
+        self._check_order(item, parts)
         fresh = []
-        for part in item.parts:
+        for part in parts:
             coming = group.coming.get((part.root, item.producer), {})
             if item.sequence in coming:
                 _check_same(item, part, len(coming[item.sequence][1].topics))
@@ -428,9 +463,9 @@ class Roots:
             fresh.append(part)
         return fresh
 
-    def _check_order(self, item: Publish) -> None:
+    def _check_order(self, item: Publish, parts: list[Part]) -> None:
         """A producer whose publish failed sends that one again before any later one."""
-        for part in item.parts:
+        for part in parts:
             broken = self._broken.get((part.root, item.producer or ""))
             if broken is None:
                 continue
@@ -573,7 +608,7 @@ class Roots:
         appended: dict[Root, list[Batch]] = {}
         for root, places in group.places.items():
             batches = appended[root] = []
-            before_bytes = stored_bytes
+            before_bytes, before_changed = stored_bytes, root.changed
             for place in places:
                 batch = place.write.batch
                 assert batch is not None
@@ -586,6 +621,7 @@ class Roots:
                 stored_bytes += len(batch.data)
                 batches.append(batch)
             self._since_batches += len(places)
+            self._since_topics += root.changed - before_changed
             root.bytes_in += stored_bytes - before_bytes
         self._on_durable(appended)
         self._since_bytes += stored_bytes
@@ -604,11 +640,24 @@ class Roots:
             item.runs.append((ONLY, offset, time_us, False))
 
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
-        is_counted = item.producer is not None and not item.producer.startswith(UNCOUNTED)
-        if item.producer is not None and is_counted and error.code != 409 and not item.flags & ONCE:
-            for part in item.parts:
+        """Refuse what has not been refused of a call; messages that were stored before keep their receipts."""
+        done = [positions for positions, *_ in item.runs] if len(item.parts) > 1 else []
+        known = {part.root for part, _ in item.refusals}
+        others = [
+            (part, error)
+            for part in item.parts
+            if part.root not in known and not any(part.positions is positions for positions in done)
+        ]
+        item.refusals = (*item.refusals, *others)
+        self._note_refusals(item)
+        item.finish(item.outcome() if done else error)
+
+    def _note_refusals(self, item: Publish) -> None:
+        if item.producer is None or item.producer.startswith(UNCOUNTED) or item.flags & ONCE:
+            return
+        for part, error in item.refusals:
+            if error.code != 409:
                 self.note_refusal(part.root, item.producer, item.sequence)
-        item.finish(error)
 
     def note_refusal(self, root: str, producer: str, sequence: int) -> None:
         """A producer's publish was refused: what it sent after that is refused too, to keep their order. From any
@@ -663,7 +712,7 @@ class Roots:
             raise Failed(f"{self.half_way}; messages are safe, close the bus and open it again") from error
         finally:
             self.version += 1
-        self._since_bytes = self._since_batches = 0
+        self._since_bytes = self._since_batches = self._since_topics = 0
 
     def _give_up(self, reason: str) -> None:
         """Nothing is stored any more, and memory may be half way: nothing may be called applied till the next open."""

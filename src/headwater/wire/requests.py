@@ -483,6 +483,8 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 BY_NAME = {
     name: error for name, error in vars(errors).items() if isinstance(error, type) and issubclass(error, HeadwaterError)
 }
+WITH_MORE = (errors.Gap, errors.PartlyStored)
+"""Errors that are more than a sentence: they say which messages, or they are none."""
 
 
 def encode(value: object) -> bytes:
@@ -557,7 +559,7 @@ def error_of(problem: Problem) -> HeadwaterError:
     if problem.gap is not None:
         return Gap(*problem.gap)
     known = BY_NAME.get(problem.kind)
-    if known is None or known is Gap:  # a Gap says which messages, or it is none
-        alike = (error for error in BY_NAME.values() if error.code == problem.code and error is not Gap)
+    if known is None or known in WITH_MORE:
+        alike = (error for error in BY_NAME.values() if error.code == problem.code and error not in WITH_MORE)
         known = next(alike, HeadwaterError)
     return known(problem.text)

@@ -1,7 +1,7 @@
 """Problems: every error that the API answers with, as RFC 9457 has them (application/problem+json).
 
 Besides the members of that document each has `code`, `kind` and `retryable` of the tree in errors.py, and a conflict
-has `existing`: what is there already.
+has `existing`: what is there already. One of messages that were stored in part has `receipts`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from headwater import errors
 from headwater.errors import Conflict, HeadwaterError
+from headwater.message import Receipt
 from headwater.server.log import Log
 
 MEDIA_TYPE = "application/problem+json"
@@ -59,6 +60,9 @@ class Problem(BaseModel):
     kind: str = Field(examples=["NotFound"], description="Its class in the tree of errors.")
     retryable: bool = Field(description="Whether the same request may succeed later.")
     existing: Any | None = Field(None, description="Of a conflict: what is there already.")
+    receipts: list[Any] | None = Field(
+        None, description="Of messages that were stored in part: the receipt of each, null where it was not stored."
+    )
 
 
 class Exists(Conflict):
@@ -97,8 +101,14 @@ def of_error(error: HeadwaterError) -> Response:
     """An error of the tree as an answer."""
     text = str(error.args[0]) if error.args else ""
     kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
-    others = {"existing": error.existing} if isinstance(error, Exists) else {}
+    others: dict[str, Any] = {"existing": error.existing} if isinstance(error, Exists) else {}
+    if isinstance(error, errors.PartlyStored):
+        others["receipts"] = [None if one is None else _receipt(one) for one in error.receipts]
     return answer(error.code, text, kind=kind, retryable=error.retryable, headers=_headers(error, text), **others)
+
+
+def _receipt(one: Receipt) -> dict[str, Any]:
+    return {"topic": one.topic, "offset": one.offset, "time": one.timestamp, "duplicate": one.duplicate}
 
 
 def _headers(error: HeadwaterError, text: str) -> dict[str, str]:

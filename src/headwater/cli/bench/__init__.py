@@ -102,7 +102,8 @@ def match(seconds: Seconds = SECONDS, subscriptions: Subscriptions = SUBSCRIPTIO
 
 @app.command("open")
 def open_(data: Where = ".", stored: Stored = STORED, json: Json = False) -> None:
-    """How long open takes after kill -9, with a tenth of the messages stored and with all of them."""
+    """How long open takes after kill -9, with a tenth of the messages stored, with all of them, and with as many
+    retained topics."""
     _run([_open(data, stored)], json)
 
 
