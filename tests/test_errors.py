@@ -69,6 +69,7 @@ def test_the_codes_are_those_of_the_design() -> None:
         "QuotaExceeded": 429,
         "Disconnected": 503,
         "DiskFull": 503,
+        "TooManyFiles": 503,
         "ReadOnly": 503,
         "TimedOut": 504,
     }
@@ -82,6 +83,7 @@ def test_whether_the_same_call_may_succeed_later_is_told() -> None:
         "Owned",
         "QuotaExceeded",
         "TimedOut",
+        "TooManyFiles",
     }
 
 

@@ -31,6 +31,7 @@ from headwater.errors import (
     Recalled,
     TimedOut,
     TooLarge,
+    TooManyFiles,
     Unauthenticated,
 )
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
@@ -72,6 +73,7 @@ __all__ = [
     "SubscriptionInfo",
     "TimedOut",
     "TooLarge",
+    "TooManyFiles",
     "TopicInfo",
     "Unauthenticated",
     "connect",

@@ -119,6 +119,7 @@ class Bus:
             self.id = self._identify()
             self._history = self._open_history()
             self._streams = Streams(self._files, self.folder, seed, self.config, read_only=read_only)
+            self._streams.on_mended = self._on_mended
             self._roots = Roots(
                 self._streams, self._state, self.config, self._clock, self._on_durable, self._events.trouble
             )
@@ -236,6 +237,9 @@ class Bus:
                 self._events.add(
                     "torn", f'{found.torn_bytes} bytes at the end of "{root}" were never acknowledged: cut'
                 )
+
+    def _on_mended(self, path: str) -> None:
+        self._events.add("mended", f"{path} did not match its segment and is made again; no message is lost")
 
     def _on_clock_step(self, step_us: int) -> None:
         events = getattr(self, "_events", None)

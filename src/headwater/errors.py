@@ -16,6 +16,7 @@ HeadwaterError
 ├── Closed         503  the bus or subscription is closed
 ├── Disconnected   503  no server answers, or the connection to it was lost
 ├── DiskFull       503  too little room left to accept messages
+├── TooManyFiles   503  the process may open no more files
 ├── ReadOnly       503  opened to read, or turned read-only by a failed sync
 └── TimedOut       504  no answer within the time given
 
@@ -134,6 +135,13 @@ class Disconnected(HeadwaterError):
 
 class DiskFull(HeadwaterError):
     """Too little room is left to accept messages."""
+
+    code = 503
+    retryable = True
+
+
+class TooManyFiles(HeadwaterError):
+    """The process, or the machine, may open no more files."""
 
     code = 503
     retryable = True

@@ -17,7 +17,7 @@ class Event(msgspec.Struct, frozen=True):
     """Something that happened."""
 
     kind: str
-    """damage, torn, gap, retention, dead, dead-dropped, expired, clock, trouble"""
+    """damage, torn, mended, gap, retention, dead, dead-dropped, expired, clock, trouble"""
     text: str
     time_us: int
 
@@ -37,7 +37,7 @@ class Events:
     def add(self, kind: str, text: str) -> None:
         """Note something, from any thread."""
         self._events.append(Event(kind, text, self._clock.now_us()))
-        level = logging.INFO if kind in ("torn", "dead", "expired") else logging.WARNING
+        level = logging.INFO if kind in ("torn", "mended", "dead", "expired") else logging.WARNING
         log.log(level, "%s: %s", kind, text, extra={"event": kind, "fields": {"text": text}})
 
     def trouble(self, text: str) -> None:

@@ -147,15 +147,25 @@ def test_a_torn_end_that_nobody_was_promised_is_no_damage(data: Path):
     assert home.messages == 60
 
 
-def test_an_index_that_lies_is_found_and_quarantine_removes_it(data: Path):
+@pytest.mark.parametrize("harm", ["flip", "garbage", "cut", "gone"])
+def test_an_index_that_is_wrong_is_no_damage_and_quarantine_removes_it(data: Path, harm: str):
     index = log_of(data).with_suffix(".idx")
-    flip(index, 24 * 3 + 8)
-    home, _, _ = objects("verify", data=data, code=1)
-    (damage,) = home["damages"]
-    assert damage["file"].endswith(".idx")
-    assert damage["reason"].startswith("index: ")
-    run("verify", "--quarantine", data=data, code=1)
-    run("verify", data=data)
+    match harm:
+        case "flip":
+            flip(index, 24 * 3 + 8)
+        case "garbage":
+            index.write_bytes(bytes(range(256)) * 4)
+        case "cut":
+            index.write_bytes(index.read_bytes()[: 24 * 3 + 5])
+        case "gone":
+            index.unlink()
+    home, _, folder = objects("verify", data=data)
+    assert (home["damages"], folder["is_whole"]) == ([], True)
+    if harm in ("flip", "garbage"):
+        assert home["indexes"] == [str(index.relative_to(data))]
+        assert "no message is lost" in home["notes"][0]
+    run("verify", "--quarantine", data=data)
+    assert objects("verify", data=data)[0]["indexes"] == []
     assert len(objects("replay", "home/#", "--after", 35, data=data)) == 25
 
 

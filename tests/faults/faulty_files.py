@@ -244,6 +244,8 @@ class FaultyFile:
         self._write = write
 
     def pread(self, length: int, position: int) -> bytes:
+        if position >= 1 << 63:
+            raise OverflowError("no file is that long")  # as `os.pread` does
         with self._disk.running():
             return bytes(self._opened().content[position : position + length])
 

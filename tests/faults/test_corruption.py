@@ -17,7 +17,7 @@ from headwater.config import Config
 from headwater.errors import Gap, HeadwaterError, Malformed
 from headwater.store.batch import Seed, checksum, seal_header, seed_of
 from headwater.store.body import encode_body
-from headwater.store.segment import load_index, whole_batches
+from headwater.store.segment import whole_batches
 
 LAZY = msgspec.structs.replace(SMALL, checkpoint_batches=1 << 20, checkpoint_bytes=1 << 30, journal_bytes=1 << 20)
 """Without checkpoints of its own accord, so that recovery has everything to look at."""
@@ -429,7 +429,6 @@ def test_an_index_that_is_cut_anywhere_is_healed(oracle: Oracle) -> None:
 
 def check_every_way_to_read(machine: Machine, oracle: Oracle, times: list[int], told: str) -> None:
     bus = machine.open()
-    assert not bus.events(), told
     for offset in range(1, 17):
         first, *_ = read(bus.replay("a/#", after=offset - 1))[0]
         assert first.offset == offset, told
@@ -437,8 +436,8 @@ def check_every_way_to_read(machine: Machine, oracle: Oracle, times: list[int], 
         expected = times.index(times[offset - 1]) + 1
         assert read(bus.replay("a/#", since=since))[0][0].offset == expected, told
     oracle.check(bus)
+    assert {event.kind for event in bus.events()} <= {"mended"}, told
     assert oracle.publish(bus, "a/x").time_us == machine.clock.now_us(), told
-    assert load_index(machine.files, bus._streams._by_root["a"].segments[0]) is not None
 
 
 # The folder

@@ -15,7 +15,7 @@ from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles
 from headwater.store.log import Checkpoint, Found, Hole, Write
 from headwater.store.recovery import Recovery
-from headwater.store.segment import FilePool
+from headwater.store.file_pool import FilePool
 from headwater.store.stream import DiskStream, length_of
 
 SEGMENT_BYTES = 64 * 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from headwater.store.memory_files import MemoryFiles
 from headwater.store.segment import (
     ENTRY_BYTES,
     SCAN_BYTES,
-    FilePool,
     Index,
     Segment,
     bases,
@@ -138,21 +136,50 @@ def test_only_what_is_not_in_the_file_is_packed(steps: list[tuple[int, int, int]
 
 
 @given(ENTRIES, st.data())
-def test_entries_after_one_that_cannot_be_right_are_left_out(
+def test_an_entry_that_cannot_be_right_is_left_out_with_all_after_it(
     steps: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    index, entries = index_of(steps)
-    packed = index.pack()
-    place = data.draw(st.integers(0, max(0, len(entries) - 1)))
-    cut = packed[: ENTRY_BYTES * place] + packed[: ENTRY_BYTES * min(1, len(entries))]
-    assert entries_of(Index.unpack(cut + bytes(7))) == entries[: max(place, 1 if entries else 0)]
+    index, entries = index_of([*steps, (1, 1, 0)])
+    place = data.draw(st.integers(0, len(entries) - 1))
+    harm = data.draw(st.sampled_from(("offset", "position", "unaligned", "time", "below", "beyond")))
+    _, position, time_us = entries[place]
+    match harm:
+        case "offset":
+            index.offsets[place] = 0
+        case "position":
+            index.positions[place] = 1 << 63 | position
+        case "unaligned":
+            index.positions[place] = position + 4
+        case "time":
+            index.times[place] = -(1 << 63) if place else time_us
+        case "below":
+            index.offsets[place] = 1 << 63
+        case "beyond":
+            index.positions[place] = 1 << 20
+    is_right = harm == "time" and place == 0
+    assert index.keep_possible(100, 1000, 1 << 20) is is_right
+    assert entries_of(index) == (entries if is_right else entries[:place])
+    assert index.stored == 0  # so that the whole file is written again
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_make_an_index_that_ascends(data: bytes) -> None:
+@given(st.binary(max_size=240))
+def test_of_any_bytes_only_what_leads_into_the_log_is_kept(data: bytes) -> None:
     index = Index.unpack(data)
+    index.keep_possible(5, 1000, 4096)
     for column in (index.offsets, index.positions):
         assert list(column) == sorted(set(column))
+    assert list(index.times) == sorted(index.times)
+    assert all(5 <= offset < 1000 for offset in index.offsets)
+    assert all(position < 4096 and position % 8 == 0 for position in index.positions)
+
+
+@given(ENTRIES)
+def test_an_index_that_can_be_right_is_kept_whole(steps: list[tuple[int, int, int]]) -> None:
+    index, entries = index_of(steps)
+    index.stored = len(index)
+    assert index.keep_possible(100, 1 << 64, 1 << 40)
+    assert entries_of(index) == entries
+    assert index.stored == len(entries)
 
 
 # Index files
@@ -165,7 +192,9 @@ def test_an_index_goes_to_its_file_and_comes_back(tmp_path: Path) -> None:
     store_index(FILES, segment, sync=True)
     segment.index.add(4, 96, 11)
     store_index(FILES, segment, sync=False)
-    assert entries_of(load_index(FILES, segment)) == [(1, 0, 10), (4, 96, 11)]
+    segment.end = 200
+    index, is_right = load_index(FILES, segment, 1 << 64)
+    assert (entries_of(index), is_right) == ([(1, 0, 10), (4, 96, 11)], True)
     assert segment.index.stored == 2
     assert os.path.getsize(segment.index_path) == 2 * ENTRY_BYTES
 
@@ -180,7 +209,15 @@ def test_an_index_file_that_is_longer_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_missing_index_file_is_an_empty_index(tmp_path: Path) -> None:
-    assert len(load_index(FILES, Segment(str(tmp_path), 1))) == 0
+    index, is_right = load_index(FILES, Segment(str(tmp_path), 1), 1 << 64)
+    assert (len(index), is_right) == (0, True)
+
+
+def test_an_index_file_that_the_disk_cannot_read_is_an_empty_index(tmp_path: Path) -> None:
+    segment = Segment(str(tmp_path), 1)
+    os.mkdir(segment.index_path)
+    index, _ = load_index(FILES, segment, 1 << 64)
+    assert len(index) == 0
 
 
 def test_an_index_that_did_not_change_is_not_written(tmp_path: Path) -> None:
@@ -336,91 +373,3 @@ def in_memory(data: bytes) -> File:
     files = MemoryFiles()
     files.write("log", data)
     return files.open("log")
-
-
-# The pool of open files
-
-
-def pool_of(tmp_path: Path, count: int, limit: int) -> tuple[FilePool, list[str]]:
-    paths = [str(tmp_path / str(number)) for number in range(count)]
-    for number, path in enumerate(paths):
-        FILES.write(path, b"%d" % number * 100)
-    return FilePool(FILES, limit, write=True), paths
-
-
-def are_open(paths: list[str]) -> list[bool]:
-    """Which of these files this process has open."""
-    held = set()
-    for number in os.listdir("/dev/fd"):
-        try:
-            held.add(os.fstat(int(number)).st_ino)
-        except OSError:
-            continue  # the one that listed them
-    return [os.stat(path).st_ino in held for path in paths]
-
-
-def test_the_file_unused_for_longest_is_closed_first(tmp_path: Path) -> None:
-    pool, paths = pool_of(tmp_path, 3, limit=2)
-    for number in (0, 1, 0, 2):
-        pool.get(paths[number])
-    assert are_open(paths) == [True, False, True]
-    pool.close()
-    assert are_open(paths) == [False, False, False]
-
-
-def test_a_file_is_not_closed_under_its_reader(tmp_path: Path) -> None:
-    pool, paths = pool_of(tmp_path, 2, limit=1)
-    reader = pool.get(paths[0])
-    pool.get(paths[1])
-    assert reader.pread(3, 0) == b"000"
-    del reader
-    assert are_open(paths) == [False, True]
-    pool.close()
-
-
-def test_a_file_with_unsynced_writes_stays_open(tmp_path: Path) -> None:
-    pool, paths = pool_of(tmp_path, 4, limit=1)
-    pool.write(paths[0], [b"!"], 0)
-    for path in paths[1:]:
-        pool.get(path)
-    assert are_open(paths)[0]
-    assert pool.dirty == [paths[0]]
-    pool.synced(paths[0])
-    assert pool.dirty == []
-    for path in paths[1:]:
-        pool.get(path)
-    assert not are_open(paths)[0]
-    pool.close()
-
-
-def test_a_file_that_is_forgotten_is_closed_and_not_dirty(tmp_path: Path) -> None:
-    pool, paths = pool_of(tmp_path, 1, limit=4)
-    pool.get(paths[0])
-    pool.written(paths[0])
-    pool.forget(paths[0])
-    pool.forget(paths[0])
-    assert are_open(paths) == [False]
-    assert pool.dirty == []
-
-
-def test_threads_that_read_more_files_than_may_be_open_read_what_they_asked_for(tmp_path: Path) -> None:
-    pool, paths = pool_of(tmp_path, 6, limit=1)
-    wrong: list[object] = []
-
-    def read(start: int) -> None:
-        try:
-            for step in range(600):
-                number = (start + step) % len(paths)
-                data = pool.get(paths[number]).pread(100, 0)
-                if data != b"%d" % number * 100:
-                    wrong.append((number, data[:10]))
-        except Exception as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    pool.close()
-    assert wrong == []

@@ -16,9 +16,10 @@ from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
 from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
+from headwater.store.file_pool import FilePool
 from headwater.store.files import DiskFile, DiskFiles, Files
 from headwater.store.log import Hole, Write
-from headwater.store.segment import ENTRY_BYTES, FilePool
+from headwater.store.segment import ENTRY_BYTES
 from headwater.store.stream import INDEXES_LOADED_MAX, LET_GO_BYTES, DiskStream, length_of, open_segments
 
 SEGMENT_BYTES = 64 * 1024

@@ -38,7 +38,7 @@ def verify(
     bus does, so that a torn end is cut.
 
     With --json: an object for each root (root, segments, batches, messages, bytes, first_offset, last_offset,
-    torn_bytes, damages, notes), then one for the folder (folder, is_whole, quarantined, journal_batches,
+    torn_bytes, damages, notes, indexes), then one for the folder (folder, is_whole, quarantined, journal_batches,
     journal_pending, troubles).
     """
     data = folder(data, url, "verify walks the files of a folder")

@@ -11,6 +11,7 @@ from headwater.errors import (
     ReadOnly,
     TimedOut,
     TooLarge,
+    TooManyFiles,
     Unauthenticated,
 )
 from headwater.mqtt.reasons import MqttError, Reason
@@ -21,6 +22,7 @@ REASONS: tuple[tuple[type[BaseException], Reason], ...] = (
     (QuotaExceeded, Reason.QUOTA_EXCEEDED),
     (TooLarge, Reason.PACKET_TOO_LARGE),
     (DiskFull, Reason.QUOTA_EXCEEDED),
+    (TooManyFiles, Reason.QUOTA_EXCEEDED),
     (ReadOnly, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
 )
 GOODBYES: tuple[tuple[type[BaseException], Reason], ...] = (

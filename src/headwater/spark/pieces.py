@@ -16,7 +16,8 @@ from headwater.store import folder as folders
 from headwater.store.batch import BadBatch, Batch, Seed, open_body
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Hole
-from headwater.store.segment import FilePool, Segment, walk
+from headwater.store.file_pool import FilePool
+from headwater.store.segment import Segment, walk
 from headwater.store.stream import DiskStream, open_segments
 
 READ_BYTES = 1 << 20

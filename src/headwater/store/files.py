@@ -6,6 +6,7 @@ What holds behind the door:
 - What was written is durable after `datasync` of its file, and not before.
 - A name (made, renamed, linked or removed) is durable after `sync_folder` of its folder, and not before.
 - A failed sync is never repeated: the kernel may have dropped the data and call the next sync a success.
+- A file that cannot be opened because too many are is `TooManyFiles` and no OSError: nothing is wrong with any disk.
 
 Tests pass in doubles that hold to this and to nothing more (`tests/faults/faulty_files.py`).
 """
@@ -17,6 +18,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import stat
 import sys
 import tempfile
@@ -24,7 +26,7 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from headwater.errors import Malformed, Owned
+from headwater.errors import Malformed, Owned, TooManyFiles
 
 IOV_MAX = 1024
 """Buffers that the kernel takes in one call."""
@@ -42,6 +44,7 @@ FILE_MODE = 0o644
 FOLDER_MODE = 0o755
 
 CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.EINVAL}
+CANNOT_OPEN_MORE = {errno.EMFILE, errno.ENFILE}
 CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
 
 
@@ -177,13 +180,34 @@ def owned(path: str, pid: int | None) -> Owned:
     return Owned(f'"{parent(path)}" is owned by {owner}; close it there, or open it here with read_only=True')
 
 
+def open_files_limit() -> int:
+    """How many files this process may have open, sockets included."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def too_many_files(number: int) -> TooManyFiles:
+    """What to tell somebody for whom no file can be opened."""
+    if number == errno.ENFILE:
+        return TooManyFiles("the machine may open no more files (fs.file-max); nothing has changed: try again")
+    return TooManyFiles(
+        f"this process may open no more than {open_files_limit()} files; nothing has changed: try again, "
+        "and raise the limit (ulimit -n, LimitNOFILE=)"
+    )
+
+
 class DiskFile:
     """A file descriptor."""
 
     __slots__ = ("descriptor",)
 
     def __init__(self, path: str, flags: int) -> None:
-        self.descriptor = os.open(path, flags, FILE_MODE)
+        try:
+            self.descriptor = os.open(path, flags, FILE_MODE)
+        except OSError as error:
+            if error.errno not in CANNOT_OPEN_MORE:
+                raise
+            raise too_many_files(error.errno) from None
 
     def pread(self, length: int, position: int) -> bytes:
         data = os.pread(self.descriptor, length, position)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headwater.errors import Failed
+from headwater.errors import Failed, TooManyFiles
 from headwater.store.batch import Header, Seed
 from headwater.store.files import File, Files, parent
 from headwater.store.segment import whole_batches
@@ -92,6 +92,9 @@ class Journal:
             try:
                 # Also of a file that is there: whoever made it may have been killed before its name was durable.
                 self._files.sync_folder(parent(self.path))
+            except TooManyFiles:
+                file.close()
+                raise
             except OSError as error:
                 raise Failed(f"a sync of the folder of {self.path} failed ({error})") from error
             self._file = file

@@ -3,7 +3,8 @@
 A bad batch is torn only if nothing says that it was durable. **Evidence** is the highest offset known to have been:
 the watermark in a later batch's header, the offset that the state reflects, an acked floor, the `watermarks` file.
 Reading starts at the last checkpoint, so that its cost does not grow with what is stored; or at the first batch that is
-in the journal too, since a segment that the journal covers may have lost any part of it.
+in the journal too, since a segment that the journal covers may have lost any part of it. What the journal has is put
+back where it stood: it is no damage, and nothing of it is set apart.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from headwater.store.batch import Batch, Header, open_body, seal_header
+from headwater.store.file_pool import FilePool
 from headwater.store.files import Files
 from headwater.store.log import Checkpoint, Found, Hole
-from headwater.store.segment import FilePool, Index, Segment, header_at, load_index, whole_batches
+from headwater.store.segment import UNBOUNDED, Index, Segment, header_at, load_index, whole_batches
 from headwater.store.stream import DiskStream, open_segments
 
 Journaled = Mapping[int, tuple[Header, bytes]]
@@ -53,6 +55,8 @@ class Recovery:
         for place, segment in enumerate(stream.segments[first:], first):
             if place + 1 < len(stream.segments):
                 self._walk_closed(segment, start, stream.segments[place + 1].base)
+                assert segment.index is not None
+                stream.mend_index(segment, segment.index)
             else:
                 self._cut(segment, self._walk_last(segment, start))
             start = 0
@@ -69,8 +73,11 @@ class Recovery:
         for place, segment in enumerate(self._stream.segments):
             if segment.base != checkpoint.base or checkpoint.position > segment.end:
                 continue
-            index = load_index(self._files, segment)
-            index.cut(checkpoint.position)
+            following = self._stream.segments[place + 1 : place + 2]
+            index, is_right = load_index(self._files, segment, following[0].base if following else UNBOUNDED)
+            beyond = index.cut(checkpoint.position)
+            if not is_right or (beyond is not None and beyond <= checkpoint.applied):
+                self._stream.on_mended(segment.index_path)
             covered = [offset for offset in self._journaled if segment.base <= offset <= checkpoint.applied]
             position, applied = checkpoint.position, checkpoint.applied
             if covered and (entry := index.locate(min(covered))) >= 0:
@@ -99,7 +106,8 @@ class Recovery:
         if not len(index):
             return position == 0 and applied == segment.base - 1
         header = self._header_at(segment, index.positions[-1])
-        if header is None or header.root != self._stream.root:
+        if header is None or header.root != self._stream.root or header.first_offset != index.offsets[-1]:
+            self._stream.on_mended(segment.index_path)
             return False
         self._stream.time_us = header.time_us
         return index.positions[-1] + header.bytes == position and header.last_offset == applied
@@ -120,11 +128,13 @@ class Recovery:
             if header.first_offset == stream.end + 1 and place != position:
                 continue
             if header.first_offset > stream.end + 1:
-                self._set_apart(segment, position, place - position, header.first_offset - 1)
+                position = self._put_back(segment, position, place, header.first_offset - 1)
+                self._set_rest_apart(segment, position, place, header.first_offset - 1)
             self._accept(segment, place, Batch(header, open_body(header, stored)))
             position = place + header.bytes
         if stream.end < next_base - 1:
-            self._set_apart(segment, position, segment.end - position, next_base - 1)
+            position = self._put_back(segment, position, None, next_base - 1)
+            self._set_rest_apart(segment, position, segment.end, next_base - 1)
 
     def _walk_last(self, segment: Segment, start: int) -> int:
         """The segment that was being written; answers where its last good batch ends."""
@@ -137,12 +147,10 @@ class Recovery:
                 break  # the next batch stands right behind the last; this is part of what was torn, a payload perhaps
             if header.first_offset > stream.end + 1:
                 self._evidence = max(self._evidence, self._later_evidence(segment, place))
-                if stream.end + 1 in self._journaled:
-                    self._gather(segment, place)
+                position = self._put_back(segment, position, place, header.first_offset - 1)
+                if self._evidence <= stream.end < header.first_offset - 1:
                     break
-                if self._evidence <= stream.end:
-                    break
-                self._set_apart(segment, position, place - position, header.first_offset - 1)
+                self._set_rest_apart(segment, position, place, header.first_offset - 1)
             self._accept(segment, place, Batch(header, open_body(header, stored)))
             position = place + header.bytes
         return position
@@ -164,11 +172,6 @@ class Recovery:
         """The highest watermark that a whole batch from here on states."""
         return max(header.durable for _, header, _ in self._whole(segment, position))
 
-    def _gather(self, segment: Segment, position: int) -> None:
-        """The journal has what is missing here: what follows in the file is appended again behind it."""
-        for _, header, stored in self._whole(segment, position):
-            self._journaled.setdefault(header.first_offset, (header, stored))
-
     def _accept(self, segment: Segment, place: int, batch: Batch) -> None:
         index = segment.index
         assert index is not None
@@ -184,11 +187,53 @@ class Recovery:
         if batch.first_offset > self._checkpoint.applied:
             self._apply(batch)
 
+    def _put_back(self, segment: Segment, position: int, end: int | None, last: int) -> int:
+        """Where bytes are no batch, put back what the journal has of the messages up to an offset: batches that follow
+        the last good one. Answers where they end. What would not fit, up to the next good one, never stood there."""
+        supplied: list[tuple[int, Batch, bytes]] = []
+        expected, at = self._stream.end + 1, position
+        while (found := self._journaled.get(expected)) is not None and found[0].last_offset <= last:
+            header, stored = found
+            supplied.append((at, Batch(header, open_body(header, stored)), stored))
+            expected, at = header.last_offset + 1, at + header.bytes
+        if end is not None and (at > end or (expected > last and at < end)):
+            return position
+        for place, batch, stored in supplied:
+            self._put(segment, place, batch, stored)
+        return at
+
+    def _set_rest_apart(self, segment: Segment, position: int, end: int, last: int) -> None:
+        """Set apart what was acknowledged and went bad, up to where the journal has what comes before the next good
+        batch; that is put back."""
+        supplied: list[tuple[Batch, bytes]] = []
+        upto, start = last, end
+        ends = {header.last_offset: offset for offset, (header, _) in self._journaled.items()}
+        while (first := ends.get(upto)) is not None and first > self._stream.end + 1:
+            header, stored = self._journaled[first]
+            if start - header.bytes < position:
+                break
+            supplied.append((Batch(header, open_body(header, stored)), stored))
+            upto, start = first - 1, start - header.bytes
+        if self._stream.end < upto:
+            self._set_apart(segment, position, start - position, upto)
+        for batch, stored in reversed(supplied):
+            self._put(segment, start, batch, stored)
+            start += batch.header.bytes
+
+    def _put(self, segment: Segment, position: int, batch: Batch, stored: bytes) -> None:
+        """Write a batch of the journal where it stood."""
+        self._pool.get(segment.log_path).pwritev(self._sealed(batch.header, stored), position)
+        self._pool.written(segment.log_path)
+        segment.end = max(segment.end, position + batch.header.bytes)
+        segment.allocated = max(segment.allocated, segment.end)
+        self._accept(segment, position, batch)
+        self.found.from_journal += 1
+
     def _set_apart(self, segment: Segment, position: int, length: int, last: int) -> None:
         """Acknowledged messages went bad: keep the bytes, remember the gap, go on after it."""
         stream = self._stream
         fresh = self._untold(stream.end + 1, last)
-        if length and fresh:
+        if length > 0 and fresh:
             self._keep(segment, position, self._pool.get(segment.log_path).pread(length, position), last)
         reason = f"damaged in {segment.log_path} at byte {position}"
         self.found.holes += [Hole(first, upto, reason) for first, upto in fresh]
@@ -234,10 +279,20 @@ class Recovery:
         stream.roll()
 
     def _write(self, batch: Batch, stored: bytes) -> None:
-        """Put a journaled batch where it belongs, as it was."""
+        """Append a batch of the journal, as it was."""
         stream = self._stream
         segment = stream.segments[-1] if stream.segments else stream.start_segment(batch.first_offset)
         header = batch.header
+        self._pool.get(segment.log_path).pwritev(self._sealed(header, stored), segment.end)
+        self._pool.written(segment.log_path)
+        index = stream.index_of(segment)
+        index.add(header.first_offset, segment.end, header.time_us)
+        segment.end += header.bytes
+        segment.allocated = max(segment.allocated, segment.end)
+
+    def _sealed(self, header: Header, stored: bytes) -> list[bytes]:
+        """The bytes of a batch, which are those that it had in the journal."""
+        stream = self._stream
         data = seal_header(
             stream.seed,
             stream.root_bytes,
@@ -251,26 +306,28 @@ class Recovery:
             header.sequence,
             header.flags,
         )
-        padding = bytes(-(len(data) + len(stored)) & 7)
-        self._pool.get(segment.log_path).pwritev([data, stored, padding], segment.end)
-        self._pool.written(segment.log_path)
-        index = stream.index_of(segment)
-        index.add(header.first_offset, segment.end, header.time_us)
-        segment.end += header.bytes
-        segment.allocated = max(segment.allocated, segment.end)
+        return [data, stored, bytes(-(len(data) + len(stored)) & 7)]
 
     def _cut(self, segment: Segment, position: int) -> None:
         """Remove what follows the last good batch: zeros, or a torn write, or acknowledged messages gone bad."""
         file = self._pool.get(segment.log_path)
         rest = file.pread(segment.end - position, position).rstrip(b"\0")
         if rest:
-            self.found.torn_bytes += len(rest)
-            if self._evidence > self._stream.end:
+            supplied = self._supplied_upto(self._stream.end)
+            if supplied == self._stream.end:
+                self.found.torn_bytes += len(rest)
+            if self._evidence > supplied:
                 self._keep(segment, position, rest, self._evidence)
             file.truncate(position)
             self._pool.written(segment.log_path)
             segment.allocated = position
         segment.end = position
+
+    def _supplied_upto(self, offset: int) -> int:
+        """The last offset that the journal has without a break after this one."""
+        while (found := self._journaled.get(offset + 1)) is not None:
+            offset = found[0].last_offset
+        return offset
 
     def _keep(self, segment: Segment, position: int, data: bytes, last: int) -> None:
         self._files.make_folder(self._quarantine)

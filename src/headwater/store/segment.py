@@ -1,98 +1,35 @@
 """A segment: a file of batches whose offsets follow each other, and the index that says where each one is.
 
-The index has one entry a batch: first offset u64, position u64, append time i64. It is a hint that is checked at use:
-`locate` answers a position, and whoever reads there must find the batch that was asked for, else calls
-`Index.rebuild`.
+The index has one entry a batch: first offset u64, position u64, append time i64. It is a hint: what cannot be right is
+left out when it is read, so that no position leads beyond the log; and it is checked at use: `locate` answers a
+position, and whoever reads there must find the batch that was asked for, else makes the index anew from the log.
 """
 
 from __future__ import annotations
 
-import threading
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from operator import le, lt
 
-from headwater.errors import Closed
 from headwater.store.batch import ALIGN, HEADER_BYTES_MAX, MAGIC, BadBatch, Header, Seed, open_body, read_header
 from headwater.store.files import File, Files
 
 LOG = ".log"
 INDEX = ".idx"
+NAME_DIGITS = 20
 ENTRY_BYTES = 24
+ALIGNED = bytes(range(0, 256, ALIGN))
+"""What the lowest byte of a position can be."""
+UNBOUNDED = 1 << 64
+"""More than any offset."""
 SCAN_BYTES = 1 << 20
-
-
-class FilePool:
-    """Files kept open, the one unused for longest closed first; for any thread."""
-
-    def __init__(self, files: Files, open_files_max: int, write: bool) -> None:
-        self.files = files
-        self._max = max(1, open_files_max)
-        self._write = write
-        self._open: OrderedDict[str, File] = OrderedDict()
-        self._dirty: set[str] = set()
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def get(self, path: str) -> File:
-        """The open file of a path."""
-        with self._lock:
-            file = self._open.get(path)
-            if file is not None:
-                self._open.move_to_end(path)
-                return file
-            if self._closed:
-                raise Closed("the bus is closed; open it again to read on")
-            file = self._open[path] = self.files.open(path, write=self._write)
-            if len(self._open) > self._max:
-                self._let_go_of_one()
-            return file
-
-    def write(self, path: str, buffers: Sequence[bytes], position: int) -> None:
-        """Write to a file, and remember that it is not synced."""
-        (self._open.get(path) or self.get(path)).pwritev(buffers, position)
-        self._dirty.add(path)
-
-    def written(self, path: str) -> None:
-        """Remember that a file has writes that are not synced."""
-        self._dirty.add(path)
-
-    def synced(self, path: str) -> None:
-        """Its writes are durable."""
-        self._dirty.discard(path)
-
-    @property
-    def dirty(self) -> list[str]:
-        """Files with writes that are not synced."""
-        return sorted(self._dirty)
-
-    def forget(self, path: str) -> None:
-        """Let go of a file that is going away; it is closed when the last reader in it is done."""
-        with self._lock:
-            self._dirty.discard(path)
-            self._open.pop(path, None)
-
-    def close(self) -> None:
-        """Close them all."""
-        with self._lock:
-            self._closed = True
-            for file in self._open.values():
-                file.close()
-            self._open.clear()
-
-    def _let_go_of_one(self) -> None:
-        # A file with unsynced writes stays open: an error of its sync must reach us through this handle.
-        for path in self._open:
-            if path not in self._dirty:
-                del self._open[path]
-                return
 
 
 class Index:
     """The places of a segment's batches."""
 
-    __slots__ = ("offsets", "positions", "stored", "times")
+    __slots__ = ("is_fresh", "offsets", "positions", "stored", "times")
 
     def __init__(self) -> None:
         self.offsets = array("Q")
@@ -100,6 +37,8 @@ class Index:
         self.times = array("q")
         self.stored = 0
         """How many entries are in the file."""
+        self.is_fresh = False
+        """Whether it was made from the whole log, by this process."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -115,11 +54,13 @@ class Index:
         self.positions.extend(positions)
         self.times.extend(array("q", (time_us,)) * len(positions))
 
-    def cut(self, position: int) -> None:
-        """Forget batches that start at or after a position."""
+    def cut(self, position: int) -> int | None:
+        """Forget batches that start at or after a position; answers the first offset of them, if there are any."""
         keep = bisect_left(self.positions, position)
+        first = self.offsets[keep] if keep < len(self) else None
         del self.offsets[keep:], self.positions[keep:], self.times[keep:]
         self.stored = min(self.stored, keep)
+        return first
 
     def locate(self, offset: int) -> int:
         """Number of the entry whose batch may hold an offset; -1 if it lies before all."""
@@ -140,30 +81,67 @@ class Index:
 
     @classmethod
     def unpack(cls, data: bytes) -> Index:
-        """Entries as they stand in a file; those that cannot be right are left out, with all after them."""
+        """Entries as they stand in a file."""
         index = cls()
         entries = array("Q", data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])
         index.offsets = entries[0::3]
         index.positions = entries[1::3]
         index.times = array("q", entries[2::3].tobytes())
-        for place in range(1, len(index)):
-            if index.offsets[place] <= index.offsets[place - 1] or index.positions[place] <= index.positions[place - 1]:
-                del index.offsets[place:], index.positions[place:], index.times[place:]
-                break
         index.stored = len(index)
         return index
+
+    def keep_possible(self, base: int, below: int, end: int) -> bool:
+        """Leave out the first entry that cannot be right, with all after it; answers whether all can be.
+
+        Offsets are between the segment's own and the next one's, positions are multiples of 8 within the log, both
+        ascend, and times do not go back.
+        """
+        count = self._ascending()
+        if count and self.offsets[0] < base:
+            count = 0
+        count = min(bisect_left(self.offsets, below, 0, count), bisect_left(self.positions, end, 0, count))
+        if count == len(self):
+            return True
+        del self.offsets[count:], self.positions[count:], self.times[count:]
+        self.stored = 0  # so that the file is written anew, as far as it is right too
+        return False
+
+    def _ascending(self) -> int:
+        """How many entries there are before one that cannot come after the last."""
+        offsets, positions, times = self.offsets, self.positions, self.times
+        if (
+            not positions.tobytes()[::8].translate(None, ALIGNED)
+            and all(map(lt, offsets, offsets[1:]))
+            and all(map(lt, positions, positions[1:]))
+            and all(map(le, times, times[1:]))
+        ):
+            return len(self)
+        for place in range(len(self)):
+            if positions[place] % ALIGN:
+                return place
+            if place and (
+                offsets[place] <= offsets[place - 1]
+                or positions[place] <= positions[place - 1]
+                or times[place] < times[place - 1]
+            ):
+                return place
+        return len(self)
+
+    def entries(self) -> set[tuple[int, int, int]]:
+        """All of them, to be compared with another's."""
+        return set(zip(self.offsets, self.positions, self.times, strict=True))
 
 
 class Segment:
     """One file of a stream."""
 
-    __slots__ = ("allocated", "base", "cached_from", "end", "index", "index_path", "log_path")
+    __slots__ = ("allocated", "base", "cached_from", "end", "index", "index_path", "log_path", "mended")
 
     def __init__(self, folder: str, base: int) -> None:
         self.base = base
         """Offset that the first batch has, and that names the file."""
-        self.log_path = f"{folder}/{base:020d}{LOG}"
-        self.index_path = f"{folder}/{base:020d}{INDEX}"
+        self.log_path = f"{folder}/{base:0{NAME_DIGITS}d}{LOG}"
+        self.index_path = f"{folder}/{base:0{NAME_DIGITS}d}{INDEX}"
         self.end = 0
         """Where the next batch goes."""
         self.allocated = 0
@@ -171,18 +149,24 @@ class Segment:
         self.cached_from = 0
         """Up to where memory was let go of."""
         self.index: Index | None = None
+        self.mended: tuple[Index, int] | None = None
+        """While it is written to: an index that a reader made anew, and up to which position, for the writer to take."""
 
 
 def bases(files: Files, folder: str) -> list[int]:
     """First offsets of the segments in a folder, ascending."""
-    return [int(name[: -len(LOG)]) for name in files.list(folder) if name.endswith(LOG) and name[: -len(LOG)].isdigit()]
+    names = [name.removesuffix(LOG) for name in files.list(folder) if name.endswith(LOG)]
+    return [int(name) for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit()]
 
 
-def load_index(files: Files, segment: Segment) -> Index:
-    """The index as it stands in the file; empty if there is none."""
-    if not files.exists(segment.index_path):
-        return Index()
-    return Index.unpack(files.read(segment.index_path))
+def load_index(files: Files, segment: Segment, below: int) -> tuple[Index, bool]:
+    """The index as it stands in the file, empty if there is none, without what cannot be right; and whether there was
+    nothing of that. `below` is the first offset that a later segment has."""
+    try:
+        index = Index.unpack(files.read(segment.index_path))
+    except OSError:  # it is missing, or the disk cannot read it: then it is made from the log
+        return Index(), True
+    return index, index.keep_possible(segment.base, below, segment.end)
 
 
 def store_index(files: Files, segment: Segment, sync: bool) -> None:

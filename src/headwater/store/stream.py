@@ -10,17 +10,18 @@ One thread appends (the one that commits); any thread reads.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from headwater.config import Config
-from headwater.errors import Failed, ReadOnly
+from headwater.errors import Failed, ReadOnly, TooManyFiles
 from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, seal_header, stored_body
+from headwater.store.file_pool import FilePool
 from headwater.store.files import Files
 from headwater.store.log import Hole, Write
 from headwater.store.segment import (
-    FilePool,
+    UNBOUNDED,
     Index,
     Segment,
     bases,
@@ -63,12 +64,16 @@ class DiskStream:
         self.failed: str | None = None
         """Why nothing is appended any more."""
         self.on_failure: Callable[[], None] = lambda: None
+        self.on_mended: Callable[[str], None] = lambda path: None
+        """Hears of each index file that did not match its log."""
         self._mark = (0, 0, 0)
         """Where the stream stood before the last group: newest offset, base and end of the active segment."""
         self._tail: list[Batch] = []
         self.tail_bytes = 0
         self._loaded: list[Segment] = []
         self._lock = threading.Lock()
+        self._mending = threading.Lock()
+        """Held by the one reader that makes an index anew."""
 
     # Appending: by the thread that commits.
 
@@ -149,13 +154,15 @@ class DiskStream:
         self._let_go()
         start = segment.end
         if start + length > segment.allocated:
-            self._preallocate(segment, length)
+            self._pool.with_room(lambda: self._preallocate(segment, length))
         try:
             self._pool.write(segment.log_path, buffers, start)
         except OSError:
             self.undo(self.end, start)
             raise
         index = segment.index if segment.index is not None else self.index_of(segment)
+        if segment.mended is not None:
+            index = self._take_mended(segment)
         batches = [batch for write in writes if (batch := write.batch) is not None]
         *positions, end = accumulate([write.room for write in writes], initial=start)
         newest = batches[-1]
@@ -179,6 +186,8 @@ class DiskStream:
     def fail(self, reason: str) -> None:
         """Append nothing any more."""
         self.failed = reason
+        for segment in self.segments:
+            self._pool.give_up(segment.log_path)
         self.on_failure()
 
     def commit(self, writes: Sequence[Write]) -> int:
@@ -220,15 +229,16 @@ class DiskStream:
     def undo(self, end: int, position: int) -> None:
         """Take back writes that were never synced, durably: they must not be found by the next process."""
         segment = self.segments[-1]
-        self.index_of(segment).cut(position)
+        index = self.index_of(segment) if segment.mended is None else self._take_mended(segment)
+        index.cut(position)
         segment.end = position
         self.end = end
         try:
-            file = self._pool.get(segment.log_path)
+            file = self._pool.with_room(lambda: self._pool.get(segment.log_path))
             file.truncate(position)
             segment.allocated = position
             file.datasync()
-        except OSError as error:
+        except (OSError, TooManyFiles) as error:
             self.fail(f"{segment.log_path} could not be cut back ({error})")
 
     def drop_tail(self) -> None:
@@ -268,10 +278,10 @@ class DiskStream:
         """Make an empty segment for the messages from `base` on."""
         segment = Segment(self.folder, base)
         if not self._files.exists(self.folder):
-            self._files.make_folder(self.folder)
-        self._files.open(segment.log_path, create=True).close()
+            self._pool.with_room(lambda: self._files.make_folder(self.folder))
+        self._pool.with_room(lambda: self._files.open(segment.log_path, create=True)).close()
         try:
-            self._files.sync_folder(self.folder)
+            self._pool.with_room(lambda: self._files.sync_folder(self.folder))
         except OSError as error:
             raise self._failed_sync(self.folder, error) from error
         segment.index = Index()
@@ -281,7 +291,7 @@ class DiskStream:
     def roll(self) -> Segment:
         """Close the active segment for good, and start the next."""
         segment = self.segments[-1]
-        file = self._pool.get(segment.log_path)
+        file = self._pool.with_room(lambda: self._pool.get(segment.log_path))
         file.truncate(segment.end)
         segment.allocated = segment.end
         self.sync()
@@ -310,9 +320,11 @@ class DiskStream:
             self._store_index(self.segments[-1], sync=False)
 
     def _store_index(self, segment: Segment, sync: bool) -> None:
+        if segment.mended is not None:
+            self._take_mended(segment)
         try:
             store_index(self._files, segment, sync)
-        except OSError:
+        except (OSError, TooManyFiles):
             pass  # what the file lacks is found in the log; whether that has room, its own writes tell
 
     def place_of_end(self) -> tuple[int, int]:
@@ -410,7 +422,7 @@ class DiskStream:
                 if batch is not None:
                     return (batch,)
             if attempt == "index":
-                self._rebuild_index(segment)
+                self._rebuild_index(segment, index)
         last = self._next_known(segment, offset) - 1
         return self._note_damage(Hole(offset, last, "damaged: no batch where one was written"))
 
@@ -435,7 +447,7 @@ class DiskStream:
         found = self._find_time(time_us, looked_at)
         if not self._is_first_at(found, time_us):
             for segment in looked_at:
-                self._rebuild_index(segment)
+                self._rebuild_index(segment, self.index_of(segment))
             found = self._find_time(time_us, looked_at)
         return found
 
@@ -483,34 +495,98 @@ class DiskStream:
 
     def index_of(self, segment: Segment) -> Index:
         """A segment's index, from memory, its file, or its log."""
+        mended = segment.mended
+        if mended is not None:
+            return mended[0]
         index = segment.index
         if index is not None:
             return index
-        index = load_index(self._files, segment)
-        if not len(index) or index.offsets[0] != segment.base or index.positions[0] != 0:
-            return self._rebuild_index(segment)
+        index, is_right = load_index(self._files, segment, self._below(segment))
+        if not is_right or not self._is_whole(segment, index):
+            return self._rebuild_index(segment, None)
         segment.index = index
         self._remember(segment)
         return index
 
-    def _rebuild_index(self, segment: Segment) -> Index:
-        fresh = Index()
-        last = 0
-        for place, header, _ in whole_batches(self.seed, self._pool.get(segment.log_path), 0, self.root):
-            if last < header.first_offset <= self.end and place < segment.end:
-                fresh.add(header.first_offset, place, header.time_us)
-                last = header.last_offset
-        segment.index = fresh
-        self._remember(segment)
+    def _below(self, segment: Segment) -> int:
+        """The first offset that a later segment has."""
+        return min((other.base for other in self.segments if other.base > segment.base), default=UNBOUNDED)
+
+    def _is_whole(self, segment: Segment, index: Index) -> bool:
+        """Whether an index begins where its segment does and, if no more is written to that, ends where it does."""
+        if not len(index) or index.offsets[0] != segment.base or index.positions[0] != 0:
+            return False
+        if not self.segments or segment.base == self.segments[-1].base:
+            return True
+        header = header_at(self.seed, self._pool.get(segment.log_path), index.positions[-1])
+        return header is not None and index.positions[-1] + header.bytes == segment.end
+
+    def _rebuild_index(self, segment: Segment, doubted: Index | None) -> Index:
+        """Make an index from the log, in place of one that did not lead to a batch; the file is mended with it."""
+        with self._mending:
+            is_active = bool(self.segments) and segment is self.segments[-1]
+            known = segment.mended[0] if segment.mended is not None else segment.index
+            if known is not None and known.is_fresh and (known is not doubted or not is_active):
+                return known  # another reader was faster, or it is the log that is damaged
+            fresh, last, below, upto = Index(), segment.base - 1, self._below(segment), segment.end
+            fresh.is_fresh = True
+            for place, header, _ in whole_batches(self.seed, self._pool.get(segment.log_path), 0, self.root):
+                if last < header.first_offset <= self.end and header.last_offset < below and place < upto:
+                    fresh.add(header.first_offset, place, header.time_us)
+                    last = header.last_offset
+            if is_active and self._pool.is_writable:
+                segment.mended = fresh, upto  # the thread that commits adds to the one that is there, meanwhile
+                if doubted is not None and not fresh.entries() <= doubted.entries():
+                    self.on_mended(segment.index_path)
+                return fresh
+            segment.index, segment.mended = fresh, None
+            if self._pool.is_writable:
+                self.mend_index(segment, fresh)
+            self._remember(segment)
+            return fresh
+
+    def _take_mended(self, segment: Segment) -> Index:
+        """Go on with the index that a reader made; by the thread that commits."""
+        assert segment.mended is not None
+        fresh, upto = segment.mended
+        old = segment.index if segment.index is not None else fresh
+        place = bisect_left(old.positions, upto)
+        fresh.positions += old.positions[place:]
+        fresh.times += old.times[place:]
+        fresh.offsets += old.offsets[place:]  # last, as it is here that readers look first
+        segment.index, segment.mended = fresh, None
         return fresh
+
+    def mend_index(self, segment: Segment, index: Index) -> None:
+        """Bring the file of a segment that is no more written to in line with its log."""
+        index.stored = 0
+        try:
+            told = Index.unpack(self._read_if_there(segment.index_path))
+            is_right = told.keep_possible(segment.base, self._below(segment), segment.end)
+            if not is_right or not index.entries() <= told.entries():
+                self._files.write(segment.index_path, index.pack())
+                self.on_mended(segment.index_path)
+            index.stored = len(index)
+        except (OSError, TooManyFiles):
+            pass  # a hint: what the file lacks is found in the log
+        if segment not in self.segments:  # retention took it meanwhile
+            self._files.remove(segment.index_path)
+
+    def _read_if_there(self, path: str) -> bytes:
+        try:
+            return self._files.read(path)
+        except OSError:
+            return b""
 
     def catch_up(self, segments: list[Segment], durable: int) -> None:
         """See what the owner of the folder wrote meanwhile; for a reader beside it."""
         known = {segment.base: segment for segment in self.segments}
+        if self.segments and segments and self.segments[-1].base != segments[-1].base:
+            del known[self.segments[-1].base]  # it was written to meanwhile: its index is short, and the file's whole
         for segment in segments:
             old = known.get(segment.base)
             if old is not None:
-                segment.index = old.index
+                segment.index, segment.mended = old.index, old.mended
         self.segments = segments
         self.end = self.durable = durable
         self.drop_tail()
@@ -519,7 +595,7 @@ class DiskStream:
 
     def _extend_index(self, segment: Segment) -> None:
         """Add what the active segment's index file does not have yet."""
-        index = segment.index if segment.index is not None else load_index(self._files, segment)
+        index = segment.index if segment.index is not None else load_index(self._files, segment, UNBOUNDED)[0]
         last = index.positions[-1] if len(index) else -1
         for place, header, _ in walk(self.seed, self._pool.get(segment.log_path), max(0, last)):
             if header.root != self.root or header.last_offset > self.durable:

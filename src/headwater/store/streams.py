@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 from headwater.config import Config
-from headwater.errors import DiskFull, Failed, HeadwaterError
+from headwater.errors import DiskFull, Failed, HeadwaterError, TooManyFiles
 from headwater.store import folder as folders
 from headwater.store.batch import Batch, Seed, checksum
+from headwater.store.file_pool import FilePool
 from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
 from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
 from headwater.store.recovery import Recovery
-from headwater.store.segment import FilePool, Segment, bases
+from headwater.store.segment import Segment, bases
 from headwater.store.stream import DiskStream, length_of, open_segments
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
@@ -76,7 +77,10 @@ class Streams:
         self._seed = seed
         self._config = config
         self._read_only = read_only
+        self.on_mended: Callable[[str], None] = lambda path: None
+        """Hears of each index file that did not match its log, and was made anew."""
         self._pool = FilePool(files, config.open_files_max, write=not read_only)
+        self._pool.on_failed_sync = self._failed_sync
         self._journal = Journal(files, f"{folder}/journal", config.journal_bytes, seed)
         self._cells: Cells | None = None
         self._by_root: dict[str, DiskStream] = {}
@@ -185,6 +189,7 @@ class Streams:
         folder = f"{self._folder}/streams/{name}"
         stream = DiskStream(self._files, self._pool, self._seed, self._config, folder, number, root)
         stream.on_failure = self._note_failure
+        stream.on_mended = lambda path: self.on_mended(path)
         return stream
 
     def _note_failure(self) -> None:
@@ -214,7 +219,7 @@ class Streams:
     def _make(self, stream: DiskStream) -> None:
         assert self._cells is not None
         try:
-            self._files.make_folder(stream.folder)
+            self._pool.with_room(lambda: self._files.make_folder(stream.folder))
             # Its cell takes its room now: a group that was synced must not fail for lack of it.
             self._cells.set(stream.number, watermark(0))
         except OSError as error:
@@ -266,6 +271,9 @@ class Streams:
             self._journal.restart()
         try:
             self._journal.write(buffers, length)
+        except TooManyFiles:
+            self._pool.make_room()  # for the next try
+            raise
         except OSError:
             self._cut_journal()
             raise
@@ -297,20 +305,15 @@ class Streams:
 
     def _sync_segments(self) -> None:
         """Make durable what the journal has covered so far; a sync that failed is not repeated."""
-        failed = tuple(f"{stream.folder}/" for stream in self._by_root.values() if stream.failed is not None)
-        paths = [path for path in self._pool.dirty if not path.startswith(failed)]
-        first: Failed | None = None
-        for path, error in zip(paths, self._files.sync_files([self._pool.get(path) for path in paths]), strict=True):
-            if error is None:
-                self._pool.synced(path)
-                continue
-            reason = f"a sync of {path} failed ({error})"
-            for stream in self._by_root.values():
-                if path.startswith(stream.folder + "/"):
-                    stream.fail(reason)
-            first = first or Failed(f"{reason}; the stream is read-only now")
-        if first is not None:
-            raise first
+        self._pool.sync(self._pool.dirty)
+
+    def _failed_sync(self, path: str, error: OSError) -> Failed:
+        """A segment may be on disk or not: its stream takes no more."""
+        reason = f"a sync of {path} failed ({error})"
+        for stream in self._by_root.values():
+            if path.startswith(stream.folder + "/"):
+                stream.fail(reason)
+        return Failed(f"{reason}; the stream is read-only now")
 
     # Others
 

@@ -20,7 +20,7 @@ from headwater.store.batch import BadBatch, Header, Seed, open_body, open_column
 from headwater.store.files import File, Files
 from headwater.store.log import Hole
 from headwater.store.seed import seed_within
-from headwater.store.segment import ENTRY_BYTES, INDEX, Index, Segment, bases, whole_batches
+from headwater.store.segment import UNBOUNDED, Index, Segment, bases, whole_batches
 from headwater.store.state import Rows
 from headwater.store.streams import offset_of, unquote
 
@@ -58,6 +58,8 @@ class StreamReport(msgspec.Struct):
     """Bytes that were never acknowledged, or are being written; the next open cuts them."""
     damages: list[Damage] = []
     notes: list[str] = []
+    indexes: list[str] = []
+    """Index files that do not match their segments: hints, and no damage; they are made again when they are used."""
 
     @property
     def is_whole(self) -> bool:
@@ -182,11 +184,10 @@ def quarantine(files: Files, folder: str, report: Report) -> Rows:
     """
     changed: Rows = {}
     for stream in report.streams:
+        for index in stream.indexes:
+            files.remove(f"{folder}/{index}")
         for damage in stream.damages:
             if damage.is_known:
-                continue
-            if damage.file.endswith(INDEX):
-                files.remove(f"{folder}/{damage.file}")
                 continue
             _copy(files, folder, stream.number, damage)
             if damage.first:
@@ -322,15 +323,15 @@ class _StreamWalk:
     # The index
 
     def _check_index(self, segment: Segment, found: Index, bad: Sequence[tuple[int, int]], is_last: bool) -> None:
-        """It is a hint, so one that is short is only remarked upon; one that lies would mislead a search by time."""
+        """It is a hint that is checked at use and made again, so nothing that is wrong with it is damage."""
         if not self._files.exists(segment.index_path):
             if not is_last and len(found):
                 self.report.notes.append(f"segment {segment.base} has no index; it is made when it is needed")
             return
         data = self._files.read(segment.index_path)
         stored = Index.unpack(data)
-        if len(stored) < len(data) // ENTRY_BYTES:
-            self._add_index(segment, len(stored), "entries do not ascend")
+        if not stored.keep_possible(segment.base, UNBOUNDED, UNBOUNDED):
+            self._note_index(segment, len(stored), "it cannot be right")
             return
         places = {offset: place for place, offset in enumerate(found.offsets)}
         right = 0
@@ -339,10 +340,10 @@ class _StreamWalk:
             place = places.get(offset)
             if place is None:
                 if offset < self._expected and not any(start <= position < end for start, end in bad):
-                    self._add_index(segment, entry, f"offset {offset} is said to be at {position}, and is not")
+                    self._note_index(segment, entry, f"offset {offset} is not at {position}")
                     return
             elif (found.positions[place], found.times[place]) != (position, time_us):
-                self._add_index(segment, entry, f"place or time of offset {offset} is wrong")
+                self._note_index(segment, entry, f"the place or time of offset {offset} is wrong")
                 return
             else:
                 right += 1
@@ -350,9 +351,12 @@ class _StreamWalk:
             lacking = len(found) - right
             self.report.notes.append(f"the index of segment {segment.base} lacks {lacking} batches; found without it")
 
-    def _add_index(self, segment: Segment, entry: int, reason: str) -> None:
-        file = f"{self._name}/{segment.base:020d}{INDEX}"
-        self._add(Damage(file, entry * ENTRY_BYTES, (entry + 1) * ENTRY_BYTES, 0, 0, f"index: {reason}"))
+    def _note_index(self, segment: Segment, entry: int, reason: str) -> None:
+        file = self._name + Segment("", segment.base).index_path
+        self.report.indexes.append(file)
+        self.report.notes.append(
+            f"{file} does not match its segment (entry {entry}: {reason}); no message is lost, it is made again at use"
+        )
 
     # Findings
 
