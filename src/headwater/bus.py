@@ -47,7 +47,8 @@ from headwater.store.compression import require
 from headwater.store.files import DiskFiles, Files, Lock
 from headwater.store.log import Found
 from headwater.store.memory_files import MemoryFiles
-from headwater.store.state import MemoryState, RocksState, State
+from headwater.store.rocks import RocksReader, RocksState
+from headwater.store.state import MemoryState, State
 from headwater.store.streams import Streams
 from headwater.topics.name import check_filter, compile_filter, filter_covers_root
 from headwater.topics.publish import Publish
@@ -202,7 +203,16 @@ class Bus:
             raise
 
     def _open_state(self) -> State:
-        return RocksState(f"{self.folder}/{folders.STATE}", read_only=self.is_read_only)
+        path = f"{self.folder}/{folders.STATE}"
+        if self.is_read_only:
+            return RocksReader(path)
+        has_streams = bool(self._files.list(f"{self.folder}/{folders.STREAMS}"))
+        state = RocksState(path, must_exist=has_streams, files=self._files, clock=self._clock)
+        for loss in state.losses:
+            self._events.add("damage", str(loss))
+        if state.torn:
+            self._events.add("torn", f"{state.torn} writes at the end of the state were never acknowledged: cut")
+        return state
 
     def _identify(self) -> str:
         """The id of this bus, by which a lake knows whose it is; drawn when the folder is first opened to write."""
@@ -568,7 +578,7 @@ class Bus:
         """See what the owner wrote meanwhile; for a bus that was opened to read."""
         self._check_open()
         if self.is_read_only:
-            if isinstance(self._state, RocksState):
+            if isinstance(self._state, RocksReader):
                 self._state.refresh()
             self._roots.look()
             for kept in (self._clients, self._acl, self._tokens, self._channels):

@@ -13,6 +13,7 @@ HeadwaterError
 ├── TooLarge       413  a message or batch over its limit
 ├── QuotaExceeded  429  one more than a limit allows
 ├── Failed         500  storage failed; what was asked did not happen
+│   └── Damaged         what was stored went bad
 ├── Closed         503  the bus or subscription is closed
 ├── Disconnected   503  no server answers, or the connection to it was lost
 ├── DiskFull       503  too little room left to accept messages
@@ -118,6 +119,10 @@ class Failed(HeadwaterError):
     """Storage failed; what was asked did not happen."""
 
     code = 500
+
+
+class Damaged(Failed):
+    """What was stored went bad, and cannot be used as it is."""
 
 
 class Closed(HeadwaterError):

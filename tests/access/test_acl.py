@@ -18,7 +18,8 @@ from headwater.access import acl as module
 from headwater.access.acl import ACTIONS, Acl, Action, Rule
 from headwater.errors import Failed, Malformed, NotAllowed, NotFound, QuotaExceeded, ReadOnly
 from headwater.store import state as rows
-from headwater.store.state import MemoryState, RocksState, State
+from headwater.store.rocks import RocksState
+from headwater.store.state import MemoryState, State
 from headwater.topics.name import matches
 
 

@@ -86,6 +86,10 @@ class FaultyState:
             apply(batch, self._rows)
             self._unsynced.append(batch)
 
+    def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        self.write(rows)
+        self.sync()
+
     def sync(self) -> None:
         with self._mutex:
             self._check_log()

@@ -40,8 +40,7 @@ class Book:
         """All of these rows, durably."""
         self.check_writable()
         try:
-            self._state.write(rows)
-            self._state.sync()
+            self._state.commit(rows)
         except Exception as error:
             # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
             self._failed = f"the state store failed ({error})"

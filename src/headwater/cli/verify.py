@@ -17,7 +17,7 @@ from headwater.store import state as rows
 from headwater.store.files import DiskFiles, Files
 from headwater.store.folder import STATE, VERSION
 from headwater.store.log import Hole
-from headwater.store.state import RocksState
+from headwater.store.rocks import RocksState
 from headwater.store.verify import Known, Report, StreamReport, segment_bytes
 from headwater.store.verify import quarantine as set_apart
 from headwater.store.verify import verify as walk

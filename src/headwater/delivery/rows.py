@@ -165,8 +165,7 @@ class RowCommit:
             changed.update(item.rows)
         try:
             if changed:  # else somebody waits for those before it, which are on disk by now
-                self._state.write(changed)
-                self._state.sync()
+                self._state.commit(changed)
         except Exception as error:
             # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
             self.failed = f"the state store failed ({error})"

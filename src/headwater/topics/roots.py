@@ -237,8 +237,7 @@ class Roots:
             for hole in found.holes:
                 changed[rows.key_offset(rows.GAP, number, hole.first)] = rows.pack((hole.last, hole.reason))
         if changed:
-            self._state.write(changed)
-            self._state.sync()
+            self._state.commit(changed)
 
     # A publish, on its way to disk
 

@@ -1,0 +1,399 @@
+"""The state in RocksDB, with a check of our own over its writes.
+
+Promises, besides those of `State`: what was committed is there when it is opened again, or the loss is told
+(`losses`); a file that is missing or bad is told, never taken for a fresh start; after a failed write or sync nothing more
+is taken until `mend` has opened the files anew, and what was reported as failed is not in them then.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headwater.clock import Clock, SystemClock
+from headwater.errors import Damaged, Failed
+from headwater.store import chain
+from headwater.store import state as rows
+from headwater.store.chain import BITS, Link
+from headwater.store.files import DiskFiles, Files
+from headwater.store.state import Rows
+from headwater.store.state_marks import Known, Marks
+from headwater.store.state_recovery import ADVICE, Loss, is_continuous, loss_rows, lost_tail, mend_logs
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict
+
+PROBE_BYTES = 1 << 20
+"""What has to fit on the disk before files are opened anew that it had no room for."""
+SCANS_END_S = 1.0
+"""How long a scan that is under way is waited for; its files cannot be opened anew before."""
+
+_first_byte = itemgetter(0)
+
+
+class RocksState:
+    """The state in RocksDB, of the process that owns the folder."""
+
+    def __init__(
+        self, path: str, *, must_exist: bool = False, files: Files | None = None, clock: Clock | None = None
+    ) -> None:
+        """`must_exist`: there was one, so that a missing one is damage."""
+        from rocksdict import DbClosedError, WriteBatch, WriteOptions
+
+        self._WriteBatch = WriteBatch
+        self._DbClosedError = DbClosedError
+        self._write_options = WriteOptions()
+        self.path = path
+        self._files = files or DiskFiles()
+        self._clock = clock or SystemClock()
+        self._order = threading.RLock()
+        """Held while a write gets its number and goes to RocksDB, so that each is a record of its own in the log."""
+        self._syncing = threading.RLock()
+        """Held while the log is synced; taken before `_order`."""
+        self._counting = threading.Condition()
+        self._scans = 0
+        self._is_mending = False
+        self.failed: str | None = None
+        """Why nothing is written at the moment."""
+        self._lazy: Rows = {}
+        """What was written since the last sync without waiting for one."""
+        self.torn = 0
+        """Writes at the end of the log that were cut off, as nobody had been told of them."""
+        self._marks = Marks(self._files, path)
+        try:
+            self._db, known = self._open(must_exist)
+            self._take_up(known)
+        except BaseException:
+            self._marks.close()
+            raise
+
+    # Opening
+
+    def _open(self, must_exist: bool) -> tuple[Rdict, Known]:
+        known = self._marks.read()
+        if known.synced or must_exist:
+            if not self._files.exists(f"{self.path}/CURRENT"):
+                raise Damaged(f'the state in "{self.path}" is missing, or its file CURRENT is; {ADVICE}')
+            if not is_continuous(self._files, self.path, known):
+                self._mend_logs(known)
+        try:
+            return open_rocks(self.path), known
+        except Exception as error:
+            if not self._mend_logs(known):
+                raise Failed(f'the state in "{self.path}" does not open ({error}); {ADVICE}') from error
+        try:
+            return open_rocks(self.path), known
+        except Exception as error:
+            raise Damaged(f'the state in "{self.path}" does not open ({error}); {ADVICE}') from error
+
+    def _mend_logs(self, known: Known, cut_after: int | None = None) -> bool:
+        mended = mend_logs(self._files, self.path, known, cut_after)
+        if mended is not None and cut_after is None:
+            self.torn += mended.torn
+        return mended is not None
+
+    def _take_up(self, known: Known) -> None:
+        """Go on where the chain ends; what was durable and is not there is noted."""
+        link = self._link()
+        self._number = self._synced = max(link.number, known.synced)
+        self._digest = link.digest
+        self._last = tuple(map(max, link.last(), known.last))
+        if link.number < known.synced:
+            self.commit(loss_rows([lost_tail(link, known)]))
+        # RocksDB has made tables of its logs by now.
+        self._marks.note_in_tables(self._number)
+        self._marks.note(self._synced, self._last)
+        self.losses = [msgspec.msgpack.decode(value, type=Loss) for _, value in self.scan(rows.LOSS)]
+        """Every loss that is known."""
+
+    def _link(self) -> Link:
+        value = self.get(rows.CHAIN)
+        return (chain.unpack(value) if value is not None else None) or Link()
+
+    # Reading
+
+    def get(self, key: bytes) -> bytes | None:
+        db = self._db
+        try:
+            value: bytes | None = db.get(key)
+            return value
+        except self._DbClosedError:
+            with self._order:
+                if self._db is not db:  # it was opened anew meanwhile
+                    return self.get(key)
+            raise
+        except Exception as error:
+            raise unreadable(self.path, error) from error
+
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        if self._is_mending:
+            with self._order:
+                pass
+        with self._counting:
+            self._scans += 1
+        try:
+            yield from scan_rocks(self._db, self.path, prefix, start)
+        finally:
+            with self._counting:
+                self._scans -= 1
+                self._counting.notify_all()
+
+    # Writing
+
+    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        with self._order:
+            self._put(rows)
+            self._lazy.update(rows)
+
+    def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        with self._order:
+            number = self._put(rows)
+        self._sync_upto(number)
+
+    def sync(self) -> None:
+        self._sync_upto(self._number)
+
+    def _put(self, changed: Mapping[bytes, bytes | None]) -> int:
+        """One write, with its link as the first row."""
+        self._check()
+        groups = 0
+        for kind in set(map(_first_byte, changed)):
+            groups |= BITS[kind]
+        number = self._number + 1
+        digest = chain.digest_of(self._digest, b"".join(changed) + b"".join(filter(None, changed.values())))
+        link = Link(number, self._synced, self._clock.now_us(), digest, groups, self._last)
+        batch = self._WriteBatch(raw_mode=True)
+        batch.put(rows.CHAIN, link.pack())
+        for key, value in changed.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        try:
+            self._db.write(batch, self._write_options)
+        except Exception as error:
+            raise self._fail(error) from error
+        self._number, self._digest, self._last = number, digest, link.last()
+        return number
+
+    def _sync_upto(self, number: int) -> None:
+        with self._syncing:
+            if self._synced >= number:
+                return  # with another's
+            with self._order:
+                self._check()
+                upto, last = self._number, self._last
+                lazy, self._lazy = self._lazy, {}
+            try:
+                # Not WriteOptions.sync: that call keeps the interpreter's lock while the disk works, this one does not.
+                self._db.flush_wal(True)
+            except Exception as error:
+                with self._order:
+                    self._lazy = {**lazy, **self._lazy}
+                raise self._fail(error) from error
+            self._synced = upto
+            self._marks.note(upto, last)
+
+    def _check(self) -> None:
+        if self.failed is not None:
+            raise Failed(f"it is not on disk: {self.failed}; it is tried again by itself")
+
+    def _fail(self, error: Exception) -> Failed:
+        # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
+        if self.failed is None:
+            self.failed = f"the state store failed ({error})"
+        return Failed(f"it is not on disk: {self.failed}; it is tried again by itself")
+
+    # After a failure
+
+    def mend(self) -> bool:
+        """Open the files anew after a failure: all that was durable is there, what failed is not, and what nobody waited
+        for is written again. False, and nothing has changed, while that cannot be."""
+        with self._syncing, self._order:
+            if self.failed is None:
+                return True
+            if not self._has_room() or not self._scans_end():
+                return False
+            try:
+                self._reopen()
+            except Exception as error:
+                self.failed = f"the state store failed, and does not open again ({error})"
+                return False
+            finally:
+                self._is_mending = False
+            return True
+
+    def _has_room(self) -> bool:
+        probe = self.path + ".probe"
+        try:
+            file = self._files.open(probe, create=True)
+            try:
+                file.pwritev([bytes(PROBE_BYTES)], 0)
+                file.datasync()
+            finally:
+                file.close()
+        except OSError:
+            return False
+        finally:
+            self._files.remove(probe)
+        return True
+
+    def _scans_end(self) -> bool:
+        """New scans wait from here on; those under way hold RocksDB's files."""
+        self._is_mending = True
+        with self._counting:
+            if not self._counting.wait_for(lambda: not self._scans, SCANS_END_S):
+                self._is_mending = False
+                return False
+        return True
+
+    def _reopen(self) -> None:
+        try:
+            self._db.close()
+        except Exception:  # noqa: BLE001, S110  # it says once more why it failed, or is closed; it lets go all the same
+            pass
+        known = Known(self._synced, self._last, 0)
+        self._mend_logs(known, cut_after=self._synced)
+        db = open_rocks(self.path)
+        value = db.get(rows.CHAIN)
+        link = (chain.unpack(value) if value is not None else None) or Link()
+        if link.number < self._synced:
+            db.close()
+            raise Damaged(f"writes {link.number + 1} to {self._synced} are gone from it")
+        self._db = db
+        self._number, self._digest, self._last = link.number, link.digest, link.last()
+        self.failed = None
+        lazy, self._lazy = self._lazy, {}
+        if lazy:
+            self.write(lazy)
+        self._synced = min(self._synced, link.number)
+        self._sync_upto(self._number)
+        self._marks.note_in_tables(link.number)
+
+    # Others
+
+    def snapshot(self, path: str) -> None:
+        from rocksdict import Checkpoint
+
+        try:
+            self._db.flush()  # which lets other threads go on meanwhile, and what comes then does not
+            Checkpoint(self._db).create_checkpoint(path)
+        except Exception as error:
+            raise Failed(f'no snapshot of the state could be made in "{path}" ({error})') from error
+
+    def close(self) -> None:
+        try:
+            self._db.close()
+        except Exception as error:
+            if self.failed is None:
+                raise Failed(f"the state could not be closed in order ({error})") from error
+        finally:
+            self._marks.close()
+
+
+class RocksReader:
+    """The state in RocksDB, read beside the process that owns it."""
+
+    def __init__(self, path: str) -> None:
+        from rocksdict import AccessType, Rdict
+
+        # Beside a running owner only a secondary reads what is in the owner's write-ahead log.
+        self.path = path
+        self._private = tempfile.mkdtemp(prefix="headwater-reader-")
+        try:
+            self._db = Rdict(path, _options(), access_type=AccessType.secondary(self._private))
+            self._db.try_catch_up_with_primary()
+        except Exception as error:
+            self._remove_private()
+            raise Failed(f'the state in "{path}" does not open ({error}); {ADVICE}') from error
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+            return value
+        except Exception as error:
+            raise unreadable(self.path, error) from error
+
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return scan_rocks(self._db, self.path, prefix, start)
+
+    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        raise self._refusal()
+
+    def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        raise self._refusal()
+
+    def sync(self) -> None:
+        raise self._refusal()
+
+    def snapshot(self, path: str) -> None:
+        raise self._refusal()
+
+    def _refusal(self) -> Failed:
+        return Failed(f'the state in "{self.path}" was opened to read only')
+
+    def refresh(self) -> None:
+        """See what the owner wrote meanwhile."""
+        self._db.try_catch_up_with_primary()
+
+    def close(self) -> None:
+        self._db.close()
+        self._remove_private()
+
+    def _remove_private(self) -> None:
+        shutil.rmtree(self._private, ignore_errors=True)
+
+
+def _options() -> Any:
+    from rocksdict import Options
+
+    options = Options(raw_mode=True)
+    options.create_if_missing(False)
+    options.set_max_log_file_size(1 << 20)
+    options.set_keep_log_file_num(2)
+    # Log files are not recycled: a secondary that meets one which was recycled after a checkpoint never opens.
+    return options
+
+
+def open_rocks(path: str) -> Rdict:
+    """Open it to write, made if there is none; whatever is not whole is refused."""
+    from rocksdict import DBRecoveryMode, Rdict
+
+    options = _options()
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
+    return Rdict(path, options)
+
+
+def scan_rocks(db: Rdict, path: str, prefix: bytes, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    """Rows with a prefix. RocksDB's iterator ends at a bad block as if there were no more, so its end is looked into."""
+    last = prefix if start is None else start
+    try:
+        for key, value in db.items(from_key=last):
+            if not key.startswith(prefix):
+                return
+            last = key
+            if prefix or key != rows.CHAIN:  # which is no row of anybody's
+                yield key, value
+        probe = db.iter()
+        probe.seek(last)
+        if probe.valid() and probe.key() == last:
+            probe.next()
+        probe.status()
+    except Exception as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str, error: Exception) -> Exception:
+    """What to tell whoever wants a row that cannot be read."""
+    from rocksdict import DbClosedError
+
+    if isinstance(error, Failed | DbClosedError):
+        return error
+    return Damaged(f'rows of the state in "{path}" cannot be read ({error}); {ADVICE}')

@@ -1,0 +1,69 @@
+"""What is known of the state apart from it: up to which write it was durable, in a small file beside it.
+
+A cell is set after each sync, in memory that the kernel writes to disk in its own time: it outlives a kill, and after a
+loss of power it may be older than the truth, never newer. So it may prove that rows were lost, and never accuses
+wrongly.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headwater.store.chain import GROUPS
+from headwater.store.files import Files
+from headwater.store.streams import offset_of, watermark
+
+ENDING = ".synced"
+SYNCED, IN_TABLES = 0, 1 + len(GROUPS)
+"""Cells; those of the groups are between them."""
+
+
+class Known(NamedTuple):
+    """What the file says."""
+
+    synced: int = 0
+    """The last write that was durable."""
+    last: tuple[int, ...] = (0,) * len(GROUPS)
+    """Per group, the last durable write that had rows of it."""
+    in_tables: int = 0
+    """All writes up to this one were in tables when the state was last opened, and in no log any more."""
+    is_damaged: bool = False
+
+
+class Marks:
+    """The file."""
+
+    def __init__(self, files: Files, state: str, *, write: bool = True) -> None:
+        path = state + ENDING
+        self._cells = files.cells(path, write=write) if write or files.exists(path) else None
+        self._noted = [-1] * (IN_TABLES + 1)
+
+    def read(self) -> Known:
+        """What it says; where it says nothing, or is damaged, nothing is known."""
+        if self._cells is None:
+            return Known()
+        cells = [self._cells.get(index) for index in range(IN_TABLES + 1)]
+        found = [offset_of(cell) for cell in cells]
+        is_damaged = any(cell and not number for cell, number in zip(cells, found, strict=True) if cell != watermark(0))
+        return Known(found[SYNCED], tuple(found[1:IN_TABLES]), found[IN_TABLES], is_damaged)
+
+    def note(self, synced: int, last: tuple[int, ...]) -> None:
+        """Everything up to this write is durable."""
+        self._set(SYNCED, synced)
+        for group, number in enumerate(last, 1):
+            self._set(group, number)
+
+    def note_in_tables(self, number: int) -> None:
+        """Everything up to this write is in tables."""
+        self._set(IN_TABLES, number)
+
+    def _set(self, index: int, number: int) -> None:
+        if self._noted[index] != number and self._cells is not None:
+            self._noted[index] = number
+            self._cells.set(index, watermark(number))
+
+    def close(self) -> None:
+        """Make it durable, and let go of it."""
+        if self._cells is not None:
+            self._cells.sync()
+            self._cells.close()
