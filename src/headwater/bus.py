@@ -121,6 +121,7 @@ class Bus:
             self._history = self._open_history()
             self._streams = Streams(self._files, self.folder, seed, self.config, read_only=read_only)
             self._streams.on_mended = self._on_mended
+            self._streams.on_damage = lambda text: self._events.add("damage", text)
             self._roots = Roots(
                 self._streams, self._state, self.config, self._clock, self._on_durable, self._events.trouble
             )

@@ -17,7 +17,7 @@ from headwater.store import state as rows
 from headwater.store.files import DiskFiles, Files
 from headwater.store.folder import STATE, VERSION
 from headwater.store.log import Hole
-from headwater.store.rocks import RocksState
+from headwater.store.rocks import RocksReader, RocksState
 from headwater.store.verify import Known, Report, StreamReport, segment_bytes
 from headwater.store.verify import quarantine as set_apart
 from headwater.store.verify import verify as walk
@@ -69,7 +69,7 @@ def _walk(files: Files, data: str) -> Report:
     holes: dict[int, list[Hole]] = {}
     trouble = ""
     try:
-        state = RocksState(f"{data}/{STATE}", read_only=True)
+        state = RocksReader(f"{data}/{STATE}")
         try:
             for key, value in state.scan(rows.STREAM):
                 row = msgspec.msgpack.decode(value, type=RootRow)

@@ -15,10 +15,11 @@ import msgspec
 from headwater.errors import Malformed, NewerFormat, NotFound
 from headwater.store.batch import Seed, checksum, seed_of
 from headwater.store.files import Files
+from headwater.store.manifest import MANIFEST, list_found
 from headwater.store.seed import secret_with, seed_within
 
-FORMAT = 1
-UPGRADES: dict[int, Callable[[Files, str], None]] = {}
+FORMAT = 2
+UPGRADES: dict[int, Callable[[Files, str], None]] = {1: list_found}
 """From format n to n + 1; each leaves a whole folder behind, or can be repeated."""
 
 COPY_BYTES = 1 << 20
@@ -159,6 +160,8 @@ def copy(files: Files, source: str, target: str, *, link: bool = False) -> None:
         files.sync_folder(f"{target}/{STATE}")
         if files.exists(f"{source}/{WATERMARKS}"):
             _copy_file(files, f"{source}/{WATERMARKS}", f"{target}/{WATERMARKS}", link)
+    if files.exists(f"{source}/{MANIFEST}"):
+        files.write(f"{target}/{MANIFEST}", files.read(f"{source}/{MANIFEST}"))
     files.write(f"{target}/{VERSION}", files.read(f"{source}/{VERSION}"))
 
 
