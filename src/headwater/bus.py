@@ -241,6 +241,8 @@ class Bus:
         return min(needed, marks.unarchived_from(self._files, self.folder, root, needed))
 
     def _report(self, met: dict[str, Found]) -> None:
+        for trouble in marks.troubles(self._files, self.folder):
+            self._events.add("damage", trouble)
         for root, found in met.items():
             for hole in found.holes:
                 self._events.add("damage", f'messages {hole.first} to {hole.last} of "{root}" are lost: {hole.reason}')

@@ -25,11 +25,10 @@ from headwater.clock import SECOND_US, ManualClock, to_datetime
 from headwater.config import KIB, Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.replay import Reading
-from headwater.errors import Gap
+from headwater.errors import Gap, HeadwaterError
 from headwater.message import Message, Outgoing
 from headwater.server.session_row import SessionRow
 from headwater.store import state as rows
-from headwater.store.batch import checksum
 from headwater.store.files import DiskFiles
 from headwater.store.folder import check
 from headwater.store.segment import whole_batches
@@ -243,6 +242,8 @@ class Seen:
     letters: dict[str, dict[Place, bytes]] = field(default_factory=dict)
     repeats: dict[int, tuple[bool, int]] = field(default_factory=dict)
     """Whether a producer's publish is known, by sequence, and where it is."""
+    committed: object = None
+    """Where what was staged came to stand, or why it did not."""
     others: dict[str, object] = field(default_factory=dict)
     """What is kept besides: who may do what, what waits, what is marked."""
     published: dict[str, int] = field(default_factory=dict)
@@ -265,6 +266,10 @@ def visit(bus: Bus) -> Seen:
             seen.letters[info.id] = {(_root(letter.topic), letter.offset): letter.payload for letter in letters}
             with bus.subscribe(info.filter, id=info.id) as consumer:
                 _drain(consumer, clock, seen)
+    try:
+        seen.committed = bus.commit_stage("sink", 1)
+    except HeadwaterError as error:
+        seen.committed = str(error)
     for sequence in (1, 3):
         receipt = bus.publish("home/once", payload("home/once", sequence, 20), producer="meter", sequence=sequence)
         seen.repeats[sequence] = receipt.duplicate, receipt.offset if receipt.duplicate else 0
@@ -279,8 +284,7 @@ def look(bus: Bus) -> Seen:
     seen = Seen()
     for root, end in bus.ends().items():
         seen.ends[root] = end
-        if not root.startswith("$"):
-            _read(bus.replay(f"{root}/#"), root, seen)
+        _read(bus.replay(f"{root}/#"), root, seen)
     seen.topics = {info.topic: (info.messages, info.last_offset) for info in bus.topics("#")}
     seen.retained = {message.topic: (message.offset, message.payload) for message in bus.retained("#")}
     state = bus.inside.state
@@ -294,7 +298,6 @@ def look(bus: Bus) -> Seen:
         "sessions": _decoded(state.scan(rows.SESSION)),
         "delayed": sorted(key for key, _ in state.scan(rows.DELAYED)),
         "staged": _decoded(state.scan(rows.STAGED)),
-        "waits": {root: _payloads(bus, root) for root in ("$delayed", "$staged")},
         "marks": bus.inside.archived(),
     }
     seen.events = [(event.kind, event.text) for event in bus.events()]
@@ -303,17 +306,6 @@ def look(bus: Bus) -> Seen:
 
 def _decoded(found: Iterator[tuple[bytes, bytes]]) -> dict[bytes, object]:
     return {key: msgspec.msgpack.decode(value) for key, value in found}
-
-
-def _payloads(bus: Bus, root: str) -> dict[int, int]:
-    """What waits in a root of the broker's own, by checksum."""
-    found: dict[int, int] = {}
-    stream = bus._roots.get(root)
-    if stream is not None:
-        seen = Seen()
-        _read(bus.replay(f"{root}/#"), root, seen)
-        found = {offset: checksum(data) for (_, offset), (_, data) in seen.messages.items()}
-    return found
 
 
 def _read(reading: Reading, root: str, seen: Seen) -> None:

@@ -113,9 +113,7 @@ def test_a_batch_that_was_synced_is_kept_though_its_publisher_never_learned(
 
 
 @pytest.mark.parametrize("disk", KEEPS)
-def test_a_group_that_was_on_its_way_into_the_journal_is_whole_or_gone_in_each_root(
-    oracle: Oracle, disk: Keep
-) -> None:
+def test_a_group_that_was_on_its_way_into_the_journal_is_whole_or_gone_in_each_root(oracle: Oracle, disk: Keep) -> None:
     machine = Machine(msgspec.structs.replace(SMALL, open_files_max=8))  # so that no segment is synced before
     bus = machine.open()
     oracle.publish_many(bus, ["a/x", "b/x", "c/x"], 100)

@@ -123,9 +123,9 @@ class Manifest:
         self.damage = ""
         """What is wrong with the file; empty if nothing is."""
         self.is_behind = False
-        """Whether a stream was made whose line is not durable yet."""
+        """Whether something depends on a line that is not durable yet."""
         self._is_doubtful = False
-        """Whether nobody knows what is in the file: it is written anew, as a sync that failed is not repeated."""
+        """Whether the file is to be written anew: a write or a sync of it failed, which is not repeated, or it is long."""
 
     def read(self) -> Streams:
         """What it says, from the start."""
@@ -191,32 +191,27 @@ class Manifest:
         """Note a stream that was made, or a segment of it; durable with the next `sync`."""
         known = self.streams.get(number)
         line = Line(number, root, max(first, known.first if known is not None else 1), segment)
-        if not self._is_doubtful:  # else it is written anew, with this line, before anything depends on it
-            self._append(_format(line))
         self._take(line)
         self.is_behind |= known is None
-        if self._is_long():
-            self._write_anew()
-
-    def _append(self, data: bytes) -> None:
-        try:
-            self._open().pwritev([data], self._end)
-        except OSError:
-            self._is_doubtful = True
-            raise
-        self._end += len(data)
-        self._lines += 1
+        if not self._is_doubtful:
+            data = _format(line)
+            try:
+                self._open().pwritev([data], self._end)
+            except OSError:
+                self._is_doubtful = True
+            self._end += len(data)
+            self._lines += 1
+            self._is_doubtful |= self._is_long()
 
     def sync(self) -> None:
         """Make all that was noted durable."""
-        if self._is_doubtful:
-            self._write_anew()
-        else:
+        if not self._is_doubtful:
             try:
                 self._open().datasync()
             except OSError:
                 self._is_doubtful = True
-                raise
+        if self._is_doubtful:
+            self._write_anew()
         self.is_behind = False
 
     def move_first(self, number: int, first: int) -> None:
@@ -224,12 +219,8 @@ class Manifest:
         stream = self.streams[number]
         if first > stream.first:
             self.is_behind = True
-            try:
-                self.add(number, stream.root, first=first)
-                self.sync()
-            except OSError:
-                self._take(Line(number, stream.root, first))
-                raise
+            self.add(number, stream.root, first=first)
+            self.sync()
 
     def close(self) -> None:
         """Let go of the file."""

@@ -217,7 +217,7 @@ class Streams:
         number, folder = listed.number, f"{self._folder}/streams/{listed.folder}"
         stream = DiskStream(self._files, self._pool, self._seed, self._config, folder, number, listed.root)
         stream.on_failure = self._note_failure
-        stream.on_segment = lambda base: self._note_segment(stream, base)
+        stream.on_segment = lambda base: self._manifest.add(number, listed.root, base)
         stream.on_trim = lambda first: self._note_trim(stream, first)
         stream.on_mended = lambda path: self.on_mended(path)
         return stream
@@ -226,13 +226,6 @@ class Streams:
         """Tell the next process; it need not be durable, as a crash would settle what is in doubt."""
         if self._cells is not None:
             self._cells.set(DOUBT, 1)
-
-    def _note_segment(self, stream: DiskStream, base: int) -> None:
-        """A segment was made. Nothing depends on its line: if it is lost, its file is there to see."""
-        try:
-            self._manifest.add(stream.number, stream.root, base)
-        except OSError:
-            pass  # it is written anew in time
 
     def _note_trim(self, stream: DiskStream, first: int) -> None:
         """What is before this offset is about to be deleted; a crash in the middle must not make it look like damage."""

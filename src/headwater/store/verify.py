@@ -15,6 +15,7 @@ import msgspec
 
 from headwater.errors import Malformed
 from headwater.store import folder as folders
+from headwater.store import marks
 from headwater.store import state as rows
 from headwater.store.batch import BadBatch, Header, Seed, open_body, open_columns
 from headwater.store.files import File, Files
@@ -114,6 +115,7 @@ def segment_bytes(files: Files, folder: str) -> int:
 def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: Callable[[int], None]) -> Report:
     """Walk a folder; `known` answers what the state says about a stream, `on_bytes` is called with each step."""
     report = Report()
+    report.troubles += marks.troubles(files, folder)
     streams = _streams(files, folder, report)
     numbers = [stream.number for stream, _ in streams]
     seed: Seed | None
