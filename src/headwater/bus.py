@@ -251,6 +251,12 @@ class Bus:
                     "torn", f'{found.torn_bytes} bytes at the end of "{root}" were never acknowledged: cut'
                 )
 
+    def when_given_up(self, tell: Callable[[str], None]) -> None:
+        """Have this called, with the reason, once nothing can be stored any more: the process is out of memory. For a
+        server, which ends then; who embeds a bus gets `Failed` from all it asks for."""
+        self._roots.on_given_up = tell
+        self._rows.when_given_up(tell)
+
     def _on_mended(self, path: str) -> None:
         self._events.add("mended", f"{path} did not match its segment and is made again; no message is lost")
 

@@ -140,8 +140,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     and readers go to the disk. With `segment_bytes` or more, the system decides."""
     read_bytes: int = 1 * MIB
     """How much a reader asks of the disk at once."""
-    open_files_max: int = 256
-    """Segment files kept open; the one unused for longest is closed first."""
+    open_files_max: int = 4096
+    """Segment files kept open, and never more than half of what the process may open (`ulimit -n`); the one unused for
+    longest is closed first. If more roots than that are written to in turn, files are synced to be closed, and
+    publishing to them is slower."""
     checkpoint_bytes: int = 32 * MIB
     """Bytes appended, over all roots, until the state reflects them; what recovery reads at most."""
     checkpoint_batches: int = 20_000

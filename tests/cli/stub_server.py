@@ -9,12 +9,14 @@ import types
 from typing import Any
 
 from headwater.cli import main
+from headwater.store.commit import Call
 
 
 class Server:
     """Listens, and tells on stderr what it is asked to do. What it should do badly is in STUB."""
 
     def __init__(self, bus: Any, serving: Any, settings: Any) -> None:
+        self._bus = bus
         self._serving = serving
         self._does = os.environ.get("STUB", "")
         self._listening: asyncio.Server | None = None
@@ -32,8 +34,13 @@ class Server:
 
     def reload(self) -> None:
         self._tell("reload")
+        if self._does == "run out of memory":
+            self._bus._roots.commit.submit(Call(self._run_out))
         if self._does == "fail to reload":
             raise ValueError("no such thing")
+
+    def _run_out(self) -> None:
+        raise MemoryError
 
     async def drain(self) -> None:
         self._tell("drain")

@@ -84,6 +84,19 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_server_without_memory_to_store_with_ends_with_a_sentence_and_a_code(data: Path, as_json: bool) -> None:
+    with serving(data, "--no-http", *["--log-json"][: int(as_json)], STUB="run out of memory") as served:
+        served.signal(signal.SIGHUP)
+        code, told = served.end()
+    assert code == 2
+    last = told.splitlines()[-1]
+    reason = json.loads(last)["reason"] if as_json else last
+    assert "out of memory while storing" in reason
+    assert "start it again" in reason
+    assert "Traceback" not in told
+
+
 def test_it_prints_one_line_with_its_url_when_clients_may_come(data: Path):
     with serving(data) as served:
         assert re.fullmatch(r"headwater is ready at headwater://127\.0\.0\.1:\d+\n", served.ready)

@@ -106,7 +106,8 @@ def test_whatever_an_index_file_holds_every_message_is_served(written: Written, 
         stream = bus._streams._by_root["a"]
         for offset in range(1, len(said) + 1):
             (found,) = stream.read(offset, 1)
-            assert isinstance(found, Batch) and found.first_offset <= offset <= found.last_offset, told
+            assert isinstance(found, Batch), told
+            assert found.first_offset <= offset <= found.last_offset, told
             assert stream.offset_at(found.header.time_us) == found.first_offset, told
         kinds = {event.kind for event in bus.events()}
         assert kinds <= {"mended"}, told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -371,6 +373,124 @@ def test_a_caller_that_is_gone_does_not_keep_the_rest_of_its_group_waiting(
     for thread in waiting:
         thread.join(WAIT_S)
     assert not any(thread.is_alive() for thread in waiting)
+
+
+# Without memory
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "no memory")])
+@pytest.mark.parametrize("how", ["thread", "caller", "call"])
+def test_without_memory_who_waits_and_who_comes_is_told_and_nothing_more_is_committed(
+    recorder: Recorder, error: Exception, how: str
+) -> None:
+    reasons: list[str] = []
+    recorder.commit.on_given_up = reasons.append
+    recorder.before = _raise(error)
+    waiting = [Note("meanwhile"), Note("soon")]
+    future: Future[object] = Future()
+    waiting[1].future = future
+
+    def raise_it() -> None:
+        for item in waiting:
+            recorder.commit.enqueue(item)
+        raise error
+
+    match how:
+        case "thread":
+            with recorder.held():
+                for item in waiting:
+                    recorder.commit.submit(item)
+        case "caller":
+            recorder.commit.enqueue(waiting[0])
+            recorder.commit.enqueue(waiting[1])
+            with pytest.raises(Failed, match="out of memory"):
+                recorder.commit.submit_and_wait(Note("leads"))
+        case "call":
+            with pytest.raises(Failed, match="out of memory"):
+                recorder.commit.run(raise_it)
+    with pytest.raises(Failed, match=r"out of memory while storing.*start it again"):
+        waiting[0].wait()
+    with pytest.raises(Failed, match="out of memory"):
+        future.result(WAIT_S)
+    recorder.before = lambda _: None
+    for again in (recorder.commit.submit_and_wait, recorder.commit.submit, recorder.commit.enqueue):
+        with pytest.raises(Failed, match="out of memory"):
+            again(Note("after"))
+    with pytest.raises(Failed, match="out of memory"):
+        recorder.commit.run(lambda: None)
+    assert not recorder.commit.commit_here(Note("after"))
+    assert (recorder.commit.is_open, recorder.commit.is_alive) == (False, False)
+    assert len(reasons) == 1
+    assert "after" not in recorder.names
+
+
+class Poor:
+    """A lock for whose holder there is no memory, once it is about to take a group."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.met = 0
+
+    def __enter__(self) -> None:
+        if sys._getframe(1).f_code.co_name.startswith("_commit_"):
+            self.met += 1
+            raise MemoryError
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_commit_thread_that_cannot_even_take_a_group_does_not_try_for_ever(recorder: Recorder) -> None:
+    poor = recorder.commit.places = Poor(recorder.commit.places)  # type: ignore[assignment]
+    future: Future[object] = Future()
+    item = Note("never")
+    item.future = future
+    recorder.commit.submit(item)
+    with pytest.raises(Failed, match="out of memory"):
+        future.result(WAIT_S)
+    assert poor.met < 4
+
+
+def test_who_waits_for_room_is_told_too() -> None:
+    recorder = Recorder(items_max=1)
+    recorder.before = _raise(MemoryError())
+    recorder.commit.enqueue(Note("first"))
+    with pytest.raises(Failed, match="out of memory"):
+        recorder.commit.enqueue(Note("second"))
+    recorder.commit.close()
+
+
+def test_where_no_thread_can_be_started_who_waits_is_told(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reasons: list[str] = []
+    recorder.commit.on_given_up = reasons.append
+    item = Note("never")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        recorder.commit.submit(item)
+    with pytest.raises(Failed, match="no thread can be started"):
+        item.wait()
+    assert len(reasons) == 1
+    with pytest.raises(Failed, match="no thread can be started"):
+        recorder.commit.submit_and_wait(Note("after"))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Torn()])
+def test_a_caller_that_is_interrupted_before_its_commit_begins_leaves_nobody_waiting(
+    recorder: Recorder, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come at any place, and others are in the group."""
+    other = Note("other")
+    recorder.commit.enqueue(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(Note, "is_awaited", property(_raise(error)))
+        with pytest.raises(type(error)):
+            recorder.commit.submit_and_wait(Note("interrupted"))
+    with pytest.raises(type(error)):
+        other.wait()
 
 
 # Something to be done in the committing role

@@ -12,10 +12,10 @@ import pytest
 from headwater.config import Config
 from headwater.store.batch import Batch, Header, Seed, checksum, read_batch
 from headwater.store.body import encode_body
+from headwater.store.file_pool import FilePool
 from headwater.store.files import DiskFiles
 from headwater.store.log import Checkpoint, Found, Hole, Write
 from headwater.store.recovery import Recovery
-from headwater.store.file_pool import FilePool
 from headwater.store.stream import DiskStream, length_of
 
 SEGMENT_BYTES = 64 * 1024
@@ -427,10 +427,122 @@ def test_a_hole_in_the_segment_is_filled_from_the_journal(folder: Path) -> None:
     append(stream, b"2", b"3")
     batches = journaled(folder, 2)
     append(stream, b"4")
+    whole = log(folder).read_bytes()
     spoil(log(folder), start + 100)
     recovered = recover(folder, journaled=batches)
     assert content(recovered.stream) == ONE_TO_FOUR
-    assert recovered.found.holes == []
+    assert recovered.found == Found(batches=3, from_journal=1)
+    assert log(folder).read_bytes() == whole, "it stands where it stood, and what follows it was not moved"
+    assert quarantined(folder) == {}
+
+
+def test_a_bad_end_that_the_journal_has_is_not_set_apart_though_it_was_acknowledged(folder: Path) -> None:
+    stream = written(folder, [b"1"])
+    start = stream.segments[0].end
+    append(stream, b"2", b"3")
+    append(stream, b"4")
+    batches = journaled(folder, 2, 4)
+    spoil(log(folder), start + 100)
+    spoil(log(folder), stream.segments[0].end - 8)
+    recovered = recover(folder, evidence=4, journaled=batches)
+    assert content(recovered.stream) == ONE_TO_FOUR
+    assert (recovered.found.holes, recovered.found.torn_bytes) == ([], 0)
+    assert quarantined(folder) == {}
+
+
+def test_of_a_bad_end_only_what_the_journal_lacks_is_a_gap(folder: Path) -> None:
+    stream = written(folder, [b"1"])
+    start = stream.segments[0].end
+    append(stream, b"2", b"3")
+    append(stream, b"4")
+    batches = journaled(folder, 2)
+    spoil(log(folder), start + 100)
+    spoil(log(folder), stream.segments[0].end - 8)
+    recovered = recover(folder, evidence=4, journaled=batches)
+    assert content(recovered.stream) == [(1, b"1"), (2, b"2"), (3, b"3"), (4, 4, "gone")]
+    assert len(quarantined(folder)) == 1
+
+
+CLOSED = [[b"1"], [b"2"], [b"3"], [b"4"]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "has", "gone"),
+    [
+        ([2], [2], []),
+        ([2, 3], [2, 3], []),
+        ([2, 3], [2], [3]),
+        ([2, 3], [3], [2]),
+        ([4], [4], []),
+        ([3, 4], [3], [4]),
+        ([3, 4], [4], [3]),
+        ([1], [1], []),
+        ([1, 2, 3, 4], [1, 2, 3, 4], []),
+        ([2], [], [2]),
+    ],
+)
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_what_went_bad_is_put_back_from_the_journal_and_only_the_rest_is_set_apart(
+    folder: Path, bad: list[int], has: list[int], gone: list[int], is_closed: bool
+) -> None:
+    stream = written(folder, *CLOSED)
+    batches = journaled(folder, *has)
+    index = stream.segments[0].index
+    assert index is not None
+    if is_closed:
+        stream.roll()
+    append(stream, b"5")
+    whole = log(folder).read_bytes()
+    for number in bad:
+        spoil(log(folder), index.positions[number - 1] + 100)
+    recovered = recover(folder, journaled=batches)
+    kept = [(n, b"%d" % n) for n in range(1, 6) if n not in gone]
+    assert [piece for piece in content(recovered.stream) if len(piece) == 2] == kept
+    assert [(hole.first, hole.last) for hole in recovered.found.holes] == [(n, n) for n in gone]
+    assert recovered.found.from_journal == len(has)
+    assert recovered.applied == [n for n in range(1, 6) if n not in gone]
+    assert len(quarantined(folder)) == len(gone)
+    if not gone:
+        assert log(folder).read_bytes() == whole
+    again = recover(folder, evidence=5)
+    assert [piece for piece in content(again.stream) if len(piece) == 2] == kept
+
+
+@pytest.mark.parametrize("cut", [0, 8, 100, 300])
+def test_a_closed_segment_that_was_cut_is_completed_from_the_journal(folder: Path, cut: int) -> None:
+    stream = written(folder, *CLOSED)
+    batches = journaled(folder, 1, 2, 3, 4)
+    stream.roll()
+    append(stream, b"5")
+    whole = log(folder).read_bytes()
+    os.truncate(log(folder), cut)
+    recovered = recover(folder, journaled=batches)
+    assert content(recovered.stream) == [*ONE_TO_FOUR, (5, b"5")]
+    assert log(folder).read_bytes() == whole
+    assert (recovered.found.holes, quarantined(folder)) == ([], {})
+
+
+def test_what_would_not_fit_never_stood_there(folder: Path) -> None:
+    stream = written(folder, [b"1"], [b"2"], [b"3"])
+    elsewhere = folder.parent / "2-home"
+    written(elsewhere, [b"1"], [b"2" * 50])
+    index = stream.segments[0].index
+    assert index is not None
+    spoil(log(folder), index.positions[1] + 100)
+    recovered = recover(folder, journaled=journaled(elsewhere, 2))
+    assert content(recovered.stream) == [(1, b"1"), (2, 2, "gone"), (3, b"3")]
+
+
+def test_the_index_of_a_closed_segment_is_whole_after_a_recovery_that_walked_it(folder: Path) -> None:
+    stream = written(folder, *CLOSED)
+    stream.roll()
+    append(stream, b"5")
+    path = Path(stream.segments[0].index_path)
+    whole = path.read_bytes()
+    for harmed in (b"", whole[:30], b"\xff" * len(whole), whole[:24] + bytes(24) + whole[48:]):
+        path.write_bytes(harmed)
+        recover(folder)
+        assert path.read_bytes() == whole
 
 
 def test_what_the_stream_has_is_not_appended_again(folder: Path) -> None:

@@ -123,6 +123,10 @@ class RowCommit:
         """Why nothing is written any more."""
         self._group = GroupCommit[RowsItem]("state", self._commit, self.ROWS_MAX, self.ROWS_MAX)
 
+    def when_given_up(self, tell: Callable[[str], None]) -> None:
+        """Have this called once nothing can be written any more, as the process is out of memory."""
+        self._group.on_given_up = tell
+
     def enqueue(self, changed: Rows, future: Future[object] | None = None) -> RowsItem:
         """Take rows in; their order is that of these calls."""
         if self.failed is not None:
@@ -165,7 +169,14 @@ class RowCommit:
             changed.update(item.rows)
         try:
             if changed:  # else somebody waits for those before it, which are on disk by now
+<<<<<<< HEAD
                 self._state.commit(changed)
+=======
+                self._state.write(changed)
+                self._state.sync()
+        except MemoryError:
+            raise
+>>>>>>> segments
         except Exception as error:
             # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
             self.failed = f"the state store failed ({error})"

@@ -28,7 +28,7 @@ from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsIt
 from headwater.delivery.subscription import Changes, LaneId, Lease, Moment, State, Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Failed, Gap, Malformed
+from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
 from headwater.message import Message, Receipt
 from headwater.store import state as rows
 from headwater.store.batch import Batch
@@ -228,9 +228,11 @@ class Subscriber:
                 left, size = self._take_again(consumer, limit, now, found, bytes_max)
                 if left > 0 and size < bytes_max and self._gap is None:
                     self._take_fresh(consumer, left, now, found, bytes_max - size)
-            except OSError as error:
+            except (OSError, TooManyFiles) as error:
                 # What was taken before it is in this consumer's hands already; it fails again at the next take.
                 if not found:
+                    if isinstance(error, TooManyFiles):
+                        raise
                     raise Failed(f'subscription "{self.options.id}" could not be read: {error}') from error
             finally:
                 self._arm()

@@ -3,6 +3,8 @@
 SIGTERM, SIGINT   takes no more connections, finishes what is under way, tells the clients, ends with code 0;
                   a second one ends it at once, with 128 + the signal
 SIGHUP            reads certificates, clients and rules anew; what is wrong is logged, and the old ones stay
+
+A process without memory ends with a sentence and code 2: to start it again is the remedy, and whoever started it can.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import errno
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from headwater.bus import Bus
 from headwater.config import Serving
 from headwater.errors import Conflict, Failed, HeadwaterError
+from headwater.server.descriptors import fit
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
 from headwater.server.memory import keep_what_is_freed, spare_the_collector
@@ -25,6 +31,10 @@ from headwater.server.server import Server
 from headwater.server.sidecar import Sidecar
 from headwater.server.tls import open_tls
 from headwater.settings import Loaded
+from headwater.store.commit import NO_THREAD, OUT_OF_MEMORY
+
+GIVEN_UP = 2
+"""The exit code of a process that could not go on, and said why."""
 
 log = Log("headwater.server.process")
 
@@ -35,9 +45,37 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     # Asked to reload before there is anything to: that is done, not a reason to die of, as it would be by default.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     check_exposure(loaded.serving)
+    loaded = fit(loaded)
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
-        return runner.run(_serve(bus, loaded, announce))
+    end = Ending(loaded.process.log_json)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
+            bus.when_given_up(end.now)
+            return runner.run(_serve(bus, loaded, announce))
+    except MemoryError:
+        end.now(OUT_OF_MEMORY)
+        raise
+
+
+class Ending:
+    """The end of a process that can store nothing any more: a sentence, and no more than that is tried."""
+
+    def __init__(self, as_json: bool) -> None:
+        # Made while there is memory.
+        self._lines = {reason: self._line(reason, as_json) for reason in (OUT_OF_MEMORY, NO_THREAD)}
+
+    @staticmethod
+    def _line(reason: str, as_json: bool) -> bytes:
+        if as_json:
+            return msgspec.json.encode({"level": "critical", "event": "given-up", "reason": reason}) + b"\n"
+        return f"headwater: {reason}\n".encode()
+
+    def now(self, reason: str) -> None:
+        """Say why, and end. What was acked is on disk; whoever waits for more is told by the closing connection."""
+        try:
+            sys.stderr.buffer.raw.write(self._lines[reason])  # past every buffer and lock
+        finally:
+            os._exit(GIVEN_UP)
 
 
 def _loop_factory() -> Any:

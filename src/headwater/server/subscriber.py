@@ -23,7 +23,7 @@ from headwater.delivery.lane import Lease, Remote
 from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
 from headwater.delivery.subscriber import Subscriber as Durable
-from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled
+from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled, TooManyFiles
 from headwater.message import Message
 from headwater.server.party import Party
 from headwater.store.batch import Batch
@@ -35,6 +35,8 @@ from headwater.wire.batches import Range
 CREDIT_MAX = 1 << 62
 HAND_MAX = 1000
 """Messages that are taken from a durable subscription at once."""
+ROOM_AGAIN_S = 0.5
+"""After this it is looked whether a file can be opened again, if none could."""
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -199,6 +201,8 @@ class Subscriber(Actor):
     def _serve(self) -> None:
         try:
             self._pump()
+        except TooManyFiles:
+            self.session.sessions.loop.call_later(ROOM_AGAIN_S, self.ring)
         except HeadwaterError as error:
             # Nobody asked for it, so it is no answer: the subscriber has failed.
             raise RuntimeError(f"cannot go on: {error}") from error

@@ -14,9 +14,9 @@ from headwater.config import Config
 from headwater.spark.spans import Span
 from headwater.store import folder as folders
 from headwater.store.batch import BadBatch, Batch, Seed, open_body
+from headwater.store.file_pool import FilePool
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Hole
-from headwater.store.file_pool import FilePool
 from headwater.store.segment import Segment, walk
 from headwater.store.stream import DiskStream, open_segments
 

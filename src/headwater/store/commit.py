@@ -3,11 +3,14 @@
 One thread at a time commits, and that thread is the owner of everything a commit touches. A caller that waits and
 finds nobody committing does it itself, since a thread hop costs as much as a sync; when others wait by then, or
 nobody does, the commit thread goes on. Promises: groups are committed in the order of `submit`; each item is finished
-exactly once; an error of one commit finishes its group with that error and later groups go on.
+exactly once; an error of one commit finishes its group with that error and later groups go on. The exception is a
+process without memory: nobody can say how far a commit got, and the next would get no further. Then all that waits, and
+all that comes, is told so (`Failed`), and `on_given_up` may end the process.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +28,11 @@ GATHER_AGAIN_AFTER_MAX = 64
 """Groups until it waits again, after it did in vain time after time; at first it is four, as once may be bad luck."""
 WAKE_S_MAX = 1.0
 """After this a waiting thread looks for itself, in case the one that was to wake it is gone."""
+
+OUT_OF_MEMORY = "out of memory while storing; nothing more is stored: give the process more memory, and start it again"
+NO_THREAD = (
+    "no thread can be started to store with; nothing more is stored: raise the limits, and start the process again"
+)
 
 log = logging.getLogger("headwater")
 
@@ -112,6 +120,8 @@ class Call(Item):
         try:
             self.answer = self.work()
         except Exception as error:
+            if _is_out_of_memory(error):
+                raise
             self.finish(error)
         else:
             self.finish()
@@ -163,6 +173,14 @@ class GroupCommit(Generic[T]):
         self._owner = 0
         """The thread that commits at the moment."""
         self._thread: threading.Thread | None = None
+        self.given_up: str | None = None
+        """Why nothing is committed any more."""
+        self.on_given_up: Callable[[str], None] = lambda _: None
+        """Hears of that once, in whatever thread."""
+        self._is_told = False
+        # Made while there is memory.
+        self._out_of_memory = Failed(OUT_OF_MEMORY)
+        self._nothing: list[T | Call] = []
 
     def submit_and_wait(self, item: T | Call) -> None:
         """Commit an item; returns when it is durable, raises what went wrong."""
@@ -195,7 +213,8 @@ class GroupCommit(Generic[T]):
     @property
     def is_open(self) -> bool:
         """Whether there is a place to have."""
-        return self._weight < self._weight_max and len(self._pending) < self._items_max and not self._closed
+        is_full = self._weight >= self._weight_max or len(self._pending) >= self._items_max
+        return not (is_full or self._closed or self.given_up is not None)
 
     def append(self, item: T) -> None:
         """Give an item its place; for whoever holds `places`, and has seen that there is one. Nobody waits for it: it
@@ -211,7 +230,7 @@ class GroupCommit(Generic[T]):
         """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is."""
         self.refuse_owner()
         with self.places:
-            if self._busy or self._is_due or self._closed:
+            if self._busy or self._is_due or self._closed or self.given_up is not None:
                 return False
             self._append(item)
             self._busy = True
@@ -250,7 +269,7 @@ class GroupCommit(Generic[T]):
     @property
     def is_alive(self) -> bool:
         """Whether somebody commits what is pending: its thread is there, or was not needed yet."""
-        return self._thread is None or self._thread.is_alive()
+        return self.given_up is None and (self._thread is None or self._thread.is_alive())
 
     @property
     def is_full(self) -> bool:
@@ -261,6 +280,8 @@ class GroupCommit(Generic[T]):
         """Have what was enqueued committed, without waiting for it."""
         with self.places:
             self._move()
+        if self.given_up is not None:
+            self._tell_pending()
 
     def _move(self) -> None:
         """What is pending is due, and somebody is at it."""
@@ -285,7 +306,7 @@ class GroupCommit(Generic[T]):
             self._closed = True
             self._move()
             while self._busy:
-                self._idle.wait()
+                self._idle.wait(WAKE_S_MAX)
             self._work.notify_all()
             thread = self._thread
         if thread is not None:
@@ -297,12 +318,14 @@ class GroupCommit(Generic[T]):
             and (self._weight >= self._weight_max or len(self._pending) >= self._items_max)
             and self._owner != threading.get_ident()
         ):
-            if self._closed:
+            if self._closed or self.given_up is not None:
                 break
             self._move()
-            self._room.wait()
+            self._room.wait(WAKE_S_MAX)
         if self._closed:
             raise Closed(f"the {self._name} is closed; open it again to go on")
+        if self.given_up is not None:
+            raise Failed(self.given_up)
         self._append(item)
         self._is_due = True
 
@@ -316,17 +339,24 @@ class GroupCommit(Generic[T]):
             self._work.notify()
 
     def _commit_pending(self) -> None:
-        with self.places:
-            group = self._pending
-            self._pending = []
-            self.turn += 1
-            self._is_due = False
-            if self._weight >= self._weight_max or len(group) >= self._items_max:
-                self._room.notify_all()
-            self._weight = 0
-        self._owner = threading.get_ident()
-        self._answered = sum(item.is_awaited for item in group)
         try:
+            self._commit_group()
+        except MemoryError:
+            self._give_up(OUT_OF_MEMORY)
+
+    def _commit_group(self) -> None:
+        group = self._nothing
+        try:
+            with self.places:
+                fresh: list[T | Call] = []
+                group, self._pending = self._pending, fresh
+                self.turn += 1
+                self._is_due = False
+                if self._weight >= self._weight_max or len(group) >= self._items_max:
+                    self._room.notify_all()
+                self._weight = 0
+            self._owner = threading.get_ident()
+            self._answered = sum(item.is_awaited for item in group)
             items = [item for item in group if not isinstance(item, Call)]
             if items:
                 self._commit(items)
@@ -334,14 +364,54 @@ class GroupCommit(Generic[T]):
                 if isinstance(call, Call):
                     call.run()
         except BaseException as error:
-            for item in group:
-                if item.is_waiting:
-                    item.finish(_typed(error))
+            is_out_of_memory = _is_out_of_memory(error)
+            self._finish(group, self._out_of_memory if is_out_of_memory else _typed(error))
+            if is_out_of_memory:
+                raise MemoryError from None
             if not isinstance(error, Exception):
                 raise
         finally:
             self._owner = 0
             Item.wake(group)
+
+    def _finish(self, group: Sequence[T | Call], error: BaseException) -> None:
+        for item in group:
+            if item.is_waiting:
+                try:
+                    item.finish(error)
+                except MemoryError:  # who waits looks again within a second
+                    continue
+
+    def _give_up(self, reason: str) -> None:
+        """Commit nothing any more: who waits is told, and nobody else gets a place."""
+        with self.places:
+            self._stop(reason)
+        self._tell_pending()
+
+    def _stop(self, reason: str) -> None:
+        """The same, for whoever holds `places`; `_tell_pending` has to follow once it is let go."""
+        self.given_up = reason
+        self._is_due = self._busy = self._handed_over = False
+        try:
+            self._room.notify_all()
+            self._idle.notify_all()
+        except MemoryError:  # who waits looks again within a second
+            pass
+
+    def _tell_pending(self) -> None:
+        with self.places:
+            group, self._pending = self._pending, self._nothing
+            self._weight = 0
+        assert self.given_up is not None
+        error = self._out_of_memory if self.given_up is OUT_OF_MEMORY else Failed(self.given_up)
+        self._finish(group, error)
+        try:
+            Item.wake(group)
+        except MemoryError:  # who waits looks again within a second
+            pass
+        if not self._is_told:
+            self._is_told = True
+            self.on_given_up(self.given_up)
 
     def _hand_over(self) -> None:
         """This thread is done; if somebody waits, the commit thread goes on."""
@@ -351,35 +421,52 @@ class GroupCommit(Generic[T]):
             else:
                 self._busy = False
                 self._idle.notify_all()
+        if self.given_up is not None:
+            self._tell_pending()
 
     def _wake_thread(self) -> None:
         self._handed_over = True
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"headwater-{self._name}", daemon=True)
-            self._thread.start()
-        else:
+        if self._thread is not None:
             self._work.notify()
+            return
+        thread = threading.Thread(target=self._run, name=f"headwater-{self._name}", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            self._stop(NO_THREAD)
+        else:
+            self._thread = thread
 
     def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._commit_until_idle()
+        except MemoryError:
+            self._give_up(OUT_OF_MEMORY)
+
+    def _wait_for_work(self) -> bool:
+        """Whether there is some; False at the end."""
+        with self.places:
+            while not self._handed_over:
+                if self._closed or self.given_up is not None:
+                    return False
+                self._work.wait()
+            return True
+
+    def _commit_until_idle(self) -> None:
         while True:
+            try:
+                self._commit_pending()
+            except BaseException as error:
+                # Its group has heard of it. The thread stays: whoever comes next must not wait for ever.
+                log.critical("the %s was interrupted: %r", self._name, error)
             with self.places:
-                while not self._handed_over:
-                    if self._closed:
-                        return
-                    self._work.wait()
-            while True:
-                try:
-                    self._commit_pending()
-                except BaseException as error:
-                    # Its group has heard of it. The thread stays: whoever comes next must not wait for ever.
-                    log.critical("the %s was interrupted: %r", self._name, error)
-                with self.places:
-                    self._gather()
-                    if not self._is_due:
-                        self._handed_over = False
-                        self._busy = False
-                        self._idle.notify_all()
-                        break
+                self._gather()
+                if not self._is_due:
+                    self._handed_over = False
+                    self._busy = False
+                    self._idle.notify_all()
+                    return
 
     def _gather(self) -> None:
         """Give those who were just answered a moment to come back: a few large groups beat many small ones."""
@@ -395,6 +482,11 @@ class GroupCommit(Generic[T]):
         else:
             self._pause = self._pause_left = min(max(4, 2 * self._pause), GATHER_AGAIN_AFTER_MAX)
         self._expected = 0
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether the system had no memory, be it for Python or for a call to the system."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def _typed(error: BaseException) -> BaseException:

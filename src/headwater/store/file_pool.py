@@ -38,7 +38,7 @@ class FilePool:
         """With unsynced writes, those that wait for longest first."""
         self._lock = threading.Lock()
         self._closed = False
-        self.on_failed_sync: Callable[[str, OSError], Exception] = lambda path, error: error
+        self.on_failed_sync: Callable[[str, OSError], Exception] = lambda _, error: error
         """Hears of a file whose sync failed; answers what to raise."""
 
     def get(self, path: str) -> File:

@@ -23,7 +23,8 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from headwater.errors import Malformed, Owned, TooManyFiles
@@ -44,7 +45,6 @@ FILE_MODE = 0o644
 FOLDER_MODE = 0o755
 
 CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.EINVAL}
-CANNOT_OPEN_MORE = {errno.EMFILE, errno.ENFILE}
 CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
 
 
@@ -186,14 +186,37 @@ def open_files_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-def too_many_files(number: int) -> TooManyFiles:
-    """What to tell somebody for whom no file can be opened."""
-    if number == errno.ENFILE:
-        return TooManyFiles("the machine may open no more files (fs.file-max); nothing has changed: try again")
-    return TooManyFiles(
-        f"this process may open no more than {open_files_limit()} files; nothing has changed: try again, "
-        "and raise the limit (ulimit -n, LimitNOFILE=)"
-    )
+def raise_open_files_limit(wanted: int) -> int:
+    """Let this process have so many files open, or as many as it may; answers how many that are.
+
+    For a process that is ours: in another's, code that uses `select` may fail once there are more than 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        except (OSError, ValueError):  # some systems allow less than they say
+            pass
+    return open_files_limit()
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """What is done in here takes a descriptor: TooManyFiles (503) if there is none to be had."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENFILE:
+            raise TooManyFiles(
+                "the machine may open no more files (fs.file-max); nothing has changed: try again"
+            ) from None
+        if error.errno == errno.EMFILE:
+            raise TooManyFiles(
+                f"this process may open no more than {open_files_limit()} files; nothing has changed: try again, "
+                "and raise the limit (ulimit -n, LimitNOFILE=)"
+            ) from None
+        raise
 
 
 class DiskFile:
@@ -202,12 +225,8 @@ class DiskFile:
     __slots__ = ("descriptor",)
 
     def __init__(self, path: str, flags: int) -> None:
-        try:
+        with opening():
             self.descriptor = os.open(path, flags, FILE_MODE)
-        except OSError as error:
-            if error.errno not in CANNOT_OPEN_MORE:
-                raise
-            raise too_many_files(error.errno) from None
 
     def pread(self, length: int, position: int) -> bytes:
         data = os.pread(self.descriptor, length, position)
@@ -388,7 +407,8 @@ class DiskCells:
     def _map_file(self) -> memoryview[int]:
         length = self._file.size() // CELL_BYTES * CELL_BYTES
         if length:
-            self._map = mmap.mmap(self._file.descriptor, length, access=self._access)
+            with opening():  # it has a descriptor of its own
+                self._map = mmap.mmap(self._file.descriptor, length, access=self._access)
             self._cells = memoryview(self._map).cast("Q")
         else:
             self._map, self._cells = None, memoryview(b"").cast("Q")
@@ -411,7 +431,8 @@ class DiskFiles:
 
     def list(self, path: str) -> builtins.list[str]:
         try:
-            return sorted(os.listdir(path))
+            with opening():
+                return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
@@ -456,7 +477,8 @@ class DiskFiles:
 
     def remove_tree(self, path: str) -> None:
         try:
-            entries = builtins.list(os.scandir(path))
+            with opening():
+                entries = builtins.list(os.scandir(path))
         except FileNotFoundError:
             return
         for entry in entries:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from headwater.errors import TooManyFiles
 from headwater.store.batch import checksum
 from headwater.store.files import File, Files
 from headwater.store.segment import bases
@@ -197,7 +198,7 @@ class Manifest:
             data = _format(line)
             try:
                 self._open().pwritev([data], self._end)
-            except OSError:
+            except (OSError, TooManyFiles):
                 self._is_doubtful = True
             self._end += len(data)
             self._lines += 1
@@ -208,7 +209,7 @@ class Manifest:
         if not self._is_doubtful:
             try:
                 self._open().datasync()
-            except OSError:
+            except (OSError, TooManyFiles):
                 self._is_doubtful = True
         if self._is_doubtful:
             self._write_anew()

@@ -150,7 +150,7 @@ class Segment:
         """Up to where memory was let go of."""
         self.index: Index | None = None
         self.mended: tuple[Index, int] | None = None
-        """While it is written to: an index that a reader made anew, and up to which position, for the writer to take."""
+        """While it is written to: an index that a reader made anew, and up to which position; the writer takes it."""
 
 
 def bases(files: Files, folder: str) -> list[int]:

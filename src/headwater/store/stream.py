@@ -66,7 +66,7 @@ class DiskStream:
         self.failed: str | None = None
         """Why nothing is appended any more."""
         self.on_failure: Callable[[], None] = lambda: None
-        self.on_mended: Callable[[str], None] = lambda path: None
+        self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log."""
         self.on_segment: Callable[[int], None] = lambda base: None
         """Hears of each segment that was made."""

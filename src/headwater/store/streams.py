@@ -65,7 +65,7 @@ class Streams:
         self._seed = seed
         self._config = config
         self._read_only = read_only
-        self.on_mended: Callable[[str], None] = lambda path: None
+        self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log, and was made anew."""
         self.on_damage: Callable[[str], None] = lambda text: None
         """Hears of what is wrong with the folder besides the streams."""
@@ -193,7 +193,9 @@ class Streams:
         # afterwards should be there.
         before = self._manifest.read()
         there, _ = found(self._files, self._folder)
-        after = self._manifest.read()
+        bases_there = {stream.number: stream.segments for stream in there}
+        is_missed = any(listed.segments - bases_there.get(listed.number, set()) for listed in before.values())
+        after = self._manifest.read() if is_missed else before
         for listed in (*before.values(), *(stream for stream in there if stream.number not in before)):
             stream = self._by_root.get(listed.root) or self._by_root.setdefault(listed.root, self._stream(listed))
             if stream.number == listed.number:
@@ -218,19 +220,22 @@ class Streams:
         stream = DiskStream(self._files, self._pool, self._seed, self._config, folder, number, listed.root)
         stream.on_failure = self._note_failure
         stream.on_segment = lambda base: self._manifest.add(number, listed.root, base)
-        stream.on_trim = lambda first: self._note_trim(stream, first)
-        stream.on_mended = lambda path: self.on_mended(path)
+        stream.on_trim = lambda first: self._note_trim(number, first)
+        stream.on_mended = self._tell_mended
         return stream
+
+    def _tell_mended(self, path: str) -> None:
+        self.on_mended(path)
 
     def _note_failure(self) -> None:
         """Tell the next process; it need not be durable, as a crash would settle what is in doubt."""
         if self._cells is not None:
             self._cells.set(DOUBT, 1)
 
-    def _note_trim(self, stream: DiskStream, first: int) -> None:
+    def _note_trim(self, number: int, first: int) -> None:
         """What is before this offset is about to be deleted; a crash in the middle must not make it look like damage."""
         try:
-            self._manifest.move_first(stream.number, first)
+            self._manifest.move_first(number, first)
         except OSError as error:
             # What is deleted makes room. Until the line is written, with the next group, a crash would report a gap.
             if error.errno not in FULL:
@@ -244,7 +249,7 @@ class Streams:
         """The stream of a new root; its folder is durable, its first segment comes with its first message."""
         stream = self._by_root.get(root)
         if stream is None:
-            stream = self._new(root)
+            stream = self._pool.with_room(lambda: self._new(root))
             self._make(stream)
             self._by_root[root] = stream
         return stream
@@ -409,6 +414,8 @@ class Streams:
 def _refusal(error: OSError | HeadwaterError) -> HeadwaterError:
     if isinstance(error, HeadwaterError):
         return error
+    if error.errno == errno.ENOMEM:
+        raise error  # no disk is to blame: who commits sees to it
     if error.errno in FULL:
         return DiskFull("the disk is full; nothing was stored: free some room and publish again")
     return Failed(f"the disk refused the write ({error}); nothing was stored")

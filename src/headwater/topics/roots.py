@@ -127,6 +127,9 @@ class Roots:
         self.commit = GroupCommit(
             "log", self._commit, config.group_bytes_max, config.group_messages_max, self.showing.enter
         )
+        self.commit.on_given_up = self._give_up
+        self.on_given_up: Callable[[str], None] = lambda _: None
+        """Hears that nothing can be stored any more, and why."""
 
     # Looking
 
@@ -536,6 +539,8 @@ class Roots:
         try:
             self._reflect(group)
         except BaseException as error:
+            if isinstance(error, MemoryError):
+                raise
             # It is on disk, and memory is half way: recovery re-applies it, if nothing calls it applied till then.
             self.half_way = f"what a publish changed could not be noted ({error!r})"
             for stream, _ in writes:
@@ -629,6 +634,8 @@ class Roots:
                 root.checkpointed(mark)
             if changed:
                 self._state.sync()
+        except MemoryError:
+            raise
         except Exception as error:
             # The rows are there wholly or not at all, and the streams have everything: nothing is lost by stopping.
             self.half_way = f"the state store failed ({error})"
@@ -636,6 +643,12 @@ class Roots:
         finally:
             self.version += 1
         self._since_bytes = self._since_batches = 0
+
+    def _give_up(self, reason: str) -> None:
+        """Nothing is stored any more, and memory may be half way: nothing may be called applied till the next open."""
+        self.half_way = reason
+        self.on_given_up(reason)
+        self._on_trouble(reason)
 
     def checkpoint_all(self) -> None:
         """As `checkpoint`, also for roots whose files alone have changed."""
