@@ -16,6 +16,7 @@ from headwater.config import Config, Connecting, Retention
 from headwater.errors import (
     Closed,
     Conflict,
+    Damaged,
     Disconnected,
     DiskFull,
     Failed,
@@ -32,6 +33,7 @@ from headwater.errors import (
     TimedOut,
     TooLarge,
     Unauthenticated,
+    Unwritable,
 )
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
 
@@ -50,6 +52,7 @@ __all__ = [
     "Config",
     "Conflict",
     "Connecting",
+    "Damaged",
     "DeadLetter",
     "Disconnected",
     "DiskFull",
@@ -74,6 +77,7 @@ __all__ = [
     "TooLarge",
     "TopicInfo",
     "Unauthenticated",
+    "Unwritable",
     "connect",
     "open",
     "receive",

@@ -164,6 +164,7 @@ class Bus:
                 self._dispatcher,
                 self._desk,
                 self._state,
+                self._rows,
                 self._timers,
                 self.config,
                 self._clock,
@@ -171,6 +172,8 @@ class Bus:
                 self._expire,
                 self._unarchived_from,
             )
+            if isinstance(self._state, RocksState):
+                self._state.on_failed = self._upkeep.on_state_failed
             if not read_only:
                 self._staging.recover()
                 self._upkeep.start()
@@ -263,6 +266,8 @@ class Bus:
         self._replies.end()
         self._end_readers()
         self._timers.close()
+        if not self.is_read_only and self._state.failed is not None:
+            self._rows.resume()  # there may be room by now
         with ExitStack() as closing:  # whatever fails, the rest is let go of, in this order
             closing.callback(self._lock.release if self._lock is not None else lambda: None)
             closing.callback(self._state.close)

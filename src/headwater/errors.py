@@ -18,6 +18,7 @@ HeadwaterError
 ├── Disconnected   503  no server answers, or the connection to it was lost
 ├── DiskFull       503  too little room left to accept messages
 ├── ReadOnly       503  opened to read, or turned read-only by a failed sync
+│   └── Unwritable      the state takes nothing at the moment; it is tried again by itself
 └── TimedOut       504  no answer within the time given
 
 Each has a numeric `code`, a sentence that says what to do, and `retryable`: whether the same call may succeed later.
@@ -148,6 +149,12 @@ class ReadOnly(HeadwaterError):
     """Opened to read, or turned read-only by a failed sync."""
 
     code = 503
+
+
+class Unwritable(ReadOnly):
+    """The state takes nothing at the moment, as its disk failed; it is tried again by itself."""
+
+    retryable = True
 
 
 class TimedOut(HeadwaterError):

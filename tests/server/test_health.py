@@ -89,7 +89,7 @@ def test_a_state_store_that_failed_ails(disk: Disk):
         disk.state.fail_sync_at = disk.state.syncs + 1
         with pytest.raises(HeadwaterError):
             peer.subscribe(1, "home/#", kind="named", id="s")
-        assert "not stored any more" in ailing(peer)["state"]
+        assert "opened again by itself" in ailing(peer)["state"]
 
 
 def test_lost_messages_are_told_and_the_server_can_do_its_work_all_the_same(disk: Disk):

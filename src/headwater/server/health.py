@@ -62,12 +62,18 @@ class Health:
         return _well("streams", f"all {len(roots)} can be written")
 
     def _state(self) -> HealthCheck:
-        failed = self._inside.rows.failed or self._inside.roots.half_way
+        failed = self._inside.state.failed
         if failed is not None:
             return _ailing(
                 "state",
-                f"{failed}: acks and changes are not stored any more, messages are safe; see to the disk, then start "
-                "the server again",
+                f"{failed}: acks and changes are not stored, messages are safe; see to the disk (is it full?), the "
+                "state is opened again by itself",
+            )
+        if self._inside.roots.half_way is not None:
+            return _ailing(
+                "state",
+                f"{self._inside.roots.half_way}: what publishes change is not noted any more, messages are safe; see "
+                "to the disk, then start the server again",
             )
         return _well("state", "acks and changes are stored")
 
