@@ -100,7 +100,7 @@ class FaultyState:
 
     @property
     def failed(self) -> str | None:
-        return "the sync of the log failed" if self._has_failed else None
+        return "the state store failed (the sync of its log did)" if self._has_failed else None
 
     def mend(self) -> bool:
         with self._mutex:

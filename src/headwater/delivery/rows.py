@@ -193,10 +193,11 @@ class RowCommit:
                 self._state.commit(changed)
         except Exception as error:
             self._owe(items)
-            self._on_trouble(f"acks and changes are not stored: the state store failed ({error})")
+            reason = self._state.failed or f"the state store failed ({error})"
+            self._on_trouble(f"acks and changes are not stored: {reason}")
             if isinstance(error, HeadwaterError):
                 raise
-            raise Failed(f"it is not on disk: the state store failed ({error})") from error
+            raise Failed(f"it is not on disk: {reason}") from error
         self._owed = {}
         for item in items:
             item.finish()

@@ -7,6 +7,7 @@ is taken until `mend` has opened the files anew, and what was reported as failed
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -27,6 +28,8 @@ from headwater.store.state_recovery import ADVICE, ALL_GROUPS, Loss, is_continuo
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
+
+log = logging.getLogger("headwater")
 
 PROBE_BYTES = 1 << 20
 """What has to fit on the disk before files are opened anew that it had no room for."""
@@ -296,10 +299,14 @@ class RocksState:
 
     def close(self) -> None:
         try:
-            self._db.close()
-        except Exception as error:
             if self.failed is None:
-                raise Failed(f"the state could not be closed in order ({error})") from error
+                self.sync()
+        except Failed:
+            pass  # nobody waits for it
+        try:
+            self._db.close()
+        except Exception as error:  # it could make no table of its log, in which all that counts is
+            log.warning("the state was closed as a kill would leave it: %s", error)
         finally:
             self._marks.close()
 

@@ -669,10 +669,14 @@ class Roots:
     def close(self) -> None:
         """Commit what is pending, checkpoint, and let go."""
         self.commit.close()
-        if self._state.failed is not None:
-            self._on_trouble(f"what streams changed is not noted ({self._state.failed}); the next opening does it")
-        elif not any(root.stream.failed for root in self._roots.values()):
+        if any(root.stream.failed for root in self._roots.values()):
+            return
+        try:
             self.checkpoint()
+        except Failed as error:
+            if self._state.failed is None:
+                raise
+            self._on_trouble(f"{error}; the next opening notes what they changed")
 
 
 def _read_only(root: Root) -> ReadOnly:
