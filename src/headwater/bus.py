@@ -49,6 +49,7 @@ from headwater.store.log import Found
 from headwater.store.memory_files import MemoryFiles
 from headwater.store.rocks import RocksReader, RocksState
 from headwater.store.state import MemoryState, State
+from headwater.store.state_recovery import Loss
 from headwater.store.streams import Streams
 from headwater.topics.name import check_filter, compile_filter, filter_covers_root
 from headwater.topics.publish import Publish
@@ -77,6 +78,8 @@ class Inside(NamedTuple):
     clock: Clock
     events: Events
     audit: Audit
+    losses: Sequence[Loss]
+    """Rows of the state that are known to be lost."""
     archived: Callable[[], dict[str, dict[str, int] | None]]
     """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
 
@@ -830,6 +833,7 @@ class Bus:
             self._clock,
             self._events,
             self._audit,
+            self._state.losses if isinstance(self._state, RocksState) else (),
             lambda: marks.found(self._files, self.folder),
         )
 

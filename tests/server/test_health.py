@@ -50,7 +50,7 @@ def served(disk: Disk) -> Iterator[Running]:
 def ailing(peer: Peer) -> dict[str, str]:
     """What is not well, and what is said about it."""
     found: wire.Health = peer.ask(wire.CheckHealth())
-    assert [one.name for one in found.checks] == ["disk", "streams", "state", "commits", "loop"]
+    assert [one.name for one in found.checks] == ["disk", "streams", "state", "access", "commits", "loop"]
     assert found.ok == all(one.ok for one in found.checks)
     return {one.name: one.detail for one in found.checks if not one.ok}
 

@@ -10,7 +10,8 @@ import msgspec
 
 from headwater.audit import Audit
 from headwater.errors import Failed, HeadwaterError, ReadOnly, Unwritable
-from headwater.store.state import Rows, State
+from headwater.store.state import LOSS, Rows, State
+from headwater.store.state_recovery import Loss, loss_rows
 
 T = TypeVar("T")
 
@@ -44,6 +45,28 @@ class Book:
             raise
         except Exception as error:
             raise Failed(f"it is not on disk: the state store failed ({error})") from error
+
+    def losses(self) -> list[Loss]:
+        """Rows of the state that were lost, where rules, clients or tokens may be among them and nobody has said that
+        they are right as they are: a rule that forbids something may be gone."""
+        found = (msgspec.msgpack.decode(value, type=Loss) for _, value in self._state.scan(LOSS))
+        return [loss for loss in found if loss.closes_access]
+
+    def why_closed(self) -> str | None:
+        """Why nobody is to be let in; None if the rules can be relied on."""
+        losses = self.losses()
+        if not losses:
+            return None
+        return (
+            f"rules, clients or tokens may be lost, so that none counts: {losses[0]}; look at them with headwater acl "
+            "list and headwater clients list, put right what is wrong, then: headwater acl confirm"
+        )
+
+    def confirm(self) -> int:
+        """They are right as they are; answers how many losses that was about."""
+        losses = self.losses()
+        self.write(loss_rows([msgspec.structs.replace(loss, is_confirmed=True) for loss in losses]))
+        return len(losses)
 
     def note(self, what: str, target: str, before: Any = None, after: Any = None) -> None:
         """Tell the audit of a change that is written; whoever calls holds the lock, so that the order is kept."""
