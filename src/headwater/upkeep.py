@@ -6,6 +6,7 @@ All of it runs in the committing role, called by the one timer queue.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 from headwater.clock import SECOND_US, Clock
@@ -26,6 +27,8 @@ from headwater.topics.publish import Publish
 from headwater.topics.root import Root
 from headwater.topics.roots import STAGED, Roots
 
+SNAPSHOT_FIRST_S = 60.0
+"""How long after its opening the first snapshot of the state is taken, if anything was written since the last."""
 STATE_AGAIN_S = 1.0
 """How long a state that failed is left alone before the next try."""
 RELEASE_AGAIN_S = 5.0
@@ -48,6 +51,7 @@ class Upkeep:
         events: Events,
         expire_staged: Callable[[], None],
         unarchived_from: Callable[[str, int], int],
+        take_snapshot: Callable[[], None] | None,
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
@@ -60,6 +64,9 @@ class Upkeep:
         self._events = events
         self._expire_staged = expire_staged
         self._unarchived_from = unarchived_from
+        self._take_snapshot = take_snapshot
+        self._snapshot: threading.Thread | None = None
+        self._is_closed = False
         self._rolls: dict[str, int] = {}
         self._failed_us = 0
         """Since when the state takes nothing, on the monotonic clock; 0 while it does."""
@@ -68,6 +75,13 @@ class Upkeep:
         """Begin to look after things."""
         self._arm_delays()
         self._arm_round()
+        self._arm_snapshot(SNAPSHOT_FIRST_S)
+
+    def close(self) -> None:
+        """Begin nothing more; returns when nothing is under way."""
+        self._is_closed = True
+        if self._snapshot is not None:
+            self._snapshot.join()
 
     # By the thread that commits, after each append
 
@@ -174,6 +188,28 @@ class Upkeep:
         self._events.add("mended", f"acks and changes are stored again; they were not for {away_s:.1f} s")
         self._roots.commit.run(self._roots.checkpoint)
         self._arm_delays()
+
+    # Snapshots of the state: in a thread of their own, as copying takes a while.
+
+    def _arm_snapshot(self, wait_s: float) -> None:
+        if self._take_snapshot is not None and self._config.state_snapshots_max:
+            due_us = self._clock.monotonic_us() + round(wait_s * SECOND_US)
+            self._timers.set("snapshot", due_us, self._begin_snapshot)
+
+    def _begin_snapshot(self) -> None:
+        if self._is_closed:
+            return
+        self._snapshot = threading.Thread(target=self._snapshot_now, name="headwater-snapshot", daemon=True)
+        self._snapshot.start()
+
+    def _snapshot_now(self) -> None:
+        try:
+            if self._take_snapshot is not None and self._state.failed is None and self._roots.has_room:
+                self._take_snapshot()
+        except (OSError, HeadwaterError) as error:
+            self._events.trouble(f"no snapshot of the state was taken: {error}")
+        finally:
+            self._arm_snapshot(self._config.state_snapshot_every_s)
 
     # Retention and expiry
 

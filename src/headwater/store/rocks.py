@@ -67,6 +67,8 @@ class RocksState:
         """What was written since the last sync without waiting for one."""
         self._unmarked = 0
         """Groups that were written to since the last sync."""
+        self.met: list[Loss] = []
+        """What was found to be lost when it was opened."""
         self.torn = 0
         """Writes at the end of the log that were cut off, as nobody had been told of them."""
         self._marks = Marks(self._files, path)
@@ -100,6 +102,7 @@ class RocksState:
         mended = mend_logs(self._files, self.path, known, cut_after)
         if mended is not None and cut_after is None:
             self.torn += mended.torn
+            self.met += mended.losses
         return mended is not None
 
     def _take_up(self, known: Known) -> None:
@@ -109,7 +112,8 @@ class RocksState:
         self._digest = link.digest
         self._last = list(map(max, link.last(), known.last))
         if link.number < known.synced:
-            self.commit(loss_rows([lost_tail(link, known)]))
+            self.met.append(lost_tail(link, known))
+            self.commit(loss_rows(self.met))
         # RocksDB has made tables of its logs by now.
         self._marks.note_in_tables(self._number)
         self._marks.note(self._synced, ALL_GROUPS, self._last)
@@ -119,6 +123,16 @@ class RocksState:
     def _link(self) -> Link:
         value = self.get(rows.CHAIN)
         return (chain.unpack(value) if value is not None else None) or Link()
+
+    @property
+    def number(self) -> int:
+        """The last write's."""
+        return self._number
+
+    def count_from(self, number: int) -> None:
+        """Number the next write after this one, as of a state that this one takes the place of."""
+        with self._order:
+            self._number = max(self._number, number)
 
     # Reading
 

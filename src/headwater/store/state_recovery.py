@@ -118,9 +118,9 @@ def _first_link(files: Files, path: str) -> Link | None:
 
 
 @contextmanager
-def beside(files: Files, path: str, log: bytes = b"") -> Iterator[Rdict]:
-    """The tables, with another log than theirs, to read; Damaged if they do not open. Nothing of the state changes, and
-    nobody else may have it open."""
+def beside(files: Files, path: str, log: bytes = b"", *, keep_logs: bool = False) -> Iterator[Rdict]:
+    """The tables, with another log than theirs or with theirs, to read; Damaged if they do not open. Nothing of the
+    state changes, and nobody else may have it open."""
     from rocksdict import AccessType, Options, Rdict
 
     look = path + ".look"
@@ -128,7 +128,7 @@ def beside(files: Files, path: str, log: bytes = b"") -> Iterator[Rdict]:
     files.make_folder(look)
     try:
         for name in files.list(path):
-            if not name.endswith(LOG) and not name.startswith("LO"):  # LOG, LOCK
+            if (keep_logs or not name.endswith(LOG)) and not name.startswith("LO"):  # LOG, LOCK
                 files.link(f"{path}/{name}", f"{look}/{name}")
         names = log_names(files, path)
         if log and names:
@@ -184,6 +184,15 @@ def mend_logs(files: Files, path: str, known: Known, cut_after: int | None = Non
         for name in names[:-1]:
             files.write(f"{path}/{name}", b"")
     return Mended(losses, torn)
+
+
+def writes_after(files: Files, path: str, base: Link, known: Known) -> tuple[list[bytes], list[Loss]]:
+    """Every whole write of the logs that follows on a base, in their order, and those between them that are missing."""
+    logs = {name: files.read(f"{path}/{name}") for name in log_names(files, path)}
+    found, _ = _writes(logs, base.number)
+    evidence = max(known.synced, *(write.link.synced for write in found.values()), 0)
+    kept, losses = _judge(found, base, known._replace(synced=evidence))
+    return [write.payload for write in kept], losses
 
 
 def _writes(logs: dict[str, bytes], base: int) -> tuple[dict[int, _Write], bool]:
