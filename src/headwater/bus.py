@@ -40,7 +40,7 @@ from headwater.outgoing import Desk
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
 from headwater.store import folder as folders
-from headwater.store import marks
+from headwater.store import marks, snapshots
 from headwater.store import state as rows
 from headwater.store.batch import Batch, Seed
 from headwater.store.compression import require
@@ -49,6 +49,7 @@ from headwater.store.log import Found
 from headwater.store.memory_files import MemoryFiles
 from headwater.store.rocks import RocksReader, RocksState
 from headwater.store.state import MemoryState, State
+from headwater.store.state_recovery import Loss
 from headwater.store.streams import Streams
 from headwater.topics.name import check_filter, compile_filter, filter_covers_root
 from headwater.topics.publish import Publish
@@ -77,6 +78,8 @@ class Inside(NamedTuple):
     clock: Clock
     events: Events
     audit: Audit
+    losses: Sequence[Loss]
+    """Rows of the state that are known to be lost."""
     archived: Callable[[], dict[str, dict[str, int] | None]]
     """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
 
@@ -166,13 +169,17 @@ class Bus:
                 self._dispatcher,
                 self._desk,
                 self._state,
+                self._rows,
                 self._timers,
                 self.config,
                 self._clock,
                 self._events,
                 self._expire,
                 self._unarchived_from,
+                self._take_snapshot if isinstance(self._state, RocksState) else None,
             )
+            if isinstance(self._state, RocksState):
+                self._state.on_failed = self._upkeep.on_state_failed
             if not read_only:
                 self._staging.recover()
                 self._upkeep.start()
@@ -183,6 +190,12 @@ class Bus:
             if self._lock is not None:
                 self._lock.release()
             raise
+
+    def _take_snapshot(self) -> None:
+        """Copy what is new of the state, for when it goes bad."""
+        assert isinstance(self._state, RocksState)
+        kept = self.config.state_snapshots_max
+        snapshots.take(self._files, self.folder, self._state, self._clock.now_us(), kept)
 
     def _expire(self) -> None:
         """Drop what was prepared too long ago and never committed."""
@@ -209,8 +222,8 @@ class Bus:
             return RocksReader(path)
         has_streams = bool(self._files.list(f"{self.folder}/{folders.STREAMS}"))
         state = RocksState(path, must_exist=has_streams, files=self._files, clock=self._clock)
-        for loss in state.losses:
-            self._events.add("damage", str(loss))
+        for loss in state.met:
+            self._events.add("damage", f"{loss}; headwater verify has more")
         if state.torn:
             self._events.add("torn", f"{state.torn} writes at the end of the state were never acknowledged: cut")
         return state
@@ -276,6 +289,9 @@ class Bus:
         self._replies.end()
         self._end_readers()
         self._timers.close()
+        self._upkeep.close()
+        if not self.is_read_only and self._state.failed is not None:
+            self._rows.resume()  # there may be room by now
         with ExitStack() as closing:  # whatever fails, the rest is let go of, in this order
             closing.callback(self._lock.release if self._lock is not None else lambda: None)
             closing.callback(self._state.close)
@@ -838,6 +854,7 @@ class Bus:
             self._clock,
             self._events,
             self._audit,
+            self._state.losses if isinstance(self._state, RocksState) else (),
             lambda: marks.found(self._files, self.folder),
         )
 

@@ -19,6 +19,7 @@ HeadwaterError
 ├── DiskFull       503  too little room left to accept messages
 ├── TooManyFiles   503  the process may open no more files
 ├── ReadOnly       503  opened to read, or turned read-only by a failed sync
+│   └── Unwritable      the state takes nothing at the moment; it is tried again by itself
 └── TimedOut       504  no answer within the time given
 
 Each has a numeric `code`, a sentence that says what to do, and `retryable`: whether the same call may succeed later.
@@ -156,6 +157,12 @@ class ReadOnly(HeadwaterError):
     """Opened to read, or turned read-only by a failed sync."""
 
     code = 503
+
+
+class Unwritable(ReadOnly):
+    """The state takes nothing at the moment, as its disk failed; it is tried again by itself."""
+
+    retryable = True
 
 
 class TimedOut(HeadwaterError):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from headwater.errors import Damaged, Failed
-from headwater.store import chain, wal
+from headwater.errors import Damaged, Failed, Unwritable
+from headwater.store import chain, rocks, wal
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
 from headwater.store.rocks import RocksReader, RocksState
@@ -348,3 +350,94 @@ def test_a_loss_says_what_when_and_why() -> None:
         "writes 3 to 5 of the state since 1970-01-01 00:00:01 UTC are lost (its log ends too early): "
         "clients, rules and tokens"
     )
+
+
+# A disk that fails
+
+
+class Limited:
+    """Files of this process may not grow beyond a size: a write that would fails, as on a full disk."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self._signal = signal.getsignal(signal.SIGXFSZ)
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self._size, self._before[1]))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
+        signal.signal(signal.SIGXFSZ, self._signal)
+
+
+def test_a_state_whose_log_had_no_room_takes_writes_again_once_it_is_mended(folder: Path) -> None:
+    state = opened(folder)
+    told: list[str] = []
+    state.on_failed = lambda: told.append(state.failed or "")
+    for number in range(1, 21):
+        state.commit({rows.FLOOR + b"%03d" % number: b"value"})
+    state.write({rows.IDENTITY: b"nobody waits for it"})
+    with Limited(log_of(folder).stat().st_size + 10):
+        with pytest.raises(Failed, match="tried again by itself"):
+            state.commit({rows.FLOOR + b"021": b"refused"})
+        with pytest.raises(Unwritable):
+            state.commit({rows.FLOOR + b"022": b"refused"})
+        assert not state.mend()
+        assert state.get(rows.FLOOR + b"001") == b"value"  # what is there can be read meanwhile
+    assert len(told) == 1
+    assert state.mend()
+    assert state.failed is None
+    assert numbers_of(state) == set(range(1, 21))
+    assert state.get(rows.IDENTITY) == b"nobody waits for it"
+    state.commit({rows.FLOOR + b"023": b"value"})
+    left = killed(state, folder, folder.parent.parent / "left" / "state")
+    state.close()
+    again = opened(left)
+    assert again.losses == []
+    assert numbers_of(again) == {*range(1, 21), 23}
+    again.close()
+
+
+def test_what_was_written_before_a_sync_that_failed_is_gone_once_it_is_mended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = opened(folder)
+    state.commit({rows.FLOOR + b"001": b"value"})
+
+    class Failing:
+        def __init__(self, db: object) -> None:
+            self._db = db
+
+        def flush_wal(self, _: bool) -> None:
+            raise OSError(5, "no sync")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._db, name)
+
+    state._db = Failing(state._db)  # type: ignore[assignment]
+    with pytest.raises(Failed, match="no sync"):
+        state.commit({rows.FLOOR + b"002": b"value"})
+    assert state.mend()
+    assert numbers_of(state) == {1}
+    state.commit({rows.FLOOR + b"003": b"value"})
+    assert numbers_of(state) == {1, 3}
+    state.close()
+
+
+def test_a_scan_that_is_under_way_puts_off_the_mending_and_sees_what_it_saw(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocks, "SCANS_END_S", 0.0)
+    state = opened(folder)
+    state.commit({rows.FLOOR + b"%03d" % number: b"value" for number in range(1, 6)})
+    with Limited(log_of(folder).stat().st_size + 10), pytest.raises(Failed):
+        state.commit({rows.FLOOR + b"006": b"refused"})
+    scan = state.scan(rows.FLOOR)
+    assert next(scan)[0] == rows.FLOOR + b"001"
+    assert not state.mend()
+    assert len(list(scan)) == 4
+    assert state.mend()
+    assert numbers_of(state) == {1, 2, 3, 4, 5}
+    state.close()

@@ -19,7 +19,8 @@ are the bits of those that this write has rows of.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 from headwater.store import state as rows
@@ -59,8 +60,14 @@ for _group, _kinds in _MEMBERS.items():
     for _kind in _kinds:
         BITS[_kind[0]] = 1 << _group
 
+OF_BITS = [tuple(group for group in range(len(GROUPS)) if bits >> group & 1) for bits in range(1 << len(GROUPS))]
+"""The groups that bits stand for."""
+
+_first_byte = itemgetter(0)
 _LINK = struct.Struct(f">QQqII{len(GROUPS)}Q")
 LINK_BYTES = _LINK.size
+pack = _LINK.pack
+"""The row of a link: its fields, and those of `before` one by one."""
 _NONE = (0,) * len(GROUPS)
 
 
@@ -75,7 +82,7 @@ class Link(NamedTuple):
     before: tuple[int, ...] = _NONE
 
     def pack(self) -> bytes:
-        return _LINK.pack(*self[:5], *self.before)
+        return pack(*self[:5], *self.before)
 
     def last(self) -> tuple[int, ...]:
         """Per group, the last write that had rows of it, this one included."""
@@ -92,9 +99,17 @@ def unpack(value: bytes) -> Link | None:
     return Link(number, synced, time_us, digest, groups, tuple(before))
 
 
-def digest_of(before: int, pairs: bytes) -> int:
-    """The digest of a write, whose keys and values follow one another in `pairs`, after one with this digest."""
-    return checksum(before.to_bytes(4, "big") + pairs)
+def digest_of(before: int, changed: Mapping[bytes, bytes | None]) -> int:
+    """The digest of a write of these rows, after one with this digest."""
+    return checksum(b"".join((before.to_bytes(4, "big"), *changed, *filter(None, changed.values()))))
+
+
+def groups_of(changed: Iterable[bytes]) -> int:
+    """The bits of the groups that rows with these keys are of."""
+    groups = 0
+    for kind in set(map(_first_byte, changed)):
+        groups |= BITS[kind]
+    return groups
 
 
 def told(groups: int) -> str:

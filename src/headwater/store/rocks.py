@@ -7,34 +7,34 @@ is taken until `mend` has opened the files anew, and what was reported as failed
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headwater.clock import Clock, SystemClock
-from headwater.errors import Damaged, Failed
+from headwater.errors import Damaged, Failed, Unwritable
 from headwater.store import chain
 from headwater.store import state as rows
-from headwater.store.chain import BITS, Link
+from headwater.store.chain import OF_BITS, Link
 from headwater.store.files import DiskFiles, Files
 from headwater.store.state import Rows
 from headwater.store.state_marks import Known, Marks
-from headwater.store.state_recovery import ADVICE, Loss, is_continuous, loss_rows, lost_tail, mend_logs
+from headwater.store.state_recovery import ADVICE, ALL_GROUPS, Loss, is_continuous, loss_rows, lost_tail, mend_logs
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
+
+log = logging.getLogger("headwater")
 
 PROBE_BYTES = 1 << 20
 """What has to fit on the disk before files are opened anew that it had no room for."""
 SCANS_END_S = 1.0
 """How long a scan that is under way is waited for; its files cannot be opened anew before."""
-
-_first_byte = itemgetter(0)
 
 
 class RocksState:
@@ -51,6 +51,8 @@ class RocksState:
         self._write_options = WriteOptions()
         self.path = path
         self._files = files or DiskFiles()
+        self.on_failed: Callable[[], None] | None = None
+        """Called when a write failed, from any thread; it may neither wait nor use the state."""
         self._clock = clock or SystemClock()
         self._order = threading.RLock()
         """Held while a write gets its number and goes to RocksDB, so that each is a record of its own in the log."""
@@ -63,6 +65,10 @@ class RocksState:
         """Why nothing is written at the moment."""
         self._lazy: Rows = {}
         """What was written since the last sync without waiting for one."""
+        self._unmarked = 0
+        """Groups that were written to since the last sync."""
+        self.met: list[Loss] = []
+        """What was found to be lost when it was opened."""
         self.torn = 0
         """Writes at the end of the log that were cut off, as nobody had been told of them."""
         self._marks = Marks(self._files, path)
@@ -96,6 +102,7 @@ class RocksState:
         mended = mend_logs(self._files, self.path, known, cut_after)
         if mended is not None and cut_after is None:
             self.torn += mended.torn
+            self.met += mended.losses
         return mended is not None
 
     def _take_up(self, known: Known) -> None:
@@ -103,18 +110,29 @@ class RocksState:
         link = self._link()
         self._number = self._synced = max(link.number, known.synced)
         self._digest = link.digest
-        self._last = tuple(map(max, link.last(), known.last))
+        self._last = list(map(max, link.last(), known.last))
         if link.number < known.synced:
-            self.commit(loss_rows([lost_tail(link, known)]))
+            self.met.append(lost_tail(link, known))
+            self.commit(loss_rows(self.met))
         # RocksDB has made tables of its logs by now.
         self._marks.note_in_tables(self._number)
-        self._marks.note(self._synced, self._last)
+        self._marks.note(self._synced, ALL_GROUPS, self._last)
         self.losses = [msgspec.msgpack.decode(value, type=Loss) for _, value in self.scan(rows.LOSS)]
         """Every loss that is known."""
 
     def _link(self) -> Link:
         value = self.get(rows.CHAIN)
         return (chain.unpack(value) if value is not None else None) or Link()
+
+    @property
+    def number(self) -> int:
+        """The last write's."""
+        return self._number
+
+    def count_from(self, number: int) -> None:
+        """Number the next write after this one, as of a state that this one takes the place of."""
+        with self._order:
+            self._number = max(self._number, number)
 
     # Reading
 
@@ -162,14 +180,11 @@ class RocksState:
     def _put(self, changed: Mapping[bytes, bytes | None]) -> int:
         """One write, with its link as the first row."""
         self._check()
-        groups = 0
-        for kind in set(map(_first_byte, changed)):
-            groups |= BITS[kind]
-        number = self._number + 1
-        digest = chain.digest_of(self._digest, b"".join(changed) + b"".join(filter(None, changed.values())))
-        link = Link(number, self._synced, self._clock.now_us(), digest, groups, self._last)
+        groups = chain.groups_of(changed)
+        number, last = self._number + 1, self._last
+        digest = chain.digest_of(self._digest, changed)
         batch = self._WriteBatch(raw_mode=True)
-        batch.put(rows.CHAIN, link.pack())
+        batch.put(rows.CHAIN, chain.pack(number, self._synced, self._clock.now_us(), digest, groups, *last))
         for key, value in changed.items():
             if value is None:
                 batch.delete(key)
@@ -179,7 +194,10 @@ class RocksState:
             self._db.write(batch, self._write_options)
         except Exception as error:
             raise self._fail(error) from error
-        self._number, self._digest, self._last = number, digest, link.last()
+        self._number, self._digest = number, digest
+        self._unmarked |= groups
+        for group in OF_BITS[groups]:
+            last[group] = number
         return number
 
     def _sync_upto(self, number: int) -> None:
@@ -188,7 +206,9 @@ class RocksState:
                 return  # with another's
             with self._order:
                 self._check()
-                upto, last = self._number, self._last
+                upto, groups = self._number, self._unmarked
+                last = tuple(self._last)
+                self._unmarked = 0
                 lazy, self._lazy = self._lazy, {}
             try:
                 # Not WriteOptions.sync: that call keeps the interpreter's lock while the disk works, this one does not.
@@ -198,16 +218,18 @@ class RocksState:
                     self._lazy = {**lazy, **self._lazy}
                 raise self._fail(error) from error
             self._synced = upto
-            self._marks.note(upto, last)
+            self._marks.note(upto, groups, last)
 
     def _check(self) -> None:
         if self.failed is not None:
-            raise Failed(f"it is not on disk: {self.failed}; it is tried again by itself")
+            raise Unwritable(f"it is not on disk: {self.failed}; it is tried again by itself")
 
     def _fail(self, error: Exception) -> Failed:
         # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
         if self.failed is None:
             self.failed = f"the state store failed ({error})"
+            if self.on_failed is not None:
+                self.on_failed()
         return Failed(f"it is not on disk: {self.failed}; it is tried again by itself")
 
     # After a failure
@@ -255,10 +277,11 @@ class RocksState:
 
     def _reopen(self) -> None:
         try:
+            self._db.cancel_all_background(True)  # else it makes a table of what it has, also of what failed
             self._db.close()
         except Exception:  # noqa: BLE001, S110  # it says once more why it failed, or is closed; it lets go all the same
             pass
-        known = Known(self._synced, self._last, 0)
+        known = Known(self._synced, tuple(self._last))
         self._mend_logs(known, cut_after=self._synced)
         db = open_rocks(self.path)
         value = db.get(rows.CHAIN)
@@ -267,7 +290,8 @@ class RocksState:
             db.close()
             raise Damaged(f"writes {link.number + 1} to {self._synced} are gone from it")
         self._db = db
-        self._number, self._digest, self._last = link.number, link.digest, link.last()
+        self._number, self._digest, self._last = link.number, link.digest, list(link.last())
+        self._unmarked = ALL_GROUPS
         self.failed = None
         lazy, self._lazy = self._lazy, {}
         if lazy:
@@ -289,10 +313,14 @@ class RocksState:
 
     def close(self) -> None:
         try:
-            self._db.close()
-        except Exception as error:
             if self.failed is None:
-                raise Failed(f"the state could not be closed in order ({error})") from error
+                self.sync()
+        except Failed:
+            pass  # nobody waits for it
+        try:
+            self._db.close()
+        except Exception as error:  # it could make no table of its log, in which all that counts is
+            log.warning("the state was closed as a kill would leave it: %s", error)
         finally:
             self._marks.close()
 
@@ -331,6 +359,13 @@ class RocksReader:
 
     def sync(self) -> None:
         raise self._refusal()
+
+    @property
+    def failed(self) -> str | None:
+        return None
+
+    def mend(self) -> bool:
+        return True
 
     def snapshot(self, path: str) -> None:
         raise self._refusal()

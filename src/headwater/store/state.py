@@ -89,6 +89,13 @@ class State(Protocol):
     def sync(self) -> None:
         """Make everything written so far durable."""
 
+    @property
+    def failed(self) -> str | None:
+        """Why it takes nothing at the moment; None while it does."""
+
+    def mend(self) -> bool:
+        """Try to take writes again after one failed; False while that cannot be."""
+
     def snapshot(self, path: str) -> None:
         """A copy of the store, as of now, in a new folder."""
 
@@ -206,6 +213,13 @@ class MemoryState:
 
     def sync(self) -> None:
         """Memory is as durable as it gets."""
+
+    @property
+    def failed(self) -> str | None:
+        return None
+
+    def mend(self) -> bool:
+        return True
 
     def snapshot(self, path: str) -> None:
         raise Malformed(f"a state in memory has no files to put into {path}")

@@ -7,9 +7,10 @@ wrongly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from headwater.store.chain import GROUPS
+from headwater.store.chain import GROUPS, OF_BITS
 from headwater.store.files import Files
 from headwater.store.streams import offset_of, watermark
 
@@ -36,7 +37,6 @@ class Marks:
     def __init__(self, files: Files, state: str, *, write: bool = True) -> None:
         path = state + ENDING
         self._cells = files.cells(path, write=write) if write or files.exists(path) else None
-        self._noted = [-1] * (IN_TABLES + 1)
 
     def read(self) -> Known:
         """What it says; where it says nothing, or is damaged, nothing is known."""
@@ -47,20 +47,19 @@ class Marks:
         is_damaged = any(cell and not number for cell, number in zip(cells, found, strict=True) if cell != watermark(0))
         return Known(found[SYNCED], tuple(found[1:IN_TABLES]), found[IN_TABLES], is_damaged)
 
-    def note(self, synced: int, last: tuple[int, ...]) -> None:
-        """Everything up to this write is durable."""
-        self._set(SYNCED, synced)
-        for group, number in enumerate(last, 1):
-            self._set(group, number)
+    def note(self, synced: int, groups: int, last: Sequence[int]) -> None:
+        """Everything up to this write is durable; of these groups the last write is another than before."""
+        assert self._cells is not None
+        mark = watermark(synced)
+        self._cells.set(SYNCED, mark)
+        for group in OF_BITS[groups]:
+            number = last[group]
+            self._cells.set(1 + group, mark if number == synced else watermark(number))
 
     def note_in_tables(self, number: int) -> None:
         """Everything up to this write is in tables."""
-        self._set(IN_TABLES, number)
-
-    def _set(self, index: int, number: int) -> None:
-        if self._noted[index] != number and self._cells is not None:
-            self._noted[index] = number
-            self._cells.set(index, watermark(number))
+        assert self._cells is not None
+        self._cells.set(IN_TABLES, watermark(number))
 
     def close(self) -> None:
         """Make it durable, and let go of it."""

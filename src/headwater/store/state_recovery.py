@@ -7,7 +7,9 @@ behind them stays. What RocksDB cannot open for another reason is left as it is.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,6 +20,9 @@ from headwater.store import state as rows
 from headwater.store.chain import GROUPS, Link
 from headwater.store.files import Files, parent
 from headwater.store.state_marks import Known
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict
 
 LOG = ".log"
 ALL_GROUPS = (1 << len(GROUPS)) - 1
@@ -112,8 +117,10 @@ def _first_link(files: Files, path: str) -> Link | None:
     return None
 
 
-def tables(files: Files, path: str) -> Tables:
-    """What the tables hold, without the logs; Damaged if they do not open."""
+@contextmanager
+def beside(files: Files, path: str, log: bytes = b"", *, keep_logs: bool = False) -> Iterator[Rdict]:
+    """The tables, with another log than theirs or with theirs, to read; Damaged if they do not open. Nothing of the
+    state changes, and nobody else may have it open."""
     from rocksdict import AccessType, Options, Rdict
 
     look = path + ".look"
@@ -121,8 +128,11 @@ def tables(files: Files, path: str) -> Tables:
     files.make_folder(look)
     try:
         for name in files.list(path):
-            if not name.endswith(LOG) and not name.startswith("LO"):  # LOG, LOCK
+            if (keep_logs or not name.endswith(LOG)) and not name.startswith("LO"):  # LOG, LOCK
                 files.link(f"{path}/{name}", f"{look}/{name}")
+        names = log_names(files, path)
+        if log and names:
+            files.write(f"{look}/{names[-1]}", log)
         options = Options(raw_mode=True)
         options.create_if_missing(False)
         try:
@@ -130,14 +140,21 @@ def tables(files: Files, path: str) -> Tables:
         except Exception as error:
             raise Damaged(f'the state in "{path}" does not open ({error}); {ADVICE}') from error
         try:
-            value: bytes | None = db.get(rows.CHAIN)
-            sequence = int(db.latest_sequence_number())
-        except Exception as error:
-            raise Damaged(f'the state in "{path}" cannot be read ({error}); {ADVICE}') from error
+            yield db
         finally:
             db.close()
     finally:
         files.remove_tree(look)
+
+
+def tables(files: Files, path: str) -> Tables:
+    """What the tables hold, without the logs; Damaged if they do not open."""
+    with beside(files, path) as db:
+        try:
+            value: bytes | None = db.get(rows.CHAIN)
+            sequence = int(db.latest_sequence_number())
+        except Exception as error:
+            raise Damaged(f'the state in "{path}" cannot be read ({error}); {ADVICE}') from error
     return Tables((chain.unpack(value) if value is not None else None) or Link(), sequence)
 
 
@@ -167,6 +184,15 @@ def mend_logs(files: Files, path: str, known: Known, cut_after: int | None = Non
         for name in names[:-1]:
             files.write(f"{path}/{name}", b"")
     return Mended(losses, torn)
+
+
+def writes_after(files: Files, path: str, base: Link, known: Known) -> tuple[list[bytes], list[Loss]]:
+    """Every whole write of the logs that follows on a base, in their order, and those between them that are missing."""
+    logs = {name: files.read(f"{path}/{name}") for name in log_names(files, path)}
+    found, _ = _writes(logs, base.number)
+    evidence = max(known.synced, *(write.link.synced for write in found.values()), 0)
+    kept, losses = _judge(found, base, known._replace(synced=evidence))
+    return [write.payload for write in kept], losses
 
 
 def _writes(logs: dict[str, bytes], base: int) -> tuple[dict[int, _Write], bool]:
@@ -236,6 +262,39 @@ def _note_of(losses: list[Loss], kept: list[_Write], base: Tables, known: Known)
     link = Link(number, known.synced, last.time_us, 0, 1 << chain.OTHERS, last.last())
     pairs = [(rows.CHAIN, link.pack()), *((key, value or b"") for key, value in changed.items())]
     return wal.WRITE.pack(sequence, len(pairs)) + b"".join(wal.put(key, value) for key, value in pairs)
+
+
+class Seen(NamedTuple):
+    """What stands in the logs, looked at without changing anything."""
+
+    losses: list[Loss]
+    wrong: list[int]
+    """Writes that are whole, and whose digests do not fit those of the writes before them."""
+    log: bytes
+    """Of the writes that stay."""
+
+
+def look_at_logs(files: Files, path: str, known: Known, *, is_owned: bool) -> Seen:
+    """What recovery would find. Beside a running owner its tables are not looked into, and what it has not called
+    durable is not judged."""
+    logs = {name: files.read(f"{path}/{name}") for name in log_names(files, path)}
+    if is_owned:
+        base = tables(files, path).link
+    else:
+        first = min(_writes(logs, 0)[0], default=known.synced + 1)
+        base = Link(max(known.in_tables, first - 1))
+    found, _ = _writes(logs, base.number)
+    evidence = max(known.synced, base.number, *(write.link.synced for write in found.values()), 0)
+    kept, losses = _judge(found, base, known._replace(synced=evidence))
+    wrong = [number for number, write in found.items() if not _fits(write, found.get(number - 1))]
+    return Seen(losses, wrong, wal.encode(write.payload for write in kept))
+
+
+def _fits(write: _Write, before: _Write | None) -> bool:
+    pairs = wal.rows_in(write.payload)
+    if before is None or not write.link.digest or not before.link.digest:
+        return pairs is not None
+    return pairs is not None and write.link.digest == chain.digest_of(before.link.digest, dict(pairs[1:]))
 
 
 def _set_apart(files: Files, path: str, logs: dict[str, bytes]) -> None:
