@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from headwater.bus import Bus
+from headwater.cli.verify import _set_apart, _walk
 from headwater.clock import SECOND_US, ManualClock, to_datetime
 from headwater.config import KIB, Config
 from headwater.delivery.consumer import Consumer
@@ -147,8 +148,6 @@ def _move_in(bus: Bus) -> None:
 
 def _spoil(folder: str) -> None:
     """Have a gap in a closed segment, known and set apart."""
-    from headwater.cli.verify import _set_apart, _walk
-
     files = DiskFiles()
     path = f"{folder}/streams/{_folder_of(folder, 'home')}"
     second = sorted(name for name in os.listdir(path) if name.endswith(".log"))[1]

@@ -39,6 +39,8 @@ def whole(folder: str, image: Image) -> Seen:
 
 def test_the_folder_has_everything_in_it(image: Image, whole: Seen) -> None:
     assert all(find(image) for find in PLACES.values())
+    covered = {path for find in PLACES.values() for path in find(image)}
+    assert image.files.keys() - covered == {"state/LOCK"}  # which is empty
     assert all(len([path for path in image.files if f"-{root[0]}" in path and ".log" in path]) > 1 for root in ROOTS)
     assert whole.gaps == {"home": [(9, 9)]}
     assert all(whole.pending.values())
