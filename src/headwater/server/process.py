@@ -14,7 +14,6 @@ import errno
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +31,7 @@ from headwater.server.sidecar import Sidecar
 from headwater.server.tls import open_tls
 from headwater.settings import Loaded
 from headwater.store.commit import NO_THREAD, OUT_OF_MEMORY
+from headwater.store.files import write_to_stderr
 
 GIVEN_UP = 2
 """The exit code of a process that could not go on, and said why."""
@@ -73,7 +73,7 @@ class Ending:
     def now(self, reason: str) -> None:
         """Say why, and end. What was acked is on disk; whoever waits for more is told by the closing connection."""
         try:
-            sys.stderr.buffer.raw.write(self._lines[reason])  # past every buffer and lock
+            write_to_stderr(self._lines[reason])
         finally:
             os._exit(GIVEN_UP)
 

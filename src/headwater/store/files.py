@@ -420,6 +420,11 @@ def open_nowhere() -> int:
     return os.open(os.devnull, os.O_WRONLY)
 
 
+def write_to_stderr(line: bytes) -> None:
+    """Say something past every buffer and lock, for a process that is about to end."""
+    os.write(2, line)
+
+
 class DiskFiles:
     """The machine's file system."""
 
