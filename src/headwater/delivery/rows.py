@@ -193,7 +193,7 @@ class RowCommit:
                 self._state.commit(changed)
         except Exception as error:
             self._owe(items)
-            reason = self._state.failed or f"the state store failed ({error})"
+            reason = self.failed or f"the state store failed ({error})"
             self._on_trouble(f"acks and changes are not stored: {reason}")
             if isinstance(error, HeadwaterError):
                 raise
