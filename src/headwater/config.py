@@ -150,8 +150,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checkpoint_batches: int = 20_000
     """Batches appended, over all roots, until the state reflects them."""
     state_snapshots_max: int = 2
-    """Snapshots of the state that are kept for `headwater restore --state`; the oldest is dropped first. 0: none is taken.
-    Each takes the room of the tables that it does not share with the one before it."""
+    """Snapshots of the state that are kept for `headwater restore --state`; the oldest is dropped first. 0: none is
+    taken. Each takes the room of the tables that it does not share with the one before it."""
     state_snapshot_every_s: float = 900.0
     """How long after a snapshot of the state the next is taken, if anything was written meanwhile."""
     disk_free_bytes_min: int = 256 * MIB

@@ -65,7 +65,8 @@ class Upkeep:
         self._expire_staged = expire_staged
         self._unarchived_from = unarchived_from
         self._take_snapshot = take_snapshot
-        self._snapshot: threading.Thread | None = None
+        self._taking: threading.Thread | None = None
+        """Takes a snapshot of the state, or took the last one."""
         self._is_closed = False
         self._rolls: dict[str, int] = {}
         self._failed_us = 0
@@ -80,8 +81,8 @@ class Upkeep:
     def close(self) -> None:
         """Begin nothing more; returns when nothing is under way."""
         self._is_closed = True
-        if self._snapshot is not None:
-            self._snapshot.join()
+        if self._taking is not None:
+            self._taking.join()
 
     # By the thread that commits, after each append
 
@@ -199,10 +200,10 @@ class Upkeep:
     def _begin_snapshot(self) -> None:
         if self._is_closed:
             return
-        self._snapshot = threading.Thread(target=self._snapshot_now, name="headwater-snapshot", daemon=True)
-        self._snapshot.start()
+        self._taking = threading.Thread(target=self._take_now, name="headwater-snapshot", daemon=True)
+        self._taking.start()
 
-    def _snapshot_now(self) -> None:
+    def _take_now(self) -> None:
         try:
             if self._take_snapshot is not None and self._state.failed is None and self._roots.has_room:
                 self._take_snapshot()

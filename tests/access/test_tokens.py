@@ -15,7 +15,6 @@ from headwater.access.scram import ITERATIONS_MIN
 from headwater.access.tokens import Tokens
 from headwater.clock import ManualClock
 from headwater.errors import Failed, Malformed, NotFound, QuotaExceeded, ReadOnly, Unauthenticated
-from headwater.errors import Unwritable
 from headwater.store import state as rows
 from headwater.store.rocks import RocksState
 from headwater.store.state import MemoryState, State

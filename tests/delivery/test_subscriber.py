@@ -12,7 +12,7 @@ import pytest
 import headwater
 from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
-from headwater import Bus, Config, Failed, ManualClock, Message, Outgoing, ReadOnly, Recalled
+from headwater import Bus, Config, Failed, ManualClock, Message, Outgoing, Recalled
 from headwater.store import state as rows
 from headwater.store.state import MemoryState
 

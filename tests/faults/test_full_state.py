@@ -1,4 +1,4 @@
-"""The state on a disk that is full for a while: acks are refused and told, and go on by themselves when there is room."""
+"""The state on a disk that is full for a while: acks are refused, and go on by themselves when there is room."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater import upkeep
 from cli.test_serve import Served, serving
-from headwater import Bus, HeadwaterError, Unwritable
+from headwater import Bus, HeadwaterError, Unwritable, upkeep
 from store.test_rocks import Limited, log_of
 
 PATIENCE_S = 60.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from headwater.store.files import DiskFiles
 from headwater.store.rocks import RocksReader, RocksState
 from headwater.store.state_marks import Marks
 from headwater.store.state_recovery import Loss
-
-Hurt = Callable[[Path], None]
 
 
 @pytest.fixture
@@ -48,7 +45,7 @@ def flip(path: Path, place: int) -> None:
 
 
 @pytest.fixture
-def left(folder: Path, tmp_path: Path) -> Iterator[Path]:
+def left(folder: Path, tmp_path: Path) -> Path:
     """Thirty durable writes, one of them of a rule, that a killed process left in its log."""
     state = opened(folder)
     for number in range(1, 31):
@@ -56,7 +53,7 @@ def left(folder: Path, tmp_path: Path) -> Iterator[Path]:
         state.commit({row: b"value"})
     place = killed(state, folder, tmp_path / "left" / "state")
     state.close()
-    yield place
+    return place
 
 
 def numbers_of(state: RocksState) -> set[int]:
@@ -81,7 +78,8 @@ def test_a_flipped_bit_in_the_middle_of_the_log_costs_one_write_and_is_told(left
     (loss,) = state.losses
     assert (loss.first, loss.last, loss.groups) == (15, 15, 1 << chain.SUBSCRIPTIONS)
     assert not loss.closes_access
-    assert loss.since_us and loss.until_us >= loss.since_us
+    assert loss.since_us
+    assert loss.until_us >= loss.since_us
     assert "subscriptions" in str(loss)
     state.close()
     assert [path.read_bytes()[:7] for path in (left.parent / "quarantine").iterdir()]
@@ -163,7 +161,7 @@ def test_two_logs_that_follow_one_another_are_whole(left: Path) -> None:
 
 
 @pytest.fixture
-def unsynced(folder: Path, tmp_path: Path) -> Iterator[Path]:
+def unsynced(folder: Path, tmp_path: Path) -> Path:
     """Ten durable writes, and ten after them that nobody was told of."""
     state = opened(folder)
     for number in range(1, 21):
@@ -171,7 +169,7 @@ def unsynced(folder: Path, tmp_path: Path) -> Iterator[Path]:
         write({rows.FLOOR + b"%03d" % number: b"value"})
     place = killed(state, folder, tmp_path / "left" / "state")
     state.close()
-    yield place
+    return place
 
 
 def test_a_tail_that_nobody_was_told_of_is_cut_without_a_word_of_damage(unsynced: Path) -> None:
@@ -212,7 +210,7 @@ def test_later_writes_bear_witness_where_the_marks_are_gone(left: Path) -> None:
 
 def test_damaged_marks_accuse_nobody(left: Path) -> None:
     marks = Path(f"{left}.synced")
-    for place in range(0, 56):
+    for place in range(56):
         before = marks.read_bytes()
         flip(marks, place)
         found = Marks(DiskFiles(), str(left)).read()

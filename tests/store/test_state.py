@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from headwater.errors import Malformed
 from headwater.store import state as module
-from headwater.store.state import MemoryState, State, successor
 from headwater.store.rocks import RocksReader, RocksState
+from headwater.store.state import MemoryState, State, successor
 
 # Few bytes, so that keys share their beginnings; 0 and 255 for the edges.
 KEYS = st.lists(st.sampled_from([0, 1, 65, 254, 255]), min_size=1, max_size=4).map(bytes)

@@ -74,10 +74,10 @@ def restore(
 ) -> None:
     """Make a data folder of a backup; the folder must not exist yet, or be empty.
 
-    With --state, and no backup: mend the state of a folder, whose messages are as they were. Rows that can be read stay,
-    those that cannot are as the newest whole snapshot has them, and the streams tell the rest. Messages that were
-    acked since the snapshot may come again; if rules may be older than they were, nobody is let in until headwater acl
-    confirm. The old files are in quarantine/.
+    With --state, and no backup: mend the state of a folder, whose messages are as they were. Rows that can be read
+    stay, those that cannot are as the newest whole snapshot has them, and the streams tell the rest. Messages that were
+    acked since the snapshot may come again; if rules may be older than they were, nobody is let in until
+    headwater acl confirm. The old files are in quarantine/.
 
     With --json: from, to, seconds; with --state: is_whole, rows, snapshot, snapshot_time, losses.
     """

@@ -25,7 +25,7 @@ from headwater.topics.root import Producer, RootRow
 
 def _row(type_: object, name_at: int | None = None, key_bytes: int | None = None) -> Decode:
     """MessagePack of a type; the key ends with a name from there on, or has so many bytes."""
-    decoder = msgspec.msgpack.Decoder(type_)  # type: ignore[call-overload]  # mypy knows classes alone
+    decoder = msgspec.msgpack.Decoder(type_)
 
     def decode(key: bytes, value: bytes) -> object:
         _check_key(key, name_at, key_bytes)

@@ -104,8 +104,7 @@ def _walk(files: Files, data: str) -> Report:
     except (Failed, msgspec.DecodeError):
         pass  # which is told by whoever walks the state
     with progress("verifying", segment_bytes(files, data), "bytes") as advance:
-        report = walk(files, data, lambda number: Known(durable.get(number, 0), holes.get(number, ())), advance)
-    return report
+        return walk(files, data, lambda number: Known(durable.get(number, 0), holes.get(number, ())), advance)
 
 
 def _set_apart(files: Files, data: str, report: Report) -> None:

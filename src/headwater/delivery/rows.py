@@ -199,7 +199,7 @@ class RowCommit:
             raise
         except Exception as error:
             self._owe(items)
-            reason = self._state.failed or f"the state store failed ({error})"
+            reason = self.failed or f"the state store failed ({error})"
             self._on_trouble(f"acks and changes are not stored: {reason}")
             if isinstance(error, HeadwaterError):
                 raise

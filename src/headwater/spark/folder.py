@@ -20,8 +20,8 @@ from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
 from headwater.store.log import Hole
-from headwater.store.segment import Segment
 from headwater.store.rocks import RocksReader
+from headwater.store.segment import Segment
 from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams
 from headwater.topics.name import filter_covers_root

@@ -11,9 +11,9 @@ altogether they do not miss at all. So every write to the state puts one more ro
       ├───────────┴───────────┘ had rows of it (u64 each)                      │
       └───────────────────────────────────────────────────────────────────────┘
 
-All big-endian. `number` counts writes from 1. `synced` is the last number that was durable when this was written, so that
-later writes bear witness to earlier ones. `digest` is the CRC32C of the digest before and of this write's rows. `groups`
-are the bits of those that this write has rows of.
+All big-endian. `number` counts writes from 1. `synced` is the last number that was durable when this was written, so
+that later writes bear witness to earlier ones. `digest` is the CRC32C of the digest before and of this write's rows.
+`groups` are the bits of those that this write has rows of.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state in RocksDB, with a check of our own over its writes.
 
 Promises, besides those of `State`: what was committed is there when it is opened again, or the loss is told
-(`losses`); a file that is missing or bad is told, never taken for a fresh start; after a failed write or sync nothing more
-is taken until `mend` has opened the files anew, and what was reported as failed is not in them then.
+(`losses`); a file that is missing or bad is told, never taken for a fresh start; after a failed write or sync nothing
+more is taken until `mend` has opened the files anew, and what was reported as failed is not in them then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -235,8 +235,8 @@ class RocksState:
     # After a failure
 
     def mend(self) -> bool:
-        """Open the files anew after a failure: all that was durable is there, what failed is not, and what nobody waited
-        for is written again. False, and nothing has changed, while that cannot be."""
+        """Open the files anew after a failure: all that was durable is there, what failed is not, and what nobody
+        waited for is written again. False, and nothing has changed, while that cannot be."""
         with self._syncing, self._order:
             if self.failed is None:
                 return True
@@ -279,7 +279,7 @@ class RocksState:
         try:
             self._db.cancel_all_background(True)  # else it makes a table of what it has, also of what failed
             self._db.close()
-        except Exception:  # noqa: BLE001, S110  # it says once more why it failed, or is closed; it lets go all the same
+        except Exception:  # noqa: S110  # it says once more why it failed, or is closed; it lets go all the same
             pass
         known = Known(self._synced, tuple(self._last))
         self._mend_logs(known, cut_after=self._synced)
@@ -407,10 +407,10 @@ def open_rocks(path: str) -> Rdict:
 
 
 def scan_rocks(db: Rdict, path: str, prefix: bytes, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    """Rows with a prefix. RocksDB's iterator ends at a bad block as if there were no more, so its end is looked into."""
+    """Rows with a prefix. RocksDB's iterator ends at a bad block as if there were no more: so its end is looked at."""
     last = prefix if start is None else start
     try:
-        for key, value in db.items(from_key=last):
+        for key, value in cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=last)):
             if not key.startswith(prefix):
                 return
             last = key

@@ -159,8 +159,8 @@ def tables(files: Files, path: str) -> Tables:
 
 
 def mend_logs(files: Files, path: str, known: Known, cut_after: int | None = None) -> Mended | None:
-    """Cut off what was torn, set apart what went bad, and leave logs that RocksDB reads to their ends. None, and nothing
-    has changed, if they are in order. With `cut_after`, whatever was written after that write is cut off."""
+    """Cut off what was torn, set apart what went bad, and leave logs that RocksDB reads to their ends. None, and
+    nothing has changed, if they are in order. With `cut_after`, whatever was written after that write is cut off."""
     names = log_names(files, path)
     base = tables(files, path)
     logs = {name: files.read(f"{path}/{name}") for name in names}

@@ -1,8 +1,8 @@
 """Restore of the state: a new one, of what is whole of the old one and of the newest snapshot that is.
 
 Promises: rows that can be read stay as they are; those that cannot be are as the snapshot has them; writes in the log
-that came after the snapshot count. What is older than it was is told, and access is closed if rules may be among it. The
-old files are moved to `quarantine/`. Whatever interrupts it, it can be begun again. What mirrors a stream may be
+that came after the snapshot count. What is older than it was is told, and access is closed if rules may be among it.
+The old files are moved to `quarantine/`. Whatever interrupts it, it can be begun again. What mirrors a stream may be
 older, too: the next opening re-applies the rest.
 """
 
@@ -137,7 +137,7 @@ class _Current:
         cursor.seek(key)
         try:
             cursor.status()
-        except Exception:  # noqa: BLE001  # RocksDB's errors have no type of their own
+        except Exception:  # RocksDB's errors have no type of their own
             return False
         return True
 
@@ -186,7 +186,10 @@ def _fill(
             groups |= chain.BITS[kind]
         if not groups:
             return current.losses
-        return [*current.losses, Loss(base.number + 1, max(known.synced, base.number + 1), base.time_us, 0, groups, UNREADABLE)]
+        return [
+            *current.losses,
+            Loss(base.number + 1, max(known.synced, base.number + 1), base.time_us, 0, groups, UNREADABLE),
+        ]
     if older is not None:
         kinds = (bytes((kind,)) for kind in range(256))
         restored.rows = _write_all(new, (row for kind in kinds for row in _rows_from(older, kind, kind)))

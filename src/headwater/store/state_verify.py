@@ -1,7 +1,7 @@
 """Verify of the state: reads every row, and the log behind them, and says what is wrong or missing.
 
-It only reads, and may run beside the owner of the folder, whose unfinished writes are not judged. Promises: every row is
-readable, and is what its kind says, or is told; writes that were durable and are not there are told.
+It only reads, and may run beside the owner of the folder, whose unfinished writes are not judged. Promises: every row
+is readable, and is what its kind says, or is told; writes that were durable and are not there are told.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def verify_state(
     finally:
         marks.close()
     if known.is_damaged:
-        report.troubles.append("state.synced is damaged: what was durable is not known from it; the next opening mends it")
+        report.troubles.append(
+            "state.synced is damaged: what was durable is not known from it; the next opening mends it"
+        )
     if not files.exists(f"{path}/CURRENT"):
         if known.synced or must_exist:
             report.troubles.append("the state is missing, or its file CURRENT is")

@@ -10,8 +10,9 @@ A log is blocks of 32 KiB; a record that does not fit into the rest of its block
       │ masked crc    │ length│ type  │ payload …      type: 1 whole, 2 first, 3 middle, 4 last part
       └───────────────┴───────┴───────┴────────────
 
-The CRC32C is that of the type and the payload. Whole, a record is one write: sequence u64, count u32, then what it does,
-all little-endian. Promise: whatever the bytes are, walking them ends, and answers only records whose checksums are right.
+The CRC32C is that of the type and the payload. Whole, a record is one write: sequence u64, count u32, then what it
+does, all little-endian. Promise: whatever the bytes are, walking them ends, and answers only records whose checksums
+are right.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ def records(data: bytes) -> Iterator[Record]:
         if kind == WHOLE and not parts:
             yield Record(payload, is_next)
             is_next = True
-        elif kind == FIRST and not parts:
-            parts.append(payload)
-        elif kind == MIDDLE and parts:
+        elif (kind == FIRST and not parts) or (kind == MIDDLE and parts):
             parts.append(payload)
         elif kind == LAST and parts:
             yield Record(b"".join((*parts, payload)), is_next)
@@ -100,7 +99,7 @@ def _part(data: bytes, place: int, left: int) -> tuple[int, bytes] | None:
 def _after_bad(data: bytes, place: int, left: int) -> int:
     """Where to go on: behind the bad part, if its length can be trusted as a good one follows, else the next block."""
     if place + HEAD.size <= len(data):
-        _, length, _ = HEAD.unpack_from(data, place)
+        length: int = HEAD.unpack_from(data, place)[1]
         behind = HEAD.size + length
         if behind + HEAD.size <= left and _part(data, place + behind, left - behind) is not None:
             return place + behind

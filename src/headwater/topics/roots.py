@@ -616,7 +616,7 @@ class Roots:
             self._delayed -= 1
 
     def _note(self, changed: Rows) -> None:
-        """Write rows at once; if the state fails, with the next checkpoint. After a crash recovery knows them anyway."""
+        """Write rows at once; if the state fails, with the next checkpoint. Recovery knows them without that, too."""
         try:
             self._state.write(changed)
         except (Failed, Unwritable):
