@@ -24,7 +24,16 @@ from headwater.store.chain import OF_BITS, Link
 from headwater.store.files import DiskFiles, Files
 from headwater.store.state import Rows
 from headwater.store.state_marks import Known, Marks
-from headwater.store.state_recovery import ADVICE, ALL_GROUPS, Loss, is_continuous, loss_rows, lost_tail, mend_logs
+from headwater.store.state_recovery import (
+    ADVICE,
+    ALL_GROUPS,
+    Loss,
+    check_files,
+    is_continuous,
+    loss_rows,
+    lost_tail,
+    mend_logs,
+)
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -86,6 +95,7 @@ class RocksState:
         if known.synced or must_exist:
             if not self._files.exists(f"{self.path}/CURRENT"):
                 raise Damaged(f'the state in "{self.path}" is missing, or its file CURRENT is; {ADVICE}')
+            check_files(self._files, self.path)
             if not is_continuous(self._files, self.path, known):
                 self._mend_logs(known)
         try:
@@ -333,6 +343,7 @@ class RocksReader:
 
         # Beside a running owner only a secondary reads what is in the owner's write-ahead log.
         self.path = path
+        check_files(DiskFiles(), path)
         self._private = tempfile.mkdtemp(prefix="headwater-reader-")
         try:
             self._db = Rdict(path, _options(), access_type=AccessType.secondary(self._private))

@@ -24,6 +24,8 @@ from headwater.store.state_marks import Known
 if TYPE_CHECKING:
     from rocksdict import Rdict
 
+TRIES_MAX = 5
+"""Times that a reader looks at a file to which its owner may be adding."""
 LOG = ".log"
 ALL_GROUPS = (1 << len(GROUPS)) - 1
 ADVICE = (
@@ -117,12 +119,27 @@ def _first_link(files: Files, path: str) -> Link | None:
     return None
 
 
+def check_files(files: Files, path: str) -> None:
+    """Refuse a state whose list of files is damaged: on some bad bytes in it RocksDB never comes back."""
+    reason = ""
+    for _ in range(TRIES_MAX):
+        try:
+            name = files.read(f"{path}/CURRENT").decode().strip()
+            if name.startswith("MANIFEST-") and wal.is_torn_at_most(files.read(f"{path}/{name}")):
+                return
+            reason = f"{name[:40]!r} is damaged"
+        except (OSError, ValueError) as error:  # perhaps its owner begins a new one at this moment
+            reason = str(error)
+    raise Damaged(f'the state in "{path}" does not open (its list of files: {reason}); {ADVICE}')
+
+
 @contextmanager
 def beside(files: Files, path: str, log: bytes = b"", *, keep_logs: bool = False) -> Iterator[Rdict]:
     """The tables, with another log than theirs or with theirs, to read; Damaged if they do not open. Nothing of the
     state changes, and nobody else may have it open."""
     from rocksdict import AccessType, Options, Rdict
 
+    check_files(files, path)
     look = path + ".look"
     files.remove_tree(look)
     files.make_folder(look)

@@ -64,6 +64,28 @@ def is_whole(data: bytes) -> bool:
     return all(record.is_next for record in records(data))
 
 
+def is_torn_at_most(data: bytes) -> bool:
+    """Whether nothing is wrong with a log but that its last record may not be all there, as a crash leaves it."""
+    place = 0
+    while place < len(data):
+        left = BLOCK_BYTES - place % BLOCK_BYTES
+        if left < HEAD.size:
+            place += left
+            continue
+        part = _part(data, place, left)
+        if part is None:
+            return _is_torn(data[place:], left)
+        place += HEAD.size + len(part[1])
+    return True
+
+
+def _is_torn(rest: bytes, left: int) -> bool:
+    if len(rest) < HEAD.size or not rest.strip(b"\0"):
+        return True
+    _, length, kind = HEAD.unpack_from(rest)
+    return WHOLE <= kind <= LAST and len(rest) < HEAD.size + length <= left
+
+
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Kind and payload of each part; kind 0 for bad bytes."""
     place, size = 0, len(data)
