@@ -890,7 +890,7 @@ def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], file
     """Make a data folder of a backup; the folder must not exist yet, or be empty."""
     files = files or DiskFiles()
     source, target = os.fspath(backup), os.fspath(folder)
-    folders.check(files, source)
+    folders.check(files, source, is_older_fine=True)
     if files.list(target):
         raise Malformed(f'"{target}" is not empty; restore into a new folder')
     folders.copy(files, source, target)

@@ -10,18 +10,14 @@ used twice, an ack that is forgotten in silence.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import shutil
-import sys
-import tempfile
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from faults.lived_in import ROOTS, Image, Place, Seen, live_in, look, visit, visiting
+from faults.lived_in import ROOTS, Image, Place, Seen, look, visit, visiting
 from headwater.cli.verify import _verify_state_here, _walk
 from headwater.errors import HeadwaterError
 from headwater.store.batch import MAGIC
@@ -29,7 +25,6 @@ from headwater.store.files import DiskFiles
 
 Verdict = Literal["refused", "told", "mended", "harmless"]
 VERDICTS: tuple[Verdict, ...] = ("refused", "told", "mended", "harmless")
-MEMORY = "/dev/shm"
 PAGE_BYTES = 512
 """What is zeroed and swapped: the files are small."""
 SAYS_NOTHING = ("gap", "dead", "expired", "torn", "retention", "clock")
@@ -396,33 +391,3 @@ def _check_next_life(folder: str, seen: Seen, case: Case) -> None:
     for root in ROOTS:
         before, after = seen.gaps.get(root), again.gaps.get(root)
         assert before == after, f"{case}: the gaps of {root} were {before}, and are {after}"
-
-
-# The table
-
-
-def main(count: int) -> None:
-    """Print what became of so many damages, by place."""
-    table: dict[str, Counter[str]] = defaultdict(Counter)
-    logging.disable(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(
-        prefix="headwater-damage-", dir=MEMORY if os.path.isdir(MEMORY) else None
-    ) as folder:
-        image = live_in(f"{folder}/lived-in")
-        image.put(f"{folder}/whole")
-        with visiting(f"{folder}/whole") as bus:
-            whole = visit(bus)
-        for case in cases(image, count):
-            try:
-                table[case.place][judge(image, whole, case, f"{folder}/case")] += 1
-            except Exception as error:
-                table[case.place]["failed"] += 1
-                print(error if isinstance(error, AssertionError) else f"{case}: {error!r}")
-    print("".join(f"{name:>18}" if name == "place" else f"{name:>10}" for name in ("place", *VERDICTS, "failed")))
-    table["all"] = sum(table.values(), Counter())
-    for place, verdicts in table.items():
-        print(f"{place:>18}" + "".join(f"{verdicts[name]:>10}" for name in (*VERDICTS, "failed")))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -4,9 +4,10 @@
     image.put("…/elsewhere")                # the same folder again, as often as you like
     seen = visit(open_bus("…/elsewhere"))   # reads everything, takes from every subscription, publishes to every root
 
-In it: closed and active segments, a root whose oldest messages retention deleted, one whose name is quoted, batches that
-are in the journal alone, a gap with its quarantine, retained messages, subscriptions with acks out of order, retries and
-dead letters, delayed and staged messages, clients, rules, tokens, a channel, sessions, producers, a lake's mark.
+In it: closed and active segments, a root whose oldest messages retention deleted, one whose name is quoted, batches
+that are in the journal alone, a gap with its quarantine, retained messages, subscriptions with acks out of order,
+retries and dead letters, delayed and staged messages, clients, rules, tokens, a channel, sessions, producers, a lake's
+mark.
 """
 
 from __future__ import annotations

@@ -5,13 +5,15 @@ PYTHONPATH=src:tests python -m faults.damage 2000      # the table, by place and
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from faults.damage import KINDS, PLACES, Case, cases, judge
+from faults.damage import KINDS, PLACES, VERDICTS, cases, judge
 from faults.lived_in import ROOTS, Image, Seen, live_in, visit, visiting
 
 FAST, ALL = 250, 2000
@@ -62,22 +64,28 @@ def test_the_cases_go_over_every_place_and_kind(image: Image) -> None:
     }
 
 
-def run(image: Image, whole: Seen, folder: str, numbers: Iterator[Case]) -> None:
+def run(image: Image, whole: Seen, folder: str, count: int) -> str:
+    """What became of so many damages, by place, as a table."""
+    table: dict[str, Counter[str]] = defaultdict(Counter)
     failures = []
-    for case in numbers:
+    for case in cases(image, count):
         try:
-            judge(image, whole, case, f"{folder}/case")
+            table[case.place][judge(image, whole, case, f"{folder}/case")] += 1
         except AssertionError as error:
             failures.append(str(error).partition("\n")[0])
         except Exception as error:
-            raise AssertionError(f"{case}: an error without a type, {error!r}") from error
+            failures.append(f"{case}: an error without a type, {error!r}")
     assert not failures
+    table["all"] = sum(table.values(), Counter())
+    lines = ["".join(f"{name:>18}" for name in ("", *VERDICTS))]
+    lines += [f"{place:>18}" + "".join(f"{found[name]:>18}" for name in VERDICTS) for place, found in table.items()]
+    return "\n".join(lines)
 
 
 def test_each_damage_is_told_mended_or_harmless(image: Image, whole: Seen, folder: str) -> None:
-    run(image, whole, folder, cases(image, FAST))
+    run(image, whole, folder, FAST)
 
 
 @pytest.mark.soak
 def test_each_of_two_thousand_damages_is_told_mended_or_harmless(image: Image, whole: Seen, folder: str) -> None:
-    run(image, whole, folder, cases(image, ALL))
+    sys.stdout.write(f"\n{run(image, whole, folder, ALL)}\n")

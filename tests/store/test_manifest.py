@@ -419,21 +419,24 @@ def test_a_folder_that_is_no_stream_is_named_and_left_alone(tmp_path: Path) -> N
     assert (streams / "99-home").exists()
 
 
-def test_a_folder_of_format_1_is_given_one(tmp_path: Path) -> None:
+def test_a_folder_of_format_1_or_a_backup_of_one_is_given_one(tmp_path: Path) -> None:
     folder = lived_in(tmp_path / "data")
     version = tmp_path / "data/VERSION"
     version.write_bytes(version.read_bytes().replace(b'"format":2', b'"format":1'))
     (tmp_path / "data/manifest").unlink()
     with pytest.raises(Malformed, match="open it once for writing"):
         headwater.open(folder, read_only=True)
-    with headwater.open(folder) as bus:
-        assert contents(bus, "home")[0] == [b"%d" % number for number in range(3, 12)]
-        assert not events(bus)
-    listed = Manifest(FILES, folder).read()
-    assert [(stream.root, stream.first, sorted(stream.segments)) for stream in listed.values()] == [
-        ("home", 4, [4, 7, 10]),
-        ("yard", 4, [4, 7, 10]),
-    ]
+    assert verify(FILES, folder, lambda _: Known(), lambda _: None).is_whole
+    headwater.restore(folder, tmp_path / "restored")
+    for path in (folder, str(tmp_path / "restored")):
+        with headwater.open(path) as bus:
+            assert contents(bus, "home")[0] == [b"%d" % number for number in range(3, 12)]
+            assert not events(bus)
+        listed = Manifest(FILES, path).read()
+        assert [(stream.root, stream.first, sorted(stream.segments)) for stream in listed.values()] == [
+            ("home", 4, [4, 7, 10]),
+            ("yard", 4, [4, 7, 10]),
+        ]
 
 
 def test_a_backup_and_what_is_restored_from_it_know_what_they_should_hold(tmp_path: Path) -> None:

@@ -276,6 +276,18 @@ def test_files_that_hold_no_rows_may_go_bad(left: Path, name: str, hurt: str) ->
     state.close()
 
 
+def test_bad_bytes_at_the_end_of_the_list_of_files_are_refused_and_no_opening_waits_for_ever(left: Path) -> None:
+    listing = left / (left / "CURRENT").read_text().strip()
+    whole = listing.read_bytes()
+    listing.write_bytes(whole + whole[-64:])
+    with pytest.raises(Damaged, match="list of files"):
+        opened(left)
+    with pytest.raises(Damaged, match="list of files"):
+        RocksReader(str(left))
+    listing.write_bytes(whole + whole[:10])  # a record that was being added
+    opened(left).close()
+
+
 def damage(path: Path, hurt: str) -> None:
     match hurt:
         case "removed":

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
 from faults.faulty_files import FaultyFiles
 from headwater.config import Config

@@ -53,6 +53,22 @@ def test_a_log_that_was_cut_has_the_records_before_the_cut(given_: list[bytes], 
     assert found == given_[: len(found)]
 
 
+@given(PAYLOADS, st.integers(0, 200_000), st.integers(0, 300))
+def test_what_a_crash_leaves_is_torn_at_most(given_: list[bytes], size: int, zeros: int) -> None:
+    data = wal.encode(given_)
+    assert wal.is_torn_at_most(data[:size])
+    assert wal.is_torn_at_most(data + bytes(zeros))
+
+
+def test_garbage_behind_a_log_or_a_bad_record_within_it_is_more_than_torn() -> None:
+    data = wal.encode([b"one", b"two", b"three"])
+    assert not wal.is_torn_at_most(data + b"garbage, and more of it")
+    assert not wal.is_torn_at_most(data + data[4:])
+    for place in range(len(data) - len(b"three") - wal.HEAD.size):
+        if place % 10 not in (4, 5):  # a length that points beyond the end looks like that of a torn record
+            assert not wal.is_torn_at_most(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]), place
+
+
 @given(st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=300))))
 def test_the_rows_of_a_write_are_read_back(pairs: list[tuple[bytes, bytes]]) -> None:
     payload = wal.WRITE.pack(7, len(pairs)) + b"".join(wal.put(key, value) for key, value in pairs)

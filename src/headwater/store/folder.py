@@ -69,16 +69,24 @@ def prepare(files: Files, folder: str) -> Seed:
     return _seed(version)
 
 
-def check(files: Files, folder: str) -> Seed:
-    """That there is a folder of the present format to read; answers its seed."""
+def check(files: Files, folder: str, *, is_older_fine: bool = False) -> Seed:
+    """That there is a folder of the present format to read, or of an older one; answers its seed."""
     version = _version(files, folder)
     if version is None:
         raise NotFound(f'"{folder}" is no Headwater folder; a bus makes it with headwater.open("{folder}")')
-    if version.format < FORMAT:
+    if version.format < FORMAT and not is_older_fine:
         raise Malformed(
             f'"{folder}" has format {version.format}; open it once for writing to bring it to format {FORMAT}'
         )
     return _seed(version)
+
+
+def is_listed(files: Files, folder: str) -> bool:
+    """Whether a folder is of a format that has a manifest, as far as it says."""
+    try:
+        return msgspec.json.decode(files.read(f"{folder}/{VERSION}"), type=Version).format > 1
+    except (OSError, msgspec.DecodeError, ValueError):
+        return True
 
 
 def _version(files: Files, folder: str) -> Version | None:

@@ -4,14 +4,15 @@
     8e10d3b7 {"stream":7,"root":"home","first":1,"segment":48211}
     f3a57c09 {"stream":7,"root":"home","first":48211}
 
-A file of lines, each with the CRC32C of what follows it: a stream was made; a segment of it was made; its segments before
-this offset are being deleted. Lines are only added, and each holds by itself: of two, the higher `first` counts, so their
-order does not matter, nor does a line that stands there twice. When most of them say nothing any more, the file is
-written anew.
+A file of lines, each with the CRC32C of what follows it: a stream was made; a segment of it was made; its segments
+before this offset are being deleted. Lines are only added, and each holds by itself: of two, the higher `first` counts,
+so their order does not matter, nor does a line that stands there twice. When most of them say nothing any more, the
+file is written anew.
 
 What is promised: a stream's line is durable before a message of it is, and after its folder; a segment's line comes
-after its file, and may be lost with the power; a `first` is durable before anything is deleted. So whatever a line names
-was there, and is missing if it is not; and what no line names is there for all to see. It costs nothing per message.
+after its file, and may be lost with the power; a `first` is durable before anything is deleted. So whatever a line
+names was there, and is missing if it is not; and what no line names is there for all to see. It costs nothing per
+message.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Manifest:
         self.is_behind = False
         """Whether something depends on a line that is not durable yet."""
         self._is_doubtful = False
-        """Whether the file is to be written anew: a write or a sync of it failed, which is not repeated, or it is long."""
+        """Whether it is to be written anew: a write or a sync failed, which is not repeated, or it is too long."""
 
     def read(self) -> Streams:
         """What it says, from the start."""

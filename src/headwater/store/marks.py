@@ -66,7 +66,7 @@ def _parse(data: bytes) -> dict[str, int] | None:
 def troubles(files: Files, folder: str) -> list[str]:
     """What is wrong with the marks, in sentences."""
     told = [
-        f"{ARCHIVED}/{lake} is damaged: retention waits for that lake as if it had nothing, until its archive runs again"
+        f"{ARCHIVED}/{lake} is damaged: retention waits as if that lake had nothing, until its archive runs again"
         for lake, mark in found(files, folder).items()
         if mark is None
     ]

@@ -68,9 +68,9 @@ class DiskStream:
         self.on_failure: Callable[[], None] = lambda: None
         self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log."""
-        self.on_segment: Callable[[int], None] = lambda base: None
+        self.on_segment: Callable[[int], None] = lambda _: None
         """Hears of each segment that was made."""
-        self.on_trim: Callable[[int], None] = lambda first: None
+        self.on_trim: Callable[[int], None] = lambda _: None
         """Hears, before anything is deleted, where the stream is going to begin."""
         self.kept_from = 0
         """Where it should begin, if its first segments are missing; 0 otherwise."""

@@ -28,6 +28,9 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 DOUBT = 0
 """The cell, as streams count from 1, that is not 0 once a sync has failed."""
 
+RENAMED = "streams/renamed"
+"""What a folder without messages is called for a moment; a crash may leave it."""
+
 Group = Sequence[tuple[DiskStream, Sequence[Write]]]
 
 
@@ -67,7 +70,7 @@ class Streams:
         self._read_only = read_only
         self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log, and was made anew."""
-        self.on_damage: Callable[[str], None] = lambda text: None
+        self.on_damage: Callable[[str], None] = lambda _: None
         """Hears of what is wrong with the folder besides the streams."""
         self._pool = FilePool(files, config.open_files_max, write=not read_only)
         self._pool.on_failed_sync = self._failed_sync
@@ -101,6 +104,7 @@ class Streams:
         self._files.make_folder(f"{self._folder}/streams")
         # What a killed process made may have no durable name yet.
         self._files.sync_folder(f"{self._folder}/streams")
+        self._files.remove_tree(f"{self._folder}/{RENAMED}")
         self._cells = self._files.cells(f"{self._folder}/{folders.WATERMARKS}")
         met: dict[str, Found] = {}
         streams = self._listed()
@@ -149,8 +153,8 @@ class Streams:
                 path = Segment(stream.folder, found[-1]).log_path
                 self._files.write(path, self._files.read(path))
             else:
-                self._files.rename(stream.folder, f"{self._folder}/streams/renamed")
-                self._files.rename(f"{self._folder}/streams/renamed", stream.folder)
+                self._files.rename(stream.folder, f"{self._folder}/{RENAMED}")
+                self._files.rename(f"{self._folder}/{RENAMED}", stream.folder)
         self._files.sync_folder(f"{self._folder}/streams")
 
     def _sync_found(self, streams: list[DiskStream]) -> None:
@@ -233,7 +237,7 @@ class Streams:
             self._cells.set(DOUBT, 1)
 
     def _note_trim(self, number: int, first: int) -> None:
-        """What is before this offset is about to be deleted; a crash in the middle must not make it look like damage."""
+        """What is before this offset is about to be deleted; a crash in the midst must not make it look like damage."""
         try:
             self._manifest.move_first(number, first)
         except OSError as error:

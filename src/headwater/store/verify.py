@@ -120,7 +120,7 @@ def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: C
     numbers = [stream.number for stream, _ in streams]
     seed: Seed | None
     try:
-        seed = folders.check(files, folder)
+        seed = folders.check(files, folder, is_older_fine=True)
     except Malformed as error:
         report.troubles.append(error.args[0])
         seed = seed_within(files, folder)
@@ -148,10 +148,8 @@ def _streams(files: Files, folder: str, report: Report) -> list[tuple[Listed, li
     there, strangers = found(files, folder)
     manifest = Manifest(files, folder)
     listed = manifest.read()
-    if manifest.damage and there:
-        report.troubles.append(
-            f"manifest {manifest.damage}: streams and segments that are missing, and that it alone knew of, are not told"
-        )
+    if manifest.damage and there and folders.is_listed(files, folder):
+        report.troubles.append(f"manifest {manifest.damage}: what is missing, and it alone knew of, cannot be told")
     segments = {}
     for stream in there:
         if manifest.adopt(stream):
