@@ -89,7 +89,7 @@ def test_a_server_without_memory_to_store_with_ends_with_a_sentence_and_a_code(d
     with serving(data, "--no-http", *["--log-json"][: int(as_json)], STUB="run out of memory") as served:
         served.signal(signal.SIGHUP)
         code, told = served.end()
-    assert code == 2
+    assert code == 71
     last = told.splitlines()[-1]
     reason = json.loads(last)["reason"] if as_json else last
     assert "out of memory while storing" in reason

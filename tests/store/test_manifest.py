@@ -419,6 +419,24 @@ def test_a_folder_that_is_no_stream_is_named_and_left_alone(tmp_path: Path) -> N
     assert (streams / "99-home").exists()
 
 
+@pytest.mark.parametrize("base", [5, 8, 11, 13])
+def test_a_copy_of_a_segment_under_another_name_is_set_apart(tmp_path: Path, base: int) -> None:
+    """The stream would go on in it, or take it for what it should have after its end."""
+    folder = lived_in(tmp_path / "data")
+    home = tmp_path / "data/streams/1-home"
+    shutil.copy(home / f"{10:020d}.log", home / f"{base:020d}.log")
+    assert not verify(FILES, folder, lambda _: Known(), lambda _: None).is_whole
+    expected = [b"%d" % number for number in range(3, 12)]
+    with headwater.open(folder, read_only=True) as reader:
+        assert contents(reader, "home") == (expected, [RETAINED])
+    for life in range(2):
+        with headwater.open(folder) as bus:
+            assert contents(bus, "home") == (expected + [b"new"] * life, [RETAINED])
+            assert len(events(bus)) == (life == 0)
+            assert bus.publish("home/a", b"new").offset == 13 + life
+    assert len(list((tmp_path / "data/quarantine").iterdir())) == 1
+
+
 def test_a_folder_of_format_1_or_a_backup_of_one_is_given_one(tmp_path: Path) -> None:
     folder = lived_in(tmp_path / "data")
     version = tmp_path / "data/VERSION"

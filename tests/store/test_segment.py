@@ -173,6 +173,23 @@ def test_of_any_bytes_only_what_leads_into_the_log_is_kept(data: bytes) -> None:
     assert all(position < 4096 and position % 8 == 0 for position in index.positions)
 
 
+@given(ENTRIES, st.data())
+def test_an_index_has_all_of_one_that_lacks_some_of_its_entries_and_of_no_other(
+    steps: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    index, entries = index_of([*steps, (1, 1, 0)])
+    some = Index()
+    for entry in entries:
+        if data.draw(st.booleans()):
+            some.add(*entry)
+    assert index.has_all_of(some)
+    assert some.has_all_of(index) == (len(some) == len(index))
+    column = data.draw(st.sampled_from((0, 1, 2)))
+    wrong, _ = index_of([*steps, (1, 1, 0)])
+    (wrong.offsets, wrong.positions, wrong.times)[column][len(wrong) - 1] += 1
+    assert not index.has_all_of(wrong)
+
+
 @given(ENTRIES)
 def test_an_index_that_can_be_right_is_kept_whole(steps: list[tuple[int, int, int]]) -> None:
     index, entries = index_of(steps)

@@ -4,7 +4,8 @@ What a command needs is imported when it is the one that is run: a server that s
 others.
 
 Exit codes: 0 done; 1 something that was looked for is wrong or missing (damage, a failed check, fewer messages than
-asked for); 2 the command could not be carried out, and one sentence on stderr says why; 130 Ctrl-C.
+asked for); 2 the command could not be carried out, and one sentence on stderr says why; 71 a server had no memory left
+to store with; 130 Ctrl-C.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ SIGTERM, SIGINT   takes no more connections, finishes what is under way, tells t
                   a second one ends it at once, with 128 + the signal
 SIGHUP            reads certificates, clients and rules anew; what is wrong is logged, and the old ones stay
 
-A process without memory ends with a sentence and code 2: to start it again is the remedy, and whoever started it can.
+A process without memory to store with ends with a sentence and code 71: the remedy is to start it again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from headwater.settings import Loaded
 from headwater.store.commit import NO_THREAD, OUT_OF_MEMORY
 from headwater.store.files import write_to_stderr
 
-GIVEN_UP = 2
-"""The exit code of a process that could not go on, and said why."""
+GIVEN_UP = 71
+"""The exit code (EX_OSERR) of a process that the system gave too little to go on with: one that is worth a restart, as
+2 is not."""
 
 log = Log("headwater.server.process")
 

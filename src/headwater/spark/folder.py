@@ -142,6 +142,8 @@ class Folder:
             end = min(last, self._last_of(stream, at))
             while start <= end and self._bytes(stream, at, start, end) > bytes_max:
                 index = stream.index_of(segment)
+                if not len(index):
+                    break  # nothing in it is whole
                 entry = max(0, index.locate(start))
                 beyond = bisect_right(index.positions, index.positions[entry] + bytes_max)
                 cut = max(beyond - 1, entry + 1)

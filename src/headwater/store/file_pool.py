@@ -67,8 +67,9 @@ class FilePool:
         """Write to a file, and remember that it is not synced."""
         if len(self._dirty) >= self._unsynced_max and path not in self._dirty:
             self._sync_oldest()
-        (self._open.get(path) or self.with_room(lambda: self.get(path))).pwritev(buffers, position)
-        self._dirty[path] = None
+        file = self._open.get(path) or self.with_room(lambda: self.get(path))
+        self._dirty[path] = None  # before, lest a reader has it closed in between
+        file.pwritev(buffers, position)
 
     def written(self, path: str) -> None:
         """Remember that a file has writes that are not synced."""

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from headwater.errors import TooManyFiles
-from headwater.store.batch import checksum
+from headwater.store.batch import Seed, checksum
 from headwater.store.files import File, Files
-from headwater.store.segment import bases
+from headwater.store.segment import Segment, bases, header_at
 
 MANIFEST = "manifest"
 LINES_SPARE = 256
@@ -108,6 +108,25 @@ def found(files: Files, folder: str) -> tuple[list[Listed], list[str]]:
         stream.first = min(stream.segments, default=1)
         streams.append(stream)
     return sorted(streams, key=lambda stream: stream.number), strangers
+
+
+def intruders(files: Files, folder: str, seed: Seed, stream: Listed, listed: Listed | None) -> set[int]:
+    """Segments that are there, are not listed, and do not begin with the offset that they are named by: a segment that
+    was made, and whose line was lost, does."""
+    fresh = stream.segments - listed.segments if listed is not None else stream.segments
+    return {base for base in fresh if not _begins_with(files, f"{folder}/streams/{stream.folder}", seed, base)}
+
+
+def _begins_with(files: Files, path: str, seed: Seed, base: int) -> bool:
+    try:
+        file = files.open(Segment(path, base).log_path, write=False)
+    except FileNotFoundError:  # its owner deleted it meanwhile
+        return False
+    try:
+        header = header_at(seed, file, 0)
+    finally:
+        file.close()
+    return header is None or header.first_offset == base
 
 
 class Manifest:

@@ -105,14 +105,16 @@ class Recovery:
             following = self._stream.segments[place + 1 : place + 2]
             index, is_right = load_index(self._files, segment, following[0].base if following else UNBOUNDED)
             beyond = index.cut(checkpoint.position)
-            if not is_right or (beyond is not None and beyond <= checkpoint.applied):
-                self._stream.on_mended(segment.index_path)
+            is_right = is_right and not (beyond is not None and beyond <= checkpoint.applied)
             covered = [offset for offset in self._journaled if segment.base <= offset <= checkpoint.applied]
             position, applied = checkpoint.position, checkpoint.applied
             if covered and (entry := index.locate(min(covered))) >= 0:
                 position, applied = index.positions[entry], index.offsets[entry] - 1
                 index.cut(position)
-            if self._is_complete(segment, index, position, applied):
+            header = self._header_at(segment, index.positions[-1]) if len(index) else None
+            if not is_right or (len(index) and not self._is_of(header, index.offsets[-1])):
+                self._stream.on_mended(segment.index_path)
+            if self._is_complete(segment, index, header, position, applied):
                 segment.index = index
                 self._stream.end = applied
                 return place, position
@@ -130,13 +132,15 @@ class Recovery:
         self._stream.end = bases[first] - 1
         return first
 
-    def _is_complete(self, segment: Segment, index: Index, position: int, applied: int) -> bool:
-        """Whether the index reaches up to a position, where the batch with this offset ends."""
+    def _is_of(self, header: Header | None, offset: int) -> bool:
+        return header is not None and header.root == self._stream.root and header.first_offset == offset
+
+    def _is_complete(self, segment: Segment, index: Index, header: Header | None, position: int, applied: int) -> bool:
+        """Whether the index, whose last batch has this header, reaches up to a position, where one with this offset
+        ends."""
         if not len(index):
             return position == 0 and applied == segment.base - 1
-        header = self._header_at(segment, index.positions[-1])
-        if header is None or header.root != self._stream.root or header.first_offset != index.offsets[-1]:
-            self._stream.on_mended(segment.index_path)
+        if header is None or not self._is_of(header, index.offsets[-1]):
             return False
         self._stream.time_us = header.time_us
         return index.positions[-1] + header.bytes == position and header.last_offset == applied

@@ -127,9 +127,16 @@ class Index:
                 return place
         return len(self)
 
-    def entries(self) -> set[tuple[int, int, int]]:
-        """All of them, to be compared with another's."""
-        return set(zip(self.offsets, self.positions, self.times, strict=True))
+    def has_all_of(self, other: Index) -> bool:
+        """Whether every entry of another index is in this one; it may have more, of batches that went bad since."""
+        place = 0
+        for offset, position, time_us in zip(other.offsets, other.positions, other.times, strict=True):
+            place = bisect_left(self.offsets, offset, place)
+            if place == len(self) or self.offsets[place] != offset:
+                return False
+            if self.positions[place] != position or self.times[place] != time_us:
+                return False
+        return True
 
 
 class Segment:

@@ -553,7 +553,7 @@ class DiskStream:
                     last = header.last_offset
             if is_active and self._pool.is_writable:
                 segment.mended = fresh, upto  # the thread that commits adds to the one that is there, meanwhile
-                if doubted is not None and not fresh.entries() <= doubted.entries():
+                if doubted is not None and not doubted.has_all_of(fresh):
                     self.on_mended(segment.index_path)
                 return fresh
             segment.index, segment.mended = fresh, None
@@ -580,7 +580,7 @@ class DiskStream:
         try:
             told = Index.unpack(self._read_if_there(segment.index_path))
             is_right = told.keep_possible(segment.base, self._below(segment), segment.end)
-            if not is_right or not index.entries() <= told.entries():
+            if not is_right or not told.has_all_of(index):
                 self._files.write(segment.index_path, index.pack())
                 self.on_mended(segment.index_path)
             index.stored = len(index)
@@ -642,10 +642,10 @@ class DiskStream:
                     oldest.index = None
 
 
-def open_segments(files: Files, folder: str) -> list[Segment]:
-    """The segments of a stream as they lie on disk; all but the last are as long as their files."""
+def open_segments(files: Files, folder: str, kept: Sequence[int] | None = None) -> list[Segment]:
+    """The segments of a stream, or these of them, as they lie on disk; all but the last are as long as their files."""
     segments = []
-    for base in bases(files, folder):
+    for base in bases(files, folder) if kept is None else kept:
         segment = Segment(folder, base)
         file = files.open(segment.log_path, write=False)
         segment.end = segment.allocated = file.size()

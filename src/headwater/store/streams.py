@@ -18,7 +18,7 @@ from headwater.store.file_pool import FilePool
 from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
 from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
-from headwater.store.manifest import Listed, Manifest, found
+from headwater.store.manifest import Listed, Manifest, found, intruders
 from headwater.store.recovery import Recovery
 from headwater.store.segment import Segment, bases
 from headwater.store.stream import DiskStream, length_of, open_segments
@@ -179,6 +179,9 @@ class Streams:
             )
         for stream in there:
             is_news = stream.number not in listed
+            for base in intruders(self._files, self._folder, self._seed, stream, listed.get(stream.number)):
+                stream.segments.discard(base)
+                self._set_apart(f"streams/{stream.folder}", base)
             if not manifest.adopt(stream):
                 strangers.append(stream.folder)
             elif is_news and stream.segments and not manifest.damage:
@@ -189,6 +192,15 @@ class Streams:
             self._files.make_folder(f"{self._folder}/streams/{listed[number].folder}")
         return [self._stream(listed[number]) for number in sorted(listed)]
 
+    def _set_apart(self, path: str, base: int) -> None:
+        """Move a file away that is no segment of its stream, lest the stream goes on in it."""
+        self._files.make_folder(f"{self._folder}/quarantine")
+        source = Segment(path, base).log_path
+        target = f"quarantine/{source.replace('/', '-')}"
+        self._files.rename(f"{self._folder}/{source}", f"{self._folder}/{target}")
+        self._files.sync_folder(f"{self._folder}/quarantine")
+        self.on_damage(f"{source} does not begin with the message that it is named by: it is {target} now")
+
     def look(self, holes: Callable[[int], list[Hole]]) -> None:
         """See the streams as they are now, beside a process that owns them; changes nothing."""
         if self._cells is None and self._files.exists(f"{self._folder}/{folders.WATERMARKS}"):
@@ -197,6 +209,8 @@ class Streams:
         # afterwards should be there.
         before = self._manifest.read()
         there, _ = found(self._files, self._folder)
+        for stream in there:
+            stream.segments -= intruders(self._files, self._folder, self._seed, stream, before.get(stream.number))
         bases_there = {stream.number: stream.segments for stream in there}
         is_missed = any(listed.segments - bases_there.get(listed.number, set()) for listed in before.values())
         after = self._manifest.read() if is_missed else before
@@ -205,8 +219,8 @@ class Streams:
             if stream.number == listed.number:
                 listed.first = after.get(listed.number, listed).first
                 stream.holes = [hole for hole in holes(listed.number) if hole.last >= listed.first]
-                segments = open_segments(self._files, stream.folder)
-                stream.catch_up([one for one in segments if one.base >= listed.first], self._durable(stream))
+                kept = sorted(base for base in bases_there.get(listed.number, ()) if base >= listed.first)
+                stream.catch_up(open_segments(self._files, stream.folder, kept), self._durable(stream))
                 stream.note_missing(listed)
 
     def _durable(self, stream: DiskStream) -> int:

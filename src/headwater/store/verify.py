@@ -20,9 +20,9 @@ from headwater.store import state as rows
 from headwater.store.batch import BadBatch, Header, Seed, open_body, open_columns
 from headwater.store.files import File, Files
 from headwater.store.log import Hole, untold
-from headwater.store.manifest import Listed, Manifest, found
+from headwater.store.manifest import Listed, Manifest, found, intruders
 from headwater.store.seed import seed_within
-from headwater.store.segment import UNBOUNDED, Index, Segment, bases, whole_batches
+from headwater.store.segment import LOG, UNBOUNDED, Index, Segment, bases, whole_batches
 from headwater.store.state import Rows
 from headwater.store.streams import offset_of
 
@@ -116,8 +116,6 @@ def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: C
     """Walk a folder; `known` answers what the state says about a stream, `on_bytes` is called with each step."""
     report = Report()
     report.troubles += marks.troubles(files, folder)
-    streams = _streams(files, folder, report)
-    numbers = [stream.number for stream, _ in streams]
     seed: Seed | None
     try:
         seed = folders.check(files, folder, is_older_fine=True)
@@ -126,6 +124,8 @@ def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: C
         seed = seed_within(files, folder)
     if seed is None:
         return report  # without it every header would seem damaged
+    streams = _streams(files, folder, seed, report)
+    numbers = [stream.number for stream, _ in streams]
     # Before the segments are read, so that a running owner has by then written what is called durable here.
     durable = _watermarks(files, folder, numbers)
     journaled = _journaled(files, folder, seed, report)
@@ -142,7 +142,7 @@ def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: C
     return report
 
 
-def _streams(files: Files, folder: str, report: Report) -> list[tuple[Listed, list[int]]]:
+def _streams(files: Files, folder: str, seed: Seed, report: Report) -> list[tuple[Listed, list[int]]]:
     """Each stream as it should be, and the segments that are there."""
     # In this order, as a running owner lists what it deletes before it does.
     there, strangers = found(files, folder)
@@ -152,11 +152,14 @@ def _streams(files: Files, folder: str, report: Report) -> list[tuple[Listed, li
         report.troubles.append(f"manifest {manifest.damage}: what is missing, and it alone knew of, cannot be told")
     segments = {}
     for stream in there:
+        for base in intruders(files, folder, seed, stream, listed.get(stream.number)):
+            stream.segments.discard(base)
+            strangers.append(f"{stream.folder}/{base:020d}{LOG}")
         if manifest.adopt(stream):
             segments[stream.number] = sorted(base for base in stream.segments if base >= listed[stream.number].first)
         else:
             strangers.append(stream.folder)
-    report.troubles += [f"streams/{name} is no stream of ours" for name in strangers]
+    report.troubles += [f"streams/{name} is no stream or segment of ours" for name in strangers]
     for number in listed.keys() - segments.keys():
         report.troubles.append(f"streams/{listed[number].folder} is missing")
     return [(listed[number], segments.get(number, [])) for number in sorted(listed)]
