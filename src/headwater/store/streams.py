@@ -209,12 +209,12 @@ class Streams:
         # afterwards should be there.
         before = self._manifest.read()
         there, _ = found(self._files, self._folder)
-        for stream in there:
-            stream.segments -= intruders(self._files, self._folder, self._seed, stream, before.get(stream.number))
-        bases_there = {stream.number: stream.segments for stream in there}
+        for one in there:
+            one.segments -= intruders(self._files, self._folder, self._seed, one, before.get(one.number))
+        bases_there = {one.number: one.segments for one in there}
         is_missed = any(listed.segments - bases_there.get(listed.number, set()) for listed in before.values())
         after = self._manifest.read() if is_missed else before
-        for listed in (*before.values(), *(stream for stream in there if stream.number not in before)):
+        for listed in (*before.values(), *(one for one in there if one.number not in before)):
             stream = self._by_root.get(listed.root) or self._by_root.setdefault(listed.root, self._stream(listed))
             if stream.number == listed.number:
                 listed.first = after.get(listed.number, listed).first

@@ -83,7 +83,7 @@ def _is_torn(rest: bytes, left: int) -> bool:
     if len(rest) < HEAD.size or not rest.strip(b"\0"):
         return True
     _, length, kind = HEAD.unpack_from(rest)
-    return WHOLE <= kind <= LAST and len(rest) < HEAD.size + length <= left
+    return bool(WHOLE <= kind <= LAST and len(rest) < HEAD.size + length <= left)
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
