@@ -42,7 +42,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = headwater.Config(segment_bytes=64 * 1024, tail_bytes=0)
     with headwater.open(folder, config=config) as bus:
         for number in range(BATCHES):
-            bus.publish_many([("home/x", b"%d %d" % (number, n) * 200) for n in range(5)])
+            bus.publish_many([("home/x", b"%d %d" % (number, n) * 400) for n in range(5)])
     assert len(list(folder.glob("streams/*/*.idx"))) >= 3
     return folder
 

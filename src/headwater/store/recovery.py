@@ -47,6 +47,8 @@ class Recovery:
         self._journaled = dict(journaled)
         self._quarantine = quarantine
         self._apply = apply
+        self._doubted: tuple[Segment, Index, int] | None = None
+        """An index whose last entry leads to no batch, and how far it goes: either it is wrong, or its log."""
         self.found = Found()
 
     def run(self) -> Found:
@@ -69,6 +71,7 @@ class Recovery:
             else:
                 self._cut(segment, self._walk_last(segment, start))
             start = 0
+        self._judge_doubted()
         self._append_from_journal()
         self._pass_over_missing()
         stream.durable = stream.end
@@ -112,8 +115,10 @@ class Recovery:
                 position, applied = index.positions[entry], index.offsets[entry] - 1
                 index.cut(position)
             header = self._header_at(segment, index.positions[-1]) if len(index) else None
-            if not is_right or (len(index) and not self._is_of(header, index.offsets[-1])):
+            if not is_right:
                 self._stream.on_mended(segment.index_path)
+            elif len(index) and not self._is_of(header, index.offsets[-1]):
+                self._doubted = segment, index, applied
             if self._is_complete(segment, index, header, position, applied):
                 segment.index = index
                 self._stream.end = applied
@@ -131,6 +136,12 @@ class Recovery:
         first = max(0, later[0] - 1 if later else len(bases) - 1)
         self._stream.end = bases[first] - 1
         return first
+
+    def _judge_doubted(self) -> None:
+        if self._doubted is not None:
+            segment, index, upto = self._doubted
+            if segment.index is not None and not index.has_all_of(segment.index, upto):
+                self._stream.on_mended(segment.index_path)
 
     def _is_of(self, header: Header | None, offset: int) -> bool:
         return header is not None and header.root == self._stream.root and header.first_offset == offset

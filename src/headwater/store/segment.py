@@ -127,10 +127,13 @@ class Index:
                 return place
         return len(self)
 
-    def has_all_of(self, other: Index) -> bool:
-        """Whether every entry of another index is in this one; it may have more, of batches that went bad since."""
+    def has_all_of(self, other: Index, upto: int = UNBOUNDED) -> bool:
+        """Whether every entry of another index, up to an offset, is in this one; it may have more, of batches that went
+        bad since."""
         place = 0
         for offset, position, time_us in zip(other.offsets, other.positions, other.times, strict=True):
+            if offset > upto:
+                return True
             place = bisect_left(self.offsets, offset, place)
             if place == len(self) or self.offsets[place] != offset:
                 return False
