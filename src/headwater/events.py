@@ -17,7 +17,7 @@ class Event(msgspec.Struct, frozen=True):
     """Something that happened."""
 
     kind: str
-    """damage, torn, gap, retention, dead, dead-dropped, expired, clock, trouble"""
+    """damage, torn, gap, retention, dead, dead-dropped, expired, clock, mended, trouble"""
     text: str
     time_us: int
 
