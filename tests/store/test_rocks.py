@@ -227,7 +227,7 @@ def test_damaged_marks_accuse_nobody(left: Path) -> None:
 def test_a_log_of_a_headwater_that_numbered_nothing_is_read_up_to_its_torn_end(folder: Path, tmp_path: Path) -> None:
     from rocksdict import Rdict, WriteBatch
 
-    from headwater.store.rocks import open_rocks
+    from headwater.store.rocksdb import open_rocks
 
     folder.parent.mkdir()
     old: Rdict = open_rocks(str(folder))

@@ -1,6 +1,6 @@
 """Health: whether the broker can do its work, and what to do if not.
 
-Each check is of one thing without which messages are refused or acks are lost. What happened once and is over, such as
+Each check is of one thing without which messages are refused, acks are lost or nobody is let in. What happened once and is over, such as
 a range of messages that was damaged and is quarantined, is told and fails nothing.
 """
 

@@ -8,11 +8,9 @@ more is taken until `mend` has opened the files anew, and what was reported as f
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,21 +20,13 @@ from headwater.store import chain
 from headwater.store import state as rows
 from headwater.store.chain import OF_BITS, Link
 from headwater.store.files import DiskFiles, Files
+from headwater.store.rocksdb import ADVICE, check_files, checkpoint, open_rocks, open_secondary, scan_rocks, unreadable
 from headwater.store.state import Rows
 from headwater.store.state_marks import Known, Marks
-from headwater.store.state_recovery import (
-    ADVICE,
-    ALL_GROUPS,
-    Loss,
-    check_files,
-    is_continuous,
-    loss_rows,
-    lost_tail,
-    mend_logs,
-)
+from headwater.store.state_recovery import ALL_GROUPS, Loss, is_continuous, loss_rows, lost_tail, mend_logs
 
 if TYPE_CHECKING:
-    from rocksdict import Rdict
+    from headwater.store.rocksdb import Rdict
 
 log = logging.getLogger("headwater")
 
@@ -313,11 +303,8 @@ class RocksState:
     # Others
 
     def snapshot(self, path: str) -> None:
-        from rocksdict import Checkpoint
-
         try:
-            self._db.flush()  # which lets other threads go on meanwhile, and what comes then does not
-            Checkpoint(self._db).create_checkpoint(path)
+            checkpoint(self._db, path)
         except Exception as error:
             raise Failed(f'no snapshot of the state could be made in "{path}" ({error})') from error
 
@@ -339,15 +326,12 @@ class RocksReader:
     """The state in RocksDB, read beside the process that owns it."""
 
     def __init__(self, path: str) -> None:
-        from rocksdict import AccessType, Rdict
-
-        # Beside a running owner only a secondary reads what is in the owner's write-ahead log.
         self.path = path
-        check_files(DiskFiles(), path)
-        self._private = tempfile.mkdtemp(prefix="headwater-reader-")
+        self._files = DiskFiles()
+        check_files(self._files, path)
+        self._private = self._files.make_private_folder("headwater-reader-")
         try:
-            self._db = Rdict(path, _options(), access_type=AccessType.secondary(self._private))
-            self._db.try_catch_up_with_primary()
+            self._db = open_secondary(path, self._private)
         except Exception as error:
             self._remove_private()
             raise Failed(f'the state in "{path}" does not open ({error}); {ADVICE}') from error
@@ -393,53 +377,4 @@ class RocksReader:
         self._remove_private()
 
     def _remove_private(self) -> None:
-        shutil.rmtree(self._private, ignore_errors=True)
-
-
-def _options() -> Any:
-    from rocksdict import Options
-
-    options = Options(raw_mode=True)
-    options.create_if_missing(False)
-    options.set_max_log_file_size(1 << 20)
-    options.set_keep_log_file_num(2)
-    # Log files are not recycled: a secondary that meets one which was recycled after a checkpoint never opens.
-    return options
-
-
-def open_rocks(path: str) -> Rdict:
-    """Open it to write, made if there is none; whatever is not whole is refused."""
-    from rocksdict import DBRecoveryMode, Rdict
-
-    options = _options()
-    options.create_if_missing(True)
-    options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
-    return Rdict(path, options)
-
-
-def scan_rocks(db: Rdict, path: str, prefix: bytes, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    """Rows with a prefix. RocksDB's iterator ends at a bad block as if there were no more: so its end is looked at."""
-    last = prefix if start is None else start
-    try:
-        for key, value in cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=last)):
-            if not key.startswith(prefix):
-                return
-            last = key
-            if prefix or key != rows.CHAIN:  # which is no row of anybody's
-                yield key, value
-        probe = db.iter()
-        probe.seek(last)
-        if probe.valid() and probe.key() == last:
-            probe.next()
-        probe.status()
-    except Exception as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: str, error: Exception) -> Exception:
-    """What to tell whoever wants a row that cannot be read."""
-    from rocksdict import DbClosedError
-
-    if isinstance(error, Failed | DbClosedError):
-        return error
-    return Damaged(f'rows of the state in "{path}" cannot be read ({error}); {ADVICE}')
+        self._files.remove_tree(self._private)

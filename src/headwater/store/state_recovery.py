@@ -7,9 +7,7 @@ behind them stays. What RocksDB cannot open for another reason is left as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,19 +17,10 @@ from headwater.store import chain, wal
 from headwater.store import state as rows
 from headwater.store.chain import GROUPS, Link
 from headwater.store.files import Files, parent
+from headwater.store.rocksdb import ADVICE, beside, log_names
 from headwater.store.state_marks import Known
 
-if TYPE_CHECKING:
-    from rocksdict import Rdict
-
-TRIES_MAX = 5
-"""Times that a reader looks at a file to which its owner may be adding."""
-LOG = ".log"
 ALL_GROUPS = (1 << len(GROUPS)) - 1
-ADVICE = (
-    "headwater verify says what is damaged; headwater restore --state makes a state of the newest snapshot and of what "
-    "is whole"
-)
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -83,11 +72,6 @@ class _Write(NamedTuple):
     payload: bytes
 
 
-def log_names(files: Files, path: str) -> list[str]:
-    """RocksDB's logs, oldest first."""
-    return sorted(name for name in files.list(path) if name.endswith(LOG) and name[: -len(LOG)].isdigit())
-
-
 def link_of(payload: bytes) -> Link | None:
     """The link of a write, which is its first row."""
     start = wal.WRITE.size
@@ -117,51 +101,6 @@ def _first_link(files: Files, path: str) -> Link | None:
     for record in wal.records(start):
         return link_of(record.payload)
     return None
-
-
-def check_files(files: Files, path: str) -> None:
-    """Refuse a state whose list of files is damaged: on some bad bytes in it RocksDB never comes back."""
-    reason = ""
-    for _ in range(TRIES_MAX):
-        try:
-            name = files.read(f"{path}/CURRENT").decode().strip()
-            if name.startswith("MANIFEST-") and wal.is_torn_at_most(files.read(f"{path}/{name}")):
-                return
-            reason = f"{name[:40]!r} is damaged"
-        except (OSError, ValueError) as error:  # perhaps its owner begins a new one at this moment
-            reason = str(error)
-    raise Damaged(f'the state in "{path}" does not open (its list of files: {reason}); {ADVICE}')
-
-
-@contextmanager
-def beside(files: Files, path: str, log: bytes = b"", *, keep_logs: bool = False) -> Iterator[Rdict]:
-    """The tables, with another log than theirs or with theirs, to read; Damaged if they do not open. Nothing of the
-    state changes, and nobody else may have it open."""
-    from rocksdict import AccessType, Options, Rdict
-
-    check_files(files, path)
-    look = path + ".look"
-    files.remove_tree(look)
-    files.make_folder(look)
-    try:
-        for name in files.list(path):
-            if (keep_logs or not name.endswith(LOG)) and not name.startswith("LO"):  # LOG, LOCK
-                files.link(f"{path}/{name}", f"{look}/{name}")
-        names = log_names(files, path)
-        if log and names:
-            files.write(f"{look}/{names[-1]}", log)
-        options = Options(raw_mode=True)
-        options.create_if_missing(False)
-        try:
-            db = Rdict(look, options, access_type=AccessType.read_only())
-        except Exception as error:
-            raise Damaged(f'the state in "{path}" does not open ({error}); {ADVICE}') from error
-        try:
-            yield db
-        finally:
-            db.close()
-    finally:
-        files.remove_tree(look)
 
 
 def tables(files: Files, path: str) -> Tables:

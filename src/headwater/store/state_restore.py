@@ -20,21 +20,21 @@ from headwater.store import state as rows
 from headwater.store.chain import Link
 from headwater.store.files import Files
 from headwater.store.folder import STATE
-from headwater.store.rocks import RocksState, scan_rocks
+from headwater.store.rocks import RocksState
+from headwater.store.rocksdb import beside, scan_rocks
 from headwater.store.snapshots import Snapshot
 from headwater.store.state import Rows
 from headwater.store.state_marks import ENDING, Known, Marks
 from headwater.store.state_recovery import (
     ALL_GROUPS,
     Loss,
-    beside,
     look_at_logs,
     loss_rows,
     writes_after,
 )
 
 if TYPE_CHECKING:
-    from rocksdict import Rdict
+    from headwater.store.rocksdb import Rdict
 
 NEW, OLD = "state.new", "state.old"
 CHUNK_ROWS = 10_000

@@ -15,9 +15,10 @@ from headwater.store import chain
 from headwater.store import state as rows
 from headwater.store.chain import GROUPS, Link
 from headwater.store.files import Files
-from headwater.store.rocks import RocksReader, scan_rocks
+from headwater.store.rocks import RocksReader
+from headwater.store.rocksdb import beside, scan_rocks
 from headwater.store.state_marks import Known, Marks
-from headwater.store.state_recovery import Loss, Seen, beside, look_at_logs, lost_tail
+from headwater.store.state_recovery import Loss, Seen, look_at_logs, lost_tail
 
 TRIES_MAX = 5
 """Looks beside an owner that removes a file meanwhile."""

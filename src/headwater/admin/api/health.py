@@ -44,7 +44,7 @@ class Readiness(BaseModel):
     "/healthz",
     response_model_exclude_none=True,
     responses={503: {"model": Alive, "description": "Acks and changes are not stored, or the broker does not answer."}},
-    summary="Say whether this process lives and reaches the broker",
+    summary="Say whether this process lives, reaches the broker, and what it is told is kept",
 )
 async def healthz(request: Request, response: Response) -> Alive:
     """503 if the broker does not answer, or its state takes nothing; a full disk alone is for /readyz to tell."""
