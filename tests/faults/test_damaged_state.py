@@ -62,8 +62,8 @@ def test_one_flipped_bit_in_the_log_costs_one_write_and_is_told(copy: Path) -> N
 
 
 def test_whatever_is_done_to_a_file_of_the_state_is_told_or_harmless(left: Path, tmp_path: Path) -> None:
-    """Bits flipped, files cut and removed: opening or reading fails with an error of ours, or a loss is told, or all is as
-    it was."""
+    """Bits flipped, files cut and removed: opening or reading fails with an error of ours, or a loss is told, or all is
+    as it was."""
     rng = random.Random(14)
     names = sorted(path.name for path in (left / "state").iterdir() if path.name not in ("LOG", "LOCK"))
     for number in range(36):

@@ -140,11 +140,11 @@ class RocksState:
         try:
             value: bytes | None = db.get(key)
             return value
-        except self._DbClosedError:
+        except self._DbClosedError as error:
             with self._order:
                 if self._db is not db:  # it was opened anew meanwhile
                     return self.get(key)
-            raise
+            raise unreadable(self.path, error) from error
         except Exception as error:
             raise unreadable(self.path, error) from error
 
