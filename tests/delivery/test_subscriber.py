@@ -12,7 +12,7 @@ import pytest
 import headwater
 from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
-from headwater import Bus, Config, Failed, ManualClock, Message, Outgoing, Recalled
+from headwater import Bus, Config, Failed, ManualClock, Message, Outgoing, Recalled, Unwritable
 from headwater.store import state as rows
 from headwater.store.state import MemoryState
 
@@ -428,3 +428,37 @@ def test_seeking_and_pausing_amid_consumers_breaks_nothing(bus: Bus) -> None:
         sub.ack(messages)
         found += messages
     assert payloads(found) == [b"%d" % number for number in range(200)]
+
+
+def test_what_memory_reflects_is_stored_first_when_the_state_takes_writes_again() -> None:
+    state = FaultyState()
+    state.mends = True
+    with headwater.open(":memory:", state=state) as bus:
+        publish(bus, 4)
+        sub = bus.subscribe("jobs/#", id="s", start="earliest", max_attempts=1)
+        messages = sub.batch(4, 0)
+        messages[0].ack()
+        state.fail_sync_at = state.syncs + 1
+        with pytest.raises(Failed):
+            messages[1].reject("no good")
+        with pytest.raises(Unwritable):
+            messages[2].ack()
+        assert not [key for key in state.durable() if key.startswith(rows.DEAD)]
+        assert bus.inside.rows.resume()
+        assert [key for key in state.durable() if key.startswith(rows.DEAD)]
+        messages[2].ack()
+        assert [int.from_bytes(row, "big") for key, row in state.durable().items() if key[:1] == rows.FLOOR] == [3]
+
+
+def test_a_subscription_that_could_not_be_stored_is_not_there_and_its_number_is_given_once() -> None:
+    state = FaultyState()
+    state.mends = True
+    with headwater.open(":memory:", state=state) as bus:
+        bus.subscribe("jobs/#", id="first").close()
+        state.fail_sync_at = state.syncs + 1
+        with pytest.raises(Failed):
+            bus.subscribe("jobs/#", id="second")
+        assert bus.inside.rows.resume()
+        assert [info.id for info in bus.subscriptions()] == ["first"]
+        bus.subscribe("jobs/#", id="third").close()
+        assert len({row.number for row in bus.inside.dispatcher.all_rows()}) == 2

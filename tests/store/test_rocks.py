@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import shutil
 import signal
@@ -450,4 +451,22 @@ def test_a_scan_that_is_under_way_puts_off_the_mending_and_sees_what_it_saw(
     assert len(list(scan)) == 4
     assert state.mend()
     assert numbers_of(state) == {1, 2, 3, 4, 5}
+    state.close()
+
+
+def test_a_bad_table_that_stops_writing_is_not_opened_again_and_again(folder: Path) -> None:
+    state = opened(folder)
+    for number in range(1, 31):
+        state.commit({rows.FLOOR + b"%03d" % number: b"value"})
+    state._db.flush()
+    for table in folder.glob("*.sst"):
+        flip(table, 100)
+    state.commit({rows.FLOOR + b"031": b"value"})
+    state._db.flush()
+    with contextlib.suppress(Exception):
+        state._db.compact_range(None, None)
+    with pytest.raises(Failed, match="restore --state"):
+        state.commit({rows.FLOOR + b"032": b"value"})
+    assert not state.mend()
+    assert "restore --state" in (state.failed or "")
     state.close()

@@ -1,7 +1,7 @@
 """Health: whether the broker can do its work, and what to do if not.
 
-Each check is of one thing without which messages are refused, acks are lost or nobody is let in. What happened once and is over, such as
-a range of messages that was damaged and is quarantined, is told and fails nothing.
+Each check is of one thing without which messages are refused, acks are lost or nobody is let in. What happened once and
+is over, such as a range of messages that was damaged and is quarantined, is told and fails nothing.
 """
 
 from __future__ import annotations

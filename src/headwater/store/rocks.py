@@ -60,6 +60,7 @@ class RocksState:
         self._counting = threading.Condition()
         self._scans = 0
         self._is_mending = False
+        self._is_damaged = False
         self.failed: str | None = None
         """Why nothing is written at the moment."""
         self._lazy: Rows = {}
@@ -141,11 +142,11 @@ class RocksState:
         try:
             value: bytes | None = db.get(key)
             return value
-        except self._DbClosedError:
+        except self._DbClosedError as error:
             with self._order:
                 if self._db is not db:  # it was opened anew meanwhile
                     return self.get(key)
-            raise
+            raise unreadable(self.path, error) from error
         except Exception as error:
             raise unreadable(self.path, error) from error
 
@@ -228,6 +229,9 @@ class RocksState:
         # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
         if self.failed is None:
             self.failed = f"the state store failed ({error})"
+            if "Corruption" in str(error):  # bad bytes of a table: to open it again would not mend them
+                self._is_damaged = True
+                self.failed += f"; end the bus: {ADVICE}"
             if self.on_failed is not None:
                 self.on_failed()
         return Failed(f"it is not on disk: {self.failed}; it is tried again by itself")
@@ -240,7 +244,7 @@ class RocksState:
         with self._syncing, self._order:
             if self.failed is None:
                 return True
-            if not self._has_room() or not self._scans_end():
+            if self._is_damaged or not self._has_room() or not self._scans_end():
                 return False
             try:
                 self._reopen()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from headwater.errors import Damaged, Failed
+from headwater.errors import Closed, Damaged, HeadwaterError
 from headwater.store import wal
 from headwater.store.files import Files
 from headwater.store.state import CHAIN
@@ -70,8 +70,10 @@ def unreadable(path: str, error: Exception) -> Exception:
     """What to tell whoever wants a row that cannot be read."""
     from rocksdict import DbClosedError
 
-    if isinstance(error, Failed | DbClosedError):
+    if isinstance(error, HeadwaterError):
         return error
+    if isinstance(error, DbClosedError):
+        return Closed(f'the state in "{path}" is closed, or could not be opened again after its disk failed')
     return Damaged(f'rows of the state in "{path}" cannot be read ({error}); {ADVICE}')
 
 

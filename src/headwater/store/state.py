@@ -210,6 +210,7 @@ class MemoryState:
 
     def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
         self.write(rows)
+        self.sync()
 
     def sync(self) -> None:
         """Memory is as durable as it gets."""

@@ -93,9 +93,22 @@ def _read_beside(path: str, decoders: Mapping[bytes, Decode], known: Known, repo
             return  # its log is bad, as was told
         raise
     try:
+        for _ in range(TRIES_MAX):  # a log that its owner has just made a table of is missed until the next look
+            if link_in(state).number >= known.synced:
+                break
+            state.refresh()
         _read(state.scan, decoders, known, report)
     finally:
         state.close()
+
+
+def link_in(state: RocksReader) -> Link:
+    """The link of the last write that can be seen."""
+    try:
+        value = state.get(rows.CHAIN)
+    except Failed:
+        return Link()  # told by whoever reads all of it
+    return (chain.unpack(value) if value is not None else None) or Link()
 
 
 def _read(
