@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,7 +47,8 @@ from headwater import (
     TooLarge,
     outgoing,
 )
-from headwater.store.state import MemoryState, RocksState
+from headwater.store.rocks import RocksState
+from headwater.store.state import MemoryState
 
 WAIT_S = 60.0
 SMALL = Config(segment_bytes=64 * 1024)
@@ -2487,8 +2488,8 @@ def test_zstd_batches_are_smaller_and_read_as_ever(folder: Path, tmp_path: Path)
 class UnsyncedState(RocksState):
     """Rows on disk that nobody waits for: 10,000 syncs are not what is measured here."""
 
-    def sync(self) -> None:
-        pass
+    def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        self.write(rows)
 
 
 def test_ten_thousand_durable_subscriptions_open_in_seconds_with_no_thread_each_and_idle(folder: Path) -> None:

@@ -22,7 +22,7 @@ REPO = Path(__file__).resolve().parents[1]
 SOURCE = REPO / "src" / "headwater"
 
 DISK_DOOR = ("store/files.py", "store/memory_files.py")
-STATE_DOOR = ("store/state.py",)
+STATE_DOOR = ("store/rocks.py", "store/rocksdb.py")
 TIME_DOOR = ("clock.py",)
 STOPWATCHES = ("cli/*", "bench/*")
 TALKS_TO_PEOPLE = ("cli/*",)
@@ -260,7 +260,7 @@ def find_rocksdb(module: Module) -> Iterator[Finding]:
         return
     for node, name in module.imports():
         if name.partition(".")[0] == "rocksdict":
-            yield module.found(node, "rocksdict does I/O of its own; use it through State in store/state.py")
+            yield module.found(node, "rocksdict does I/O of its own; use it through State in store/rocks.py")
 
 
 def find_clock_reads(module: Module) -> Iterator[Finding]:
@@ -383,8 +383,8 @@ def test_a_rule_finds_what_it_forbids(rule: Callable[[Module], Iterator[Finding]
         (find_disk_access, "cli/pub.py", "from pathlib import Path\nPath('x').read_bytes()"),
         (find_disk_access, "cli/pub.py", "from pathlib import Path\nPath('x').open('rb')"),
         (find_disk_access, "cli/pub.py", "import shutil\nshutil.get_terminal_size()"),
-        (find_disk_access, "store/state.py", "import shutil\nshutil.rmtree('x')"),
-        (find_rocksdb, "store/state.py", "import rocksdict"),
+        (find_disk_access, "store/rocks.py", "import shutil\nshutil.rmtree('x')"),
+        (find_rocksdb, "store/rocks.py", "import rocksdict"),
         (find_clock_reads, "clock.py", "import time\ntime.sleep(1)"),
         (find_clock_reads, "bus.py", "self.time.sleep(1)"),
         (find_clock_reads, "cli/bench.py", "import time\ntime.perf_counter()"),

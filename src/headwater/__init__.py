@@ -16,6 +16,7 @@ from headwater.config import Config, Connecting, Retention
 from headwater.errors import (
     Closed,
     Conflict,
+    Damaged,
     Disconnected,
     DiskFull,
     Failed,
@@ -34,6 +35,7 @@ from headwater.errors import (
     TooLarge,
     TooManyFiles,
     Unauthenticated,
+    Unwritable,
 )
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
 
@@ -52,6 +54,7 @@ __all__ = [
     "Config",
     "Conflict",
     "Connecting",
+    "Damaged",
     "DeadLetter",
     "Disconnected",
     "DiskFull",
@@ -78,6 +81,7 @@ __all__ = [
     "TooManyFiles",
     "TopicInfo",
     "Unauthenticated",
+    "Unwritable",
     "connect",
     "open",
     "receive",

@@ -43,14 +43,16 @@ from headwater.outgoing import Desk
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
 from headwater.store import folder as folders
-from headwater.store import marks
+from headwater.store import marks, snapshots
 from headwater.store import state as rows
 from headwater.store.batch import Batch, Seed
 from headwater.store.compression import require
 from headwater.store.files import DiskFiles, Files, Lock
 from headwater.store.log import Found
 from headwater.store.memory_files import MemoryFiles
-from headwater.store.state import MemoryState, RocksState, State
+from headwater.store.rocks import RocksReader, RocksState
+from headwater.store.state import MemoryState, State
+from headwater.store.state_recovery import Loss
 from headwater.store.streams import Streams
 from headwater.topics.name import check_filter, compile_filter, filter_covers_root
 from headwater.topics.publish import Publish
@@ -79,6 +81,8 @@ class Inside(NamedTuple):
     clock: Clock
     events: Events
     audit: Audit
+    losses: Sequence[Loss]
+    """Rows of the state that are known to be lost."""
     archived: Callable[[], dict[str, dict[str, int] | None]]
     """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
     look_for_readers: Callable[[], None]
@@ -127,6 +131,7 @@ class Bus:
             self._history = self._open_history()
             self._streams = Streams(self._files, self.folder, seed, self.config, read_only=read_only)
             self._streams.on_mended = self._on_mended
+            self._streams.on_damage = lambda text: self._events.add("damage", text)
             self._roots = Roots(
                 self._streams, self._state, self.config, self._clock, self._on_durable, self._events.trouble
             )
@@ -172,6 +177,7 @@ class Bus:
                 self._dispatcher,
                 self._desk,
                 self._state,
+                self._rows,
                 self._timers,
                 self.config,
                 self._clock,
@@ -179,7 +185,10 @@ class Bus:
                 self._expire,
                 self._unarchived_from,
                 self._readers.take,
+                self._take_snapshot if isinstance(self._state, RocksState) else None,
             )
+            if isinstance(self._state, RocksState):
+                self._state.on_failed = self._upkeep.on_state_failed
             if not read_only:
                 self._staging.recover()
                 self._upkeep.start()
@@ -190,6 +199,12 @@ class Bus:
             if self._lock is not None:
                 self._lock.release()
             raise
+
+    def _take_snapshot(self) -> None:
+        """Copy what is new of the state, for when it goes bad."""
+        assert isinstance(self._state, RocksState)
+        kept = self.config.state_snapshots_max
+        snapshots.take(self._files, self.folder, self._state, self._clock.now_us(), kept)
 
     def _expire(self) -> None:
         """Drop what was prepared too long ago and never committed, and let go of what was forgotten."""
@@ -212,7 +227,16 @@ class Bus:
             raise
 
     def _open_state(self) -> State:
-        return RocksState(f"{self.folder}/{folders.STATE}", read_only=self.is_read_only)
+        path = f"{self.folder}/{folders.STATE}"
+        if self.is_read_only:
+            return RocksReader(path)
+        has_streams = bool(self._files.list(f"{self.folder}/{folders.STREAMS}"))
+        state = RocksState(path, must_exist=has_streams, files=self._files, clock=self._clock)
+        for loss in state.met:
+            self._events.add("damage", f"{loss}; headwater verify has more")
+        if state.torn:
+            self._events.add("torn", f"{state.torn} writes at the end of the state were never acknowledged: cut")
+        return state
 
     def _identify(self) -> str:
         """The id of this bus, by which a lake knows whose it is; drawn when the folder is first opened to write."""
@@ -240,6 +264,8 @@ class Bus:
         return min(needed, marks.unarchived_from(self._files, self.folder, root, needed))
 
     def _report(self, met: dict[str, Found]) -> None:
+        for trouble in marks.troubles(self._files, self.folder):
+            self._events.add("damage", trouble)
         for root, found in met.items():
             for hole in found.holes:
                 self._events.add("damage", f'messages {hole.first} to {hole.last} of "{root}" are lost: {hole.reason}')
@@ -287,6 +313,9 @@ class Bus:
         self._replies.end()
         self._end_readers()
         self._timers.close()
+        self._upkeep.close()
+        if not self.is_read_only and self._state.failed is not None:
+            self._rows.resume()  # there may be room by now
         with ExitStack() as closing:  # whatever fails, the rest is let go of, in this order
             closing.callback(self._lock.release if self._lock is not None else lambda: None)
             closing.callback(self._state.close)
@@ -628,7 +657,7 @@ class Bus:
         """See what the owner wrote meanwhile; for a bus that was opened to read."""
         self._check_open()
         if self.is_read_only:
-            if isinstance(self._state, RocksState):
+            if isinstance(self._state, RocksReader):
                 self._state.refresh()
             self._roots.look()
             for kept in (self._clients, self._acl, self._tokens, self._channels):
@@ -882,6 +911,7 @@ class Bus:
             self._clock,
             self._events,
             self._audit,
+            self._state.losses if isinstance(self._state, RocksState) else (),
             lambda: marks.found(self._files, self.folder),
             self._readers.look,
         )
@@ -918,7 +948,7 @@ def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], file
     """Make a data folder of a backup; the folder must not exist yet, or be empty."""
     files = files or DiskFiles()
     source, target = os.fspath(backup), os.fspath(folder)
-    folders.check(files, source)
+    folders.check(files, source, is_older_fine=True)
     if files.list(target):
         raise Malformed(f'"{target}" is not empty; restore into a new folder')
     folders.copy(files, source, target)

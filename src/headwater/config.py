@@ -25,6 +25,7 @@ AT_LEAST_ONE = frozenset(
         "checkpoint_bytes",
         "checkpoint_batches",
         "checkpoint_topics",
+        "state_snapshot_every_s",
         "retention_interval_s",
         "prefetch_messages",
         "prefetch_bytes",
@@ -156,6 +157,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Batches appended, over all roots, until the state reflects them."""
     checkpoint_topics: int = 50_000
     """Topics published to, over all roots, until the state reflects them; what recovery notes again at most."""
+    state_snapshots_max: int = 2
+    """Snapshots of the state that are kept for `headwater restore --state`; the oldest is dropped first. 0: none is
+    taken. Each takes the room of the tables that it does not share with the one before it."""
+    state_snapshot_every_s: float = 900.0
+    """How long after a snapshot of the state the next is taken, if anything was written meanwhile."""
     disk_free_bytes_min: int = 256 * MIB
     """With less room, publishes get DiskFull (503); acks and recovery use the rest."""
     retention: Retention = Retention()

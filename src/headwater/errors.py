@@ -14,11 +14,13 @@ HeadwaterError
 ├── TooLarge       413  a message or batch over its limit
 ├── QuotaExceeded  429  one more than a limit allows
 ├── Failed         500  storage failed; what was asked did not happen
+│   └── Damaged         what was stored went bad
 ├── Closed         503  the bus or subscription is closed
 ├── Disconnected   503  no server answers, or the connection to it was lost
 ├── DiskFull       503  too little room left to accept messages
 ├── TooManyFiles   503  the process may open no more files
 ├── ReadOnly       503  opened to read, or turned read-only by a failed sync
+│   └── Unwritable      the state takes nothing at the moment; it is tried again by itself
 └── TimedOut       504  no answer within the time given
 
 Each has a numeric `code`, a sentence that says what to do, and `retryable`: whether the same call may succeed later.
@@ -151,6 +153,10 @@ class Failed(HeadwaterError):
     code = 500
 
 
+class Damaged(Failed):
+    """What was stored went bad, and cannot be used as it is."""
+
+
 class Closed(HeadwaterError):
     """The bus or the subscription is closed."""
 
@@ -182,6 +188,12 @@ class ReadOnly(HeadwaterError):
     """Opened to read, or turned read-only by a failed sync."""
 
     code = 503
+
+
+class Unwritable(ReadOnly):
+    """The state takes nothing at the moment, as its disk failed; it is tried again by itself."""
+
+    retryable = True
 
 
 class TimedOut(HeadwaterError):

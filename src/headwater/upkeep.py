@@ -6,6 +6,7 @@ All of it runs in the committing role, called by the one timer queue.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 from headwater.clock import SECOND_US, Clock
@@ -26,6 +27,10 @@ from headwater.topics.publish import Publish
 from headwater.topics.root import Root
 from headwater.topics.roots import STAGED, Roots
 
+SNAPSHOT_FIRST_S = 60.0
+"""How long after its opening the first snapshot of the state is taken, if anything was written since the last."""
+STATE_AGAIN_S = 1.0
+"""How long a state that failed is left alone before the next try."""
 RELEASE_AGAIN_S = 5.0
 """How long a delayed message that could not be published waits before the next try."""
 
@@ -39,6 +44,7 @@ class Upkeep:
         dispatcher: Dispatcher,
         desk: Desk,
         state: State,
+        commit: RowCommit,
         timers: Timers,
         config: Config,
         clock: Clock,
@@ -46,11 +52,13 @@ class Upkeep:
         expire_staged: Callable[[], None],
         unarchived_from: Callable[[str, int], int],
         take_readers: Callable[[], bool],
+        take_snapshot: Callable[[], None] | None,
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
         self._desk = desk
         self._state = state
+        self._rows = commit
         self._timers = timers
         self._config = config
         self._clock = clock
@@ -58,12 +66,25 @@ class Upkeep:
         self._expire_staged = expire_staged
         self._unarchived_from = unarchived_from
         self._take_readers = take_readers
+        self._take_snapshot = take_snapshot
+        self._taking: threading.Thread | None = None
+        """Takes a snapshot of the state, or took the last one."""
+        self._is_closed = False
         self._rolls: dict[str, int] = {}
+        self._failed_us = 0
+        """Since when the state takes nothing, on the monotonic clock; 0 while it does."""
 
     def start(self) -> None:
         """Begin to look after things."""
         self._arm_delays()
         self._arm_round()
+        self._arm_snapshot(SNAPSHOT_FIRST_S)
+
+    def close(self) -> None:
+        """Begin nothing more; returns when nothing is under way."""
+        self._is_closed = True
+        if self._taking is not None:
+            self._taking.join()
 
     # By the thread that commits, after each append
 
@@ -105,12 +126,16 @@ class Upkeep:
 
     def _release_due(self) -> bool:
         """One go after another, each beginning where the last ended, so that what fails holds nobody up."""
+        if self._state.failed is not None:
+            return True  # what is released could not be noted, and would be again
         root, after, failed = self._roots.get(delays.ROOT), b"", False
         while root is not None and (due := delays.due(self._state, self._clock.now_us(), after or rows.DELAYED)):
             items, size = [], 0
             for key, offset in due:
-                item = self._released(root, key, offset)
                 after = key
+                if key in self._roots.owed:
+                    continue  # it was released, which the state does not know yet
+                item = self._released(root, key, offset)
                 if item is not None:
                     items.append(item)
                     size += item.weight
@@ -141,6 +166,53 @@ class Upkeep:
                 failed = True
                 self._events.trouble(f'a delayed message for "{item.topics[0]}" could not be published: {error}')
         return failed
+
+    # A state that failed
+
+    def on_state_failed(self) -> None:
+        """Nothing can be noted any more: try again soon."""
+        self._failed_us = self._failed_us or self._clock.monotonic_us()
+        self._arm_state()
+
+    def _arm_state(self) -> None:
+        self._timers.set("state", self._clock.monotonic_us() + round(STATE_AGAIN_S * SECOND_US), self._resume)
+
+    def _resume(self) -> None:
+        is_mended = False
+        try:
+            is_mended = self._rows.resume()
+        finally:
+            if not is_mended:
+                self._arm_state()
+        if not is_mended:
+            return
+        since_us, self._failed_us = self._failed_us, 0
+        away_s = (self._clock.monotonic_us() - since_us) / SECOND_US
+        self._events.add("mended", f"acks and changes are stored again; they were not for {away_s:.1f} s")
+        self._roots.commit.run(self._roots.checkpoint)
+        self._arm_delays()
+
+    # Snapshots of the state: in a thread of their own, as copying takes a while.
+
+    def _arm_snapshot(self, wait_s: float) -> None:
+        if self._take_snapshot is not None and self._config.state_snapshots_max:
+            due_us = self._clock.monotonic_us() + round(wait_s * SECOND_US)
+            self._timers.set("snapshot", due_us, self._begin_snapshot)
+
+    def _begin_snapshot(self) -> None:
+        if self._is_closed:
+            return
+        self._taking = threading.Thread(target=self._take_now, name="headwater-snapshot", daemon=True)
+        self._taking.start()
+
+    def _take_now(self) -> None:
+        try:
+            if self._take_snapshot is not None and self._state.failed is None and self._roots.has_room:
+                self._take_snapshot()
+        except (OSError, HeadwaterError) as error:
+            self._events.trouble(f"no snapshot of the state was taken: {error}")
+        finally:
+            self._arm_snapshot(self._config.state_snapshot_every_s)
 
     # Retention and expiry
 

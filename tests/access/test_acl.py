@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from faults.faulty_state import FaultyState
 from headwater.access import acl as module
 from headwater.access.acl import ACTIONS, Acl, Action, Rule
-from headwater.errors import Failed, Malformed, NotAllowed, NotFound, QuotaExceeded, ReadOnly
+from headwater.errors import Failed, Malformed, NotAllowed, NotFound, QuotaExceeded, ReadOnly, Unwritable
 from headwater.store import state as rows
-from headwater.store.state import MemoryState, RocksState, State
+from headwater.store.rocks import RocksState
+from headwater.store.state import MemoryState, State
 from headwater.topics.name import matches
 
 
@@ -572,6 +573,6 @@ def test_a_change_that_did_not_reach_the_disk_did_not_happen():
         acl.allow("ann", "publish", "b")
     assert not acl.may_publish("ann", "b")
     assert acl.version == 1
-    with pytest.raises(ReadOnly, match="open it again"):
+    with pytest.raises(Unwritable, match="see to the disk"):
         acl.deny("ann", "publish", "a")
     assert acl.may_publish("ann", "a")

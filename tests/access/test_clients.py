@@ -14,9 +14,10 @@ from faults.faulty_state import FaultyState
 from headwater.access.clients import Clients, Registered
 from headwater.access.scram import ITERATIONS, ITERATIONS_MIN, ClientLogin, ServerLogin, is_secret_of
 from headwater.clock import ManualClock
-from headwater.errors import Conflict, Failed, Malformed, NotFound, QuotaExceeded, ReadOnly, Unauthenticated
+from headwater.errors import Conflict, Failed, Malformed, NotFound, QuotaExceeded, ReadOnly, Unauthenticated, Unwritable
 from headwater.store import state as rows
-from headwater.store.state import MemoryState, RocksState, State
+from headwater.store.rocks import RocksState
+from headwater.store.state import MemoryState, State
 
 
 @pytest.fixture(params=[RocksState, MemoryState])
@@ -281,7 +282,7 @@ def test_a_change_that_did_not_reach_the_disk_did_not_happen(clock: ManualClock)
     with pytest.raises(Failed, match="not on disk"):
         clients.rotate("a", "pen")
     assert log_in_without_decoy(clients, "a", "pencil")
-    with pytest.raises(ReadOnly, match="open it again"):
+    with pytest.raises(Unwritable, match="see to the disk"):
         clients.add("b")
     assert [info.name for info in clients.list()] == ["a"]
 

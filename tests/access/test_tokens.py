@@ -16,7 +16,8 @@ from headwater.access.tokens import Tokens
 from headwater.clock import ManualClock
 from headwater.errors import Failed, Malformed, NotFound, QuotaExceeded, ReadOnly, Unauthenticated
 from headwater.store import state as rows
-from headwater.store.state import MemoryState, RocksState, State
+from headwater.store.rocks import RocksState
+from headwater.store.state import MemoryState, State
 
 
 @pytest.fixture(params=[RocksState, MemoryState])

@@ -12,7 +12,8 @@ import pytest
 import headwater
 from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
-from headwater import Bus, Config, Failed, ManualClock, Message, Outgoing, ReadOnly, Recalled
+from headwater import Bus, Config, Failed, ManualClock, Message, Outgoing, Recalled, Unwritable
+from headwater.store import state as rows
 from headwater.store.state import MemoryState
 
 WAIT_S = 60.0
@@ -167,7 +168,7 @@ def test_an_ack_of_many_is_one_write(bus: Bus, state: GatedState) -> None:
     assert bus.subscriptions()[0].floors == {"jobs": 60}
 
 
-def test_when_the_state_store_fails_nothing_is_acked_any_more_and_it_is_said_and_the_bus_closes(
+def test_when_the_state_store_fails_whoever_acks_is_told_and_what_memory_knows_is_stored_with_the_next(
     bus: Bus, state: GatedState
 ) -> None:
     publish(bus, 3)
@@ -177,10 +178,10 @@ def test_when_the_state_store_fails_nothing_is_acked_any_more_and_it_is_said_and
     with pytest.raises(Failed, match="no such luck"):
         messages[0].ack()
     state.error = None
-    with pytest.raises(ReadOnly, match="open it again"):
-        messages[1].ack()
     assert any(event.kind == "trouble" for event in bus.events())
     assert bus.publish("jobs/x", b"").offset == 4
+    messages[1].ack()
+    assert [int.from_bytes(row, "big") for _, row in state.scan(rows.FLOOR)] == [2]
     bus.close()
 
 
@@ -435,3 +436,37 @@ def test_a_consumer_that_gives_back_what_it_holds_stays_and_takes_it_again_in_or
     assert payloads(consumer.batch(2)) == [b"0", b"1"]
     consumer.subscriber.give_back(consumer.ticket)
     assert [(message.payload, message.attempt) for message in consumer.batch(10)] == [(b"0", 1), (b"1", 1), (b"2", 1)]
+
+
+def test_what_memory_reflects_is_stored_first_when_the_state_takes_writes_again() -> None:
+    state = FaultyState()
+    state.mends = True
+    with headwater.open(":memory:", state=state) as bus:
+        publish(bus, 4)
+        sub = bus.subscribe("jobs/#", id="s", start="earliest", max_attempts=1)
+        messages = sub.batch(4, 0)
+        messages[0].ack()
+        state.fail_sync_at = state.syncs + 1
+        with pytest.raises(Failed):
+            messages[1].reject("no good")
+        with pytest.raises(Unwritable):
+            messages[2].ack()
+        assert not [key for key in state.durable() if key.startswith(rows.DEAD)]
+        assert bus.inside.rows.resume()
+        assert [key for key in state.durable() if key.startswith(rows.DEAD)]
+        messages[2].ack()
+        assert [int.from_bytes(row, "big") for key, row in state.durable().items() if key[:1] == rows.FLOOR] == [3]
+
+
+def test_a_subscription_that_could_not_be_stored_is_not_there_and_its_number_is_given_once() -> None:
+    state = FaultyState()
+    state.mends = True
+    with headwater.open(":memory:", state=state) as bus:
+        bus.subscribe("jobs/#", id="first").close()
+        state.fail_sync_at = state.syncs + 1
+        with pytest.raises(Failed):
+            bus.subscribe("jobs/#", id="second")
+        assert bus.inside.rows.resume()
+        assert [info.id for info in bus.subscriptions()] == ["first"]
+        bus.subscribe("jobs/#", id="third").close()
+        assert len({row.number for row in bus.inside.dispatcher.all_rows()}) == 2

@@ -30,6 +30,8 @@ class FaultyState:
         """The number of the sync that raises EIO, as do all writes and syncs after it: 1 is the first."""
         self.on_sync: Callable[[int], None] | None = None
         """Called before each sync with its number; if it raises Crash, nothing more reaches this store."""
+        self.mends = False
+        """Whether `mend` works: the rows are then the durable ones, and those that nobody waited for."""
         self.snapshots: dict[str, dict[bytes, bytes]] = {}
         """The rows that `snapshot` wrote, by path."""
         self._rows = dict(rows or {})
@@ -37,6 +39,7 @@ class FaultyState:
         self._unsynced: list[Batch] = []
         self._mutex = threading.RLock()
         self._has_failed = False
+        self._lazy: Batch = {}
         self._stopped_by: type[Crash] | type[OSError] | None = None
 
     # What tests do to it
@@ -81,10 +84,33 @@ class FaultyState:
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
         with self._mutex:
+            self._write(rows)
+            self._lazy.update(rows)
+
+    def _write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        with self._mutex:
             self._check_log()
             batch = dict(rows)
             apply(batch, self._rows)
             self._unsynced.append(batch)
+
+    def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        self._write(rows)
+        self.sync()
+
+    @property
+    def failed(self) -> str | None:
+        return "the state store failed (the sync of its log did)" if self._has_failed else None
+
+    def mend(self) -> bool:
+        with self._mutex:
+            self._check()
+            if self._has_failed and self.mends:
+                self._has_failed = False
+                self._rows = dict(self._durable)
+                self._unsynced.clear()
+                self.write(self._lazy)
+            return not self._has_failed
 
     def sync(self) -> None:
         with self._mutex:
@@ -105,6 +131,7 @@ class FaultyState:
             for batch in self._unsynced:
                 apply(batch, self._durable)
             self._unsynced.clear()
+            self._lazy = {}
 
     def snapshot(self, path: str) -> None:
         with self._mutex:

@@ -325,12 +325,13 @@ class Oracle:
     def _settle(self, consumer: Consumer, messages: Sequence[Message], call: Callable[[], None]) -> None:
         reader = self.readers[consumer.id]
         places = [(reader.settled(message), (message.root, message.offset)) for message in messages]
-        for (_, doubtful), place in places:
+        fresh = [(doubtful, place) for (_, doubtful), place in places if place not in doubtful]
+        for doubtful, place in fresh:
             doubtful.add(place)
         try:
             call()
-        except Recalled:
-            for (_, doubtful), place in places:
+        except Recalled:  # but an ack before it that was not waited for may hold
+            for doubtful, place in fresh:
                 doubtful.discard(place)
             raise
         for (done, doubtful), place in places:

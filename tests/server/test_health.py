@@ -50,7 +50,7 @@ def served(disk: Disk) -> Iterator[Running]:
 def ailing(peer: Peer) -> dict[str, str]:
     """What is not well, and what is said about it."""
     found: wire.Health = peer.ask(wire.CheckHealth())
-    assert [one.name for one in found.checks] == ["disk", "streams", "state", "commits", "loop"]
+    assert [one.name for one in found.checks] == ["disk", "streams", "state", "access", "commits", "loop"]
     assert found.ok == all(one.ok for one in found.checks)
     return {one.name: one.detail for one in found.checks if not one.ok}
 
@@ -89,7 +89,7 @@ def test_a_state_store_that_failed_ails(disk: Disk):
         disk.state.fail_sync_at = disk.state.syncs + 1
         with pytest.raises(HeadwaterError):
             peer.subscribe(1, "home/#", kind="named", id="s")
-        assert "not stored any more" in ailing(peer)["state"]
+        assert "opened again by itself" in ailing(peer)["state"]
 
 
 def test_lost_messages_are_told_and_the_server_can_do_its_work_all_the_same(disk: Disk):

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from faults.faulty_files import FaultyFiles
 from headwater.config import Config
@@ -20,7 +18,7 @@ from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Checkpoint, Found, Hole, Write
 from headwater.store.stream import DiskStream
-from headwater.store.streams import Streams, offset_of, quote, unquote
+from headwater.store.streams import Streams, offset_of
 
 TIME_US = 1_700_000_000_000_000
 SEGMENT_BYTES = 64 * 1024
@@ -83,22 +81,7 @@ def payloads_of(streams: Streams, root: str) -> list[bytes | tuple[int, int]]:
     return found
 
 
-# Names of folders
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-def test_a_root_comes_back_from_its_folder_s_name(root: str) -> None:
-    name = quote(root)
-    assert unquote(name) == root
-    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-.=ABCDEF")
-
-
-@pytest.mark.parametrize(
-    ("root", "name"),
-    [("home", "home"), ("Home", "=48ome"), ("a b", "a=20b"), ("ü", "=C3=BC"), ("", ""), ("$x", "=24x"), ("=", "=3D")],
-)
-def test_other_than_lower_case_letters_and_digits_is_written_as_hex(root: str, name: str) -> None:
-    assert quote(root) == name
+# The folder
 
 
 def test_roots_whose_names_differ_in_case_alone_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -119,7 +102,7 @@ def test_a_folder_is_laid_out_as_documented(tmp_path: Path) -> None:
     streams = opened(tmp_path)
     append(streams, home=[b"1"])
     append(streams, home=[b"2"], hall=[b"3"])
-    assert sorted(os.listdir(tmp_path)) == ["journal", "streams", "watermarks"]
+    assert sorted(os.listdir(tmp_path)) == ["journal", "manifest", "streams", "watermarks"]
     assert os.listdir(tmp_path / "streams" / "1-home") == ["00000000000000000001.log"]
     watermarks = (tmp_path / "watermarks").read_bytes()
     cells = [int.from_bytes(watermarks[8 * number :][:8], "little") for number in (1, 2)]

@@ -212,8 +212,21 @@ class Ruling:
         return NotAllowed(f"{who} (rule: {_plain(str(denied))}); {narrower}take that rule back with: {remedy}")
 
 
+class Shut(Ruling):
+    """No rule counts, and why."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, why: str) -> None:
+        super().__init__({})
+        self._why = why
+
+    def refusal(self, user: str, action: Action, asked: str) -> NotAllowed:
+        return NotAllowed(f"client {quoted(user)} may do nothing: {self._why}")
+
+
 class Acl:
-    """The rules of a broker; changes are durable when they return."""
+    """The rules of a broker; changes are durable when they return. While rules may be lost, none of them counts."""
 
     def __init__(
         self,
@@ -230,9 +243,13 @@ class Acl:
         """A setting of the server, who sets it here."""
         self._lock = threading.Lock()
         self._rules: dict[tuple[str, str, str], Rule] = {}
-        self._ruling = Ruling({})
+        self._written = Ruling({})
+        self._ruling = self._written
+        """What is gone by."""
         self.version = 0
         """Rises with each change."""
+        self.closed: str | None = None
+        """Why no rule counts."""
         self.on_change: Callable[[], None] | None = None
         """Called after each change, by the thread that made it."""
         self.reload()
@@ -259,7 +276,7 @@ class Acl:
                 )
             self._book.write({key_words(rows.RULE, *_key(wanted)): None})
             del self._rules[_key(wanted)]
-            self._change(self._ruling.without(wanted))
+            self._change(self._written.without(wanted))
             self._book.note("rule-removed", wanted.user, before)
         self._tell()
 
@@ -267,14 +284,25 @@ class Acl:
         """Read the rules again, as after another process changed them."""
         with self._lock:
             found = {_key(rule): rule for rule in self._book.read(rows.RULE, Rule)}
-            if found == self._rules:
+            closed = self._book.why_closed()
+            if found == self._rules and closed == self.closed:
                 return
+            self.closed = closed
             self._rules = found
             by_user: dict[str, list[Rule]] = {}
             for rule in found.values():
                 by_user.setdefault(rule.user, []).append(rule)
             self._change(Ruling({user: tuple(its) for user, its in by_user.items()}))
         self._tell()
+
+    def confirm(self) -> int:
+        """Clients, rules and tokens are right as they are, though some may have been lost: they count again."""
+        with self._lock:
+            count = self._book.confirm()
+            if count:
+                self._book.note("access-confirmed", "*", self.closed)
+        self.reload()
+        return count
 
     def list(self) -> list[Rule]:
         """Every rule, by user, action and filter."""
@@ -374,12 +402,13 @@ class Acl:
                 )
             self._book.write({key_words(rows.RULE, *_key(rule)): pack(rule)})
             self._rules[_key(rule)] = rule
-            self._change(self._ruling.without(rule, (rule,)))
+            self._change(self._written.without(rule, (rule,)))
             self._book.note("rule-allowed" if rule.allow else "rule-denied", rule.user, before, rule)
         self._tell()
 
     def _change(self, ruling: Ruling) -> None:
-        self._ruling = ruling
+        self._written = ruling
+        self._ruling = ruling if self.closed is None else Shut(self.closed)
         self.version += 1
 
     def _tell(self) -> None:

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from headwater.audit import Audit
-from headwater.errors import Failed, ReadOnly
-from headwater.store.state import Rows, State
+from headwater.errors import Failed, HeadwaterError, ReadOnly, Unwritable
+from headwater.store.state import LOSS, Rows, State
+from headwater.store.state_recovery import Loss, loss_rows
 
 T = TypeVar("T")
 
@@ -22,7 +23,6 @@ class Book:
         self._state = state
         self._audit = audit
         self._read_only = read_only
-        self._failed: str | None = None
 
     @property
     def is_read_only(self) -> bool:
@@ -33,19 +33,40 @@ class Book:
         """ReadOnly (503) if nothing can be written."""
         if self._read_only:
             raise ReadOnly("the folder was opened to read only; change clients and rules through the bus that owns it")
-        if self._failed is not None:
-            raise ReadOnly(f"nothing can be noted any more: {self._failed}; close the bus and open it again")
+        if self._state.failed is not None:
+            raise Unwritable(f"nothing can be noted at the moment: {self._state.failed}; see to the disk")
 
     def write(self, rows: Rows) -> None:
         """All of these rows, durably."""
         self.check_writable()
         try:
-            self._state.write(rows)
-            self._state.sync()
+            self._state.commit(rows)
+        except HeadwaterError:
+            raise
         except Exception as error:
-            # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
-            self._failed = f"the state store failed ({error})"
-            raise Failed(f"it is not on disk: {self._failed}") from error
+            raise Failed(f"it is not on disk: the state store failed ({error})") from error
+
+    def losses(self) -> list[Loss]:
+        """Rows of the state that were lost, where rules, clients or tokens may be among them and nobody has said that
+        they are right as they are: a rule that forbids something may be gone."""
+        found = (msgspec.msgpack.decode(value, type=Loss) for _, value in self._state.scan(LOSS))
+        return [loss for loss in found if loss.closes_access]
+
+    def why_closed(self) -> str | None:
+        """Why nobody is to be let in; None if the rules can be relied on."""
+        losses = self.losses()
+        if not losses:
+            return None
+        return (
+            f"rules, clients or tokens may be lost, so that none counts: {losses[0]}; look at them with headwater acl "
+            "list and headwater clients list, put right what is wrong, then: headwater acl confirm"
+        )
+
+    def confirm(self) -> int:
+        """They are right as they are; answers how many losses that was about."""
+        losses = self.losses()
+        self.write(loss_rows([msgspec.structs.replace(loss, is_confirmed=True) for loss in losses]))
+        return len(losses)
 
     def note(self, what: str, target: str, before: Any = None, after: Any = None) -> None:
         """Tell the audit of a change that is written; whoever calls holds the lock, so that the order is kept."""

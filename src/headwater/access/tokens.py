@@ -100,6 +100,8 @@ class Tokens:
         """A setting of the server, who sets it here."""
         self._lock = threading.Lock()
         self._by_id: dict[str, TokenRow] = {}
+        self._closed: str | None = None
+        """Why no token counts."""
         self.reload()
 
     # Changing
@@ -142,6 +144,7 @@ class Tokens:
         """Read the tokens again, as after another process changed them."""
         with self._lock:
             self._by_id = {row.info.id: row for row in self._book.read(rows.TOKEN, TokenRow)}
+            self._closed = self._book.why_closed()
 
     # Looking
 
@@ -152,6 +155,8 @@ class Tokens:
 
     def check(self, token: str) -> TokenInfo:
         """Whose token this is; Unauthenticated (401) if it is none."""
+        if self._closed is not None:
+            raise Unauthenticated(f"no token opens anything: {self._closed}")
         prefix, _, rest = token[: TEXT_CHARS_MAX + 1].partition("_")
         if prefix != PREFIX or len(token) > TEXT_CHARS_MAX or not token.isascii():
             raise Unauthenticated(REFUSED)

@@ -8,11 +8,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from headwater.cli.options import Data, Json, Url, look, own
+from headwater.cli.options import Data, Json, Url, folder, look, own
 from headwater.cli.output import console, emit, safe, say
 from headwater.errors import Malformed
 
-app = typer.Typer(help="Rules for what clients may do: allow, deny, remove, list.", no_args_is_help=True)
+app = typer.Typer(help="Rules for what clients may do: allow, deny, remove, list, confirm.", no_args_is_help=True)
 
 User = Annotated[str, typer.Argument(help="Which client; '*' for every one.")]
 Action = Annotated[
@@ -55,6 +55,21 @@ def remove(
     with own(data, url) as bus:
         bus.acl.remove(user, _as_given(action), topics)
     _done("removed", user, action, topics, json)
+
+
+@app.command()
+def confirm(data: Data = None, url: Url = None, json: Json = False) -> None:
+    """Say that rules, clients and tokens are right as they are, after some may have been lost: till then none counts.
+
+    It needs the folder for itself: end the server, look at acl list and clients list, put right what is wrong, confirm.
+    """
+    place = folder(data, url, "confirm is for whoever has the folder, as nobody is let in over the network")
+    with own(place, None) as bus:
+        count = bus.acl.confirm()
+    if json:
+        emit({"confirmed": count})
+    else:
+        say(f"{count} loss{'' if count == 1 else 'es'} confirmed; rules count")
 
 
 @app.command("list")

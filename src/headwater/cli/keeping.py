@@ -12,6 +12,10 @@ import headwater
 from headwater import Malformed
 from headwater.cli.options import Data, Json, Url, folder, own, place, without_secret
 from headwater.cli.output import emit, safe, say, side
+from headwater.clock import to_datetime
+from headwater.store import folder as folders
+from headwater.store.files import DiskFiles
+from headwater.store.state_restore import restore_state
 
 
 def purge(
@@ -57,17 +61,71 @@ def backup(
 
 
 def restore(
-    backup: Annotated[str, typer.Argument(help="A folder that backup made.")],
+    backup: Annotated[str | None, typer.Argument(help="A folder that backup made.")] = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="Make the state of a folder anew, of its newest snapshot.")
+    ] = False,
+    without_snapshot: Annotated[
+        bool, typer.Option("--without-snapshot", help="With --state: of what can be read, and no snapshot.")
+    ] = False,
     data: Data = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Make a data folder of a backup; the folder must not exist yet, or be empty."""
+    """Make a data folder of a backup; the folder must not exist yet, or be empty.
+
+    With --state, and no backup: mend the state of a folder, whose messages are as they were. Rows that can be read
+    stay, those that cannot are as the newest whole snapshot has them, and the streams tell the rest. Messages that were
+    acked since the snapshot may come again; if rules may be older than they were, nobody is let in until
+    headwater acl confirm. The old files are in quarantine/.
+
+    With --json: from, to, seconds; with --state: is_whole, rows, snapshot, snapshot_time, losses.
+    """
     target = folder(data, url, "restore makes a folder, which no server may hold while it does")
     start = time.perf_counter()
+    if state:
+        if backup is not None:
+            raise Malformed("restore --state takes no backup: it mends the folder that --data names")
+        _restore_state(target, without_snapshot, json)
+        return
+    if backup is None or without_snapshot:
+        raise Malformed("say which backup to restore, or --state to mend the state of a folder")
     with side().status("restoring"):
         headwater.restore(backup, target)
     _done("restored", backup, target, start, json)
+
+
+def _restore_state(target: str, without_snapshot: bool, json: bool) -> None:
+    files = DiskFiles()
+    folders.check(files, target)
+    lock = files.lock(f"{target}/{folders.LOCK}")
+    try:
+        with side().status("restoring"):
+            done = restore_state(files, target, without_snapshot=without_snapshot)
+    finally:
+        lock.release()
+    when = to_datetime(done.snapshot_us) if done.snapshot is not None else None
+    if json:
+        emit(
+            {
+                "is_whole": done.is_whole,
+                "rows": done.rows,
+                "snapshot": done.snapshot,
+                "snapshot_time": when.isoformat() if when is not None else None,
+                "losses": [str(loss) for loss in done.losses],
+            }
+        )
+        return
+    if done.is_whole:
+        say(("whole", "bold green"), ": the state can be read, and nothing was done")
+        return
+    of = f"the snapshot of {when:%Y-%m-%d %H:%M:%S} UTC" if when is not None else "what can be read"
+    say(f"restored: {done.rows:,} rows, of {of}; the old files are in quarantine/")
+    for loss in done.losses:
+        say((safe(str(loss)), "yellow"))
+    if any(loss.closes_access for loss in done.losses):
+        say(("nobody is let in until rules are confirmed: headwater acl list, then headwater acl confirm", "red"))
+    say("messages that were acked since then may come again")
 
 
 def _done(what: str, source: str, target: str, start: float, json: bool) -> None:

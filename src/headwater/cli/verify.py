@@ -10,14 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 import headwater
-from headwater import NotFound
+from headwater import Failed, NotFound, Owned
 from headwater.cli.options import Data, Json, Url, folder
 from headwater.cli.output import console, emit, progress, safe, say, size
+from headwater.cli.state_rows import DECODERS
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles, Files
-from headwater.store.folder import STATE, VERSION
+from headwater.store.folder import LOCK, STATE, STREAMS, VERSION
 from headwater.store.log import Hole
-from headwater.store.state import RocksState
+from headwater.store.rocks import RocksReader, RocksState
+from headwater.store.state_verify import StateReport, verify_state
 from headwater.store.verify import Known, Report, StreamReport, segment_bytes
 from headwater.store.verify import quarantine as set_apart
 from headwater.store.verify import verify as walk
@@ -32,14 +34,15 @@ def verify(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Walk every byte: checksums, roots, offsets, indexes, the journal, the version. Code 1 if anything is damaged.
+    """Walk every byte: checksums, roots, offsets, indexes, the journal, the version, every row of the state and its
+    log. Code 1 if anything is damaged.
 
     It works beside the process that owns the folder; --quarantine needs the folder for itself, and first opens it as a
     bus does, so that a torn end is cut.
 
     With --json: an object for each root (root, segments, batches, messages, bytes, first_offset, last_offset,
     torn_bytes, damages, notes, indexes), then one for the folder (folder, is_whole, quarantined, journal_batches,
-    journal_pending, troubles).
+    journal_pending, troubles, state: rows, last_write and losses that are known).
     """
     data = folder(data, url, "verify walks the files of a folder")
     files = DiskFiles()
@@ -51,25 +54,44 @@ def verify(
         try:
             report = _walk(files, data)
             _set_apart(files, data, report)
+            state = _verify_state(files, data, is_owned=True)
         finally:
             lock.release()
     else:
         report = _walk(files, data)
+        state = _verify_state_here(files, data)
+    report.troubles += state.troubles
     if json:
-        _emit(report, data, quarantine)
+        _emit(report, state, data, quarantine)
     else:
-        _show(report, data, quarantine)
+        _show(report, state, data, quarantine)
     if not report.is_whole:
         raise typer.Exit(1)
+
+
+def _verify_state_here(files: Files, data: str) -> StateReport:
+    """As its owner where there is none, beside it where there is one."""
+    try:
+        lock = files.lock(f"{data}/{LOCK}")
+    except (Owned, OSError):
+        return _verify_state(files, data, is_owned=False)
+    try:
+        return _verify_state(files, data, is_owned=True)
+    finally:
+        lock.release()
+
+
+def _verify_state(files: Files, data: str, *, is_owned: bool) -> StateReport:
+    must_exist = bool(files.list(f"{data}/{STREAMS}"))
+    return verify_state(files, f"{data}/{STATE}", DECODERS, must_exist=must_exist, is_owned=is_owned)
 
 
 def _walk(files: Files, data: str) -> Report:
     """Walk the folder, with what the state knows about it, if it can be read."""
     durable: dict[int, int] = {}
     holes: dict[int, list[Hole]] = {}
-    trouble = ""
     try:
-        state = RocksState(f"{data}/{STATE}", read_only=True)
+        state = RocksReader(f"{data}/{STATE}")
         try:
             for key, value in state.scan(rows.STREAM):
                 row = msgspec.msgpack.decode(value, type=RootRow)
@@ -79,13 +101,10 @@ def _walk(files: Files, data: str) -> Report:
                 holes.setdefault(int.from_bytes(key[1:5], "big"), []).append(Hole(rows.offset_in(key), last, reason))
         finally:
             state.close()
-    except Exception as error:  # RocksDB's errors have no type of their own
-        trouble = f"the state cannot be read: {error}"
+    except (Failed, msgspec.DecodeError):
+        pass  # which is told by whoever walks the state
     with progress("verifying", segment_bytes(files, data), "bytes") as advance:
-        report = walk(files, data, lambda number: Known(durable.get(number, 0), holes.get(number, ())), advance)
-    if trouble:
-        report.troubles.append(trouble)
-    return report
+        return walk(files, data, lambda number: Known(durable.get(number, 0), holes.get(number, ())), advance)
 
 
 def _set_apart(files: Files, data: str, report: Report) -> None:
@@ -93,21 +112,21 @@ def _set_apart(files: Files, data: str, report: Report) -> None:
     if changed:
         state = RocksState(f"{data}/{STATE}")
         try:
-            state.write(changed)
-            state.sync()
+            state.commit(changed)
         finally:
             state.close()
 
 
-def _emit(report: Report, data: str, quarantine: bool) -> None:
+def _emit(report: Report, state: StateReport, data: str, quarantine: bool) -> None:
     for stream in report.streams:
         emit(msgspec.structs.asdict(stream))
     found: dict[str, Any] = msgspec.structs.asdict(report)
     del found["streams"]
-    emit({"folder": data, "is_whole": report.is_whole, "quarantined": quarantine, **found})
+    kept = {"rows": state.rows, "last_write": state.last_write, "losses": state.losses}
+    emit({"folder": data, "is_whole": report.is_whole, "quarantined": quarantine, **found, "state": kept})
 
 
-def _show(report: Report, data: str, quarantine: bool) -> None:
+def _show(report: Report, state: StateReport, data: str, quarantine: bool) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("root", overflow="fold")
     for name in ("segments", "batches", "messages", "bytes", "offsets"):
@@ -129,6 +148,9 @@ def _show(report: Report, data: str, quarantine: bool) -> None:
         _show_findings(stream, quarantine)
     if report.journal_batches:
         say(f"journal: {report.journal_batches:,} batches")
+    say(f"state: {state.rows:,} rows, {state.last_write:,} writes")
+    for loss in state.losses:
+        say((safe(loss), "yellow"), " (known)")
     for trouble in report.troubles:
         say((safe(trouble), "red"))
     total = sum(stream.messages for stream in report.streams)

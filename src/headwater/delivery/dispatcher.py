@@ -261,7 +261,9 @@ class Dispatcher:
                 f"{self._config.subscriptions_max}; delete some with unsubscribe, or raise the setting"
             )
         floors = {root: floor_for(root, options.filter, start) for root in self._covered(options.filter)}
-        number, now_us = self._last_number + 1, self._clock.now_us()
+        # As stored, should it be more: of a subscription that could not be said to be made, and was.
+        stored_number = int.from_bytes(self._state.get(rows.COUNTERS) or b"", "big")
+        number, now_us = max(self._last_number, stored_number) + 1, self._clock.now_us()
         row = SubscriptionRow(number=number, options=options, created_us=now_us, used_us=now_us)
         changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
@@ -323,6 +325,8 @@ class Dispatcher:
 
     def _load(self, row: SubscriptionRow) -> Subscriber:
         self._commit.flush()
+        if self._commit.is_owing:  # what is stored is older than what was said to its last consumers
+            self._commit.check()
         return Subscriber(
             row,
             self._roots,

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import msgspec
 
 from headwater.delivery.subscription import Changes, Failure, LaneId, Options
-from headwater.errors import Failed, ReadOnly
+from headwater.errors import Failed, HeadwaterError, Unwritable
 from headwater.message import DeadLetter, Headers, Kept, Message
 from headwater.store import state as rows
 from headwater.store.commit import GroupCommit, Item
@@ -103,15 +103,21 @@ class Resting(msgspec.Struct, frozen=True):
 class RowsItem(Item):
     """Rows on their way to disk."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("is_owed", "rows")
 
-    def __init__(self, changed: Rows) -> None:
+    def __init__(self, changed: Rows, is_owed: bool) -> None:
         super().__init__(len(changed))
         self.rows = changed
+        self.is_owed = is_owed
+        """Whether memory has changed already, so that they have to be stored later if that fails now."""
 
 
 class RowCommit:
-    """Writes rows in groups; what was committed in order stays in order."""
+    """Writes rows in groups; what was committed in order stays in order.
+
+    When the state fails, those who wait are told. Rows that memory reflects already are owed: `resume` writes them, in
+    their order, before anything else. The others are as if nobody had asked for them.
+    """
 
     ROWS_MAX = 1_000_000
     """Rows that may wait for one commit; whoever acks beyond it waits its turn."""
@@ -119,19 +125,36 @@ class RowCommit:
     def __init__(self, state: State, on_trouble: Callable[[str], None]) -> None:
         self._state = state
         self._on_trouble = on_trouble
-        self.failed: str | None = None
-        """Why nothing is written any more."""
+        self._owed: Rows = {}
         self._group = GroupCommit[RowsItem]("state", self._commit, self.ROWS_MAX, self.ROWS_MAX)
 
     def when_given_up(self, tell: Callable[[str], None]) -> None:
         """Have this called once nothing can be written any more, as the process is out of memory."""
         self._group.on_given_up = tell
 
-    def enqueue(self, changed: Rows, future: Future[object] | None = None) -> RowsItem:
+    @property
+    def failed(self) -> str | None:
+        """Why nothing is written at the moment."""
+        return self._state.failed
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether memory knows more than the state, as that failed."""
+        return bool(self._owed)
+
+    def check(self) -> None:
+        """Unwritable (503) while nothing is written: to be asked before memory changes."""
+        if self._state.failed is not None:
+            raise self._refusal()
+
+    def _refusal(self) -> Unwritable:
+        return Unwritable(
+            f"nothing can be noted at the moment: {self._state.failed}; see to the disk, it is tried again by itself"
+        )
+
+    def enqueue(self, changed: Rows, future: Future[object] | None = None, is_owed: bool = True) -> RowsItem:
         """Take rows in; their order is that of these calls."""
-        if self.failed is not None:
-            raise ReadOnly(f"nothing can be noted any more: {self.failed}; close the bus and open it again")
-        item = RowsItem(changed)
+        item = RowsItem(changed, is_owed)
         item.future = future
         self._group.enqueue(item)
         return item
@@ -151,7 +174,8 @@ class RowCommit:
     def write(self, changed: Rows) -> None:
         """Write rows, durably."""
         if changed:
-            self.drive(self.enqueue(changed))
+            self.check()
+            self.drive(self.enqueue(changed, is_owed=False))
 
     def run(self, work: Callable[[], None]) -> None:
         """Do something while no rows are being written."""
@@ -162,24 +186,47 @@ class RowCommit:
         self._group.close()
 
     def _commit(self, items: list[RowsItem]) -> None:
-        if self.failed is not None:
-            raise ReadOnly(f"nothing can be noted any more: {self.failed}; close the bus and open it again")
-        changed: Rows = {}
+        if self._state.failed is not None:
+            self._owe(items)
+            raise self._refusal()
+        changed: Rows = dict(self._owed)
         for item in items:
             changed.update(item.rows)
         try:
             if changed:  # else somebody waits for those before it, which are on disk by now
-                self._state.write(changed)
-                self._state.sync()
+                self._state.commit(changed)
         except MemoryError:
             raise
         except Exception as error:
-            # After a failed sync nobody can tell what is on disk; a later one that works would prove nothing.
-            self.failed = f"the state store failed ({error})"
-            self._on_trouble(self.failed)
-            raise Failed(f"it is not on disk: {self.failed}") from error
+            self._owe(items)
+            reason = self.failed or f"the state store failed ({error})"
+            self._on_trouble(f"acks and changes are not stored: {reason}")
+            if isinstance(error, HeadwaterError):
+                raise
+            raise Failed(f"it is not on disk: {reason}") from error
+        self._owed = {}
         for item in items:
             item.finish()
+
+    def _owe(self, items: list[RowsItem]) -> None:
+        for item in items:
+            if item.is_owed:
+                self._owed.update(item.rows)
+
+    def resume(self) -> bool:
+        """Write again after the state failed, first what is owed; False while that cannot be."""
+        return self._group.run(self._resume)
+
+    def _resume(self) -> bool:
+        if not self._state.mend():
+            return False
+        if self._owed:
+            try:
+                self._state.commit(self._owed)
+            except Exception:  # it says why in `failed`
+                return False
+            self._owed = {}
+        return True
 
 
 def lane_number(lane: LaneId) -> int:

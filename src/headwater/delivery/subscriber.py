@@ -165,9 +165,11 @@ class Subscriber:
         """Whether the subscription is gone, or the bus closes."""
         return self._closed
 
-    def _check_open(self) -> None:
+    def _check_open(self, writes: bool = False) -> None:
         if self._closed:
             raise Closed(f'subscription "{self.options.id}" is closed; subscribe again to go on')
+        if writes:  # before anything changes in memory
+            self._commit.check()
 
     # Waking
 
@@ -391,7 +393,7 @@ class Subscriber:
         """Messages are done here, as their client has them from another subscription: wherever they are, also those
         that were not handed out yet. The hand-out and the offset of those that were."""
         with self._lock:
-            self._check_open()
+            self._check_open(writes=True)
             self._supply.open()
             stream = self._supply.stream(root)
             if stream is None:
@@ -435,7 +437,7 @@ class Subscriber:
     ) -> RowsItem | None:
         changed: Rows = dict(beside) if beside else {}
         with self._lock:
-            self._check_open()
+            self._check_open(writes=True)
             if len(groups) > 1:
                 for lease, offsets in groups:
                     self._machine.check_held(lease, offsets)
@@ -515,7 +517,7 @@ class Subscriber:
         future: Future[object] | None,
     ) -> RowsItem | None:
         with self._lock:
-            self._check_open()
+            self._check_open(writes=True)
             now = self._moment()
             if message is None:  # read before anything changes: a read that fails must change nothing
                 message = self._fetch(lease.lane, [offset], now).get(offset)
@@ -616,6 +618,9 @@ class Subscriber:
     def _ring(self) -> None:
         with self._lock:
             now = self._moment()
+            if self._commit.failed is not None:  # what times out meanwhile does so when that can be noted
+                self._timers.set(self, now.monotonic_us + SECOND_US, self._ring)
+                return
             while self._leases and self._leases[0][0] <= now.monotonic_us:
                 lease = self._leases[0][2]
                 if lease.deadline_us > now.monotonic_us:  # it was given more time since
@@ -651,6 +656,7 @@ class Subscriber:
     def seek(self, positions: dict[int, int]) -> None:
         """Go on from other places; what is in flight is taken back."""
         with self._lock:
+            self._check_open(writes=True)
             item = self._commit.enqueue(self._move(positions))
         self.wake()
         self._finish(item, wait=True)
@@ -677,7 +683,7 @@ class Subscriber:
     def add_copies(self, changed: Rows, copies: dict[int, dict[int, CopyRow]], removed_dead: int = 0) -> None:
         """Hand these copies out too; their rows are stored first."""
         with self._lock:
-            self._check_open()
+            self._check_open(writes=True)
             self._dead -= removed_dead
             item = self._commit.enqueue(changed)
         self._finish(item, wait=True)
@@ -689,6 +695,7 @@ class Subscriber:
     def drop_dead(self, changed: Rows) -> None:
         """Dead letters that nobody wants any more."""
         with self._lock:
+            self._check_open(writes=True)
             self._dead -= len(changed)
             item = self._commit.enqueue(changed)
         self._finish(item, wait=True)

@@ -1,7 +1,7 @@
 """Health: whether the broker can do its work, and what to do if not.
 
-Each check is of one thing without which messages are refused or acks are lost. What happened once and is over, such as
-a range of messages that was damaged and is quarantined, is told and fails nothing.
+Each check is of one thing without which messages are refused, acks are lost or nobody is let in. What happened once and
+is over, such as a range of messages that was damaged and is quarantined, is told and fails nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Health:
 
     def check(self) -> Answer:
         """Every check."""
-        checks = (self._disk(), self._streams(), self._state(), self._commits(), self._loop())
+        checks = (self._disk(), self._streams(), self._state(), self._access(), self._commits(), self._loop())
         return Answer(ok=all(check.ok for check in checks), checks=checks)
 
     def _disk(self) -> HealthCheck:
@@ -62,14 +62,31 @@ class Health:
         return _well("streams", f"all {len(roots)} can be written")
 
     def _state(self) -> HealthCheck:
-        failed = self._inside.rows.failed or self._inside.roots.half_way
+        failed = self._inside.state.failed
         if failed is not None:
             return _ailing(
                 "state",
-                f"{failed}: acks and changes are not stored any more, messages are safe; see to the disk, then start "
-                "the server again",
+                f"{failed}: acks and changes are not stored, messages are safe; see to the disk (is it full?), the "
+                "state is opened again by itself",
             )
+        if self._inside.roots.half_way is not None:
+            return _ailing(
+                "state",
+                f"{self._inside.roots.half_way}: what publishes change is not noted any more, messages are safe; see "
+                "to the disk, then start the server again",
+            )
+        losses = self._inside.losses
+        if losses:
+            return _well("state", f"acks and changes are stored; rows are lost: {_some(list(map(str, losses)))}")
         return _well("state", "acks and changes are stored")
+
+    def _access(self) -> HealthCheck:
+        closed = self._bus.acl.closed
+        if closed is None:
+            return _well("access", "rules can be relied on")
+        if self._serving.auth == "none":
+            return _well("access", f"nobody is asked for rules; with authentication nobody would be let in: {closed}")
+        return _ailing("access", f"nobody is let in: {closed}")
 
     def _commits(self) -> HealthCheck:
         if not self._inside.roots.commit.is_alive:

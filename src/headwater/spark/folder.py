@@ -21,8 +21,8 @@ from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
 from headwater.store.log import Hole
+from headwater.store.rocks import RocksReader
 from headwater.store.segment import Segment
-from headwater.store.state import RocksState
 from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams
 from headwater.topics.name import filter_covers_root
@@ -37,7 +37,7 @@ class Folder:
         self.path = path
         files = DiskFiles()
         seed = folders.check(files, path)
-        self._state = RocksState(f"{path}/{folders.STATE}", read_only=True)
+        self._state = RocksReader(f"{path}/{folders.STATE}")
         config = msgspec.structs.replace(Config(), open_files_max=OPEN_FILES_MAX)
         self._streams = Streams(files, path, seed, config, read_only=True)
         self._rows: dict[int, RootRow] = {}

@@ -43,7 +43,7 @@ from pyiceberg.types import BinaryType, LongType, MapType, NestedField, Primitiv
 
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, NotFound
 from headwater.store.files import DiskFiles
-from headwater.store.streams import quote
+from headwater.store.manifest import quote
 from headwater.topics.name import filter_covers_root
 
 NAMESPACE = "headwater"

@@ -15,10 +15,11 @@ import msgspec
 from headwater.errors import Malformed, NewerFormat, NotFound
 from headwater.store.batch import Seed, checksum, seed_of
 from headwater.store.files import Files
+from headwater.store.manifest import MANIFEST, list_found
 from headwater.store.seed import secret_with, seed_within
 
-FORMAT = 1
-UPGRADES: dict[int, Callable[[Files, str], None]] = {}
+FORMAT = 2
+UPGRADES: dict[int, Callable[[Files, str], None]] = {1: list_found}
 """From format n to n + 1; each leaves a whole folder behind, or can be repeated."""
 
 COPY_BYTES = 1 << 20
@@ -68,16 +69,24 @@ def prepare(files: Files, folder: str) -> Seed:
     return _seed(version)
 
 
-def check(files: Files, folder: str) -> Seed:
-    """That there is a folder of the present format to read; answers its seed."""
+def check(files: Files, folder: str, *, is_older_fine: bool = False) -> Seed:
+    """That there is a folder of the present format to read, or of an older one; answers its seed."""
     version = _version(files, folder)
     if version is None:
         raise NotFound(f'"{folder}" is no Headwater folder; a bus makes it with headwater.open("{folder}")')
-    if version.format < FORMAT:
+    if version.format < FORMAT and not is_older_fine:
         raise Malformed(
             f'"{folder}" has format {version.format}; open it once for writing to bring it to format {FORMAT}'
         )
     return _seed(version)
+
+
+def is_listed(files: Files, folder: str) -> bool:
+    """Whether a folder is of a format that has a manifest, as far as it says."""
+    try:
+        return msgspec.json.decode(files.read(f"{folder}/{VERSION}"), type=Version).format > 1
+    except (OSError, msgspec.DecodeError, ValueError):
+        return True
 
 
 def _version(files: Files, folder: str) -> Version | None:
@@ -159,6 +168,8 @@ def copy(files: Files, source: str, target: str, *, link: bool = False) -> None:
         files.sync_folder(f"{target}/{STATE}")
         if files.exists(f"{source}/{WATERMARKS}"):
             _copy_file(files, f"{source}/{WATERMARKS}", f"{target}/{WATERMARKS}", link)
+    if files.exists(f"{source}/{MANIFEST}"):
+        files.write(f"{target}/{MANIFEST}", files.read(f"{source}/{MANIFEST}"))
     files.write(f"{target}/{VERSION}", files.read(f"{source}/{VERSION}"))
 
 

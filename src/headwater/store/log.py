@@ -25,6 +25,16 @@ class Hole(msgspec.Struct, frozen=True):
     reason: str
 
 
+def untold(holes: Sequence[Hole], first: int, last: int) -> list[tuple[int, int]]:
+    """The parts of a gap that none of these, in ascending order, tells of."""
+    parts = []
+    for hole in holes:
+        if hole.first <= last and hole.last >= first:
+            parts.append((first, hole.first - 1))
+            first = hole.last + 1
+    return [(start, end) for start, end in (*parts, (first, last)) if start <= end]
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     """Up to where the state reflects a stream: its last applied offset, and the place where the next batch starts."""
 

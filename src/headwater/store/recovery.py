@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from headwater.store.batch import Batch, Header, open_body, seal_header
 from headwater.store.file_pool import FilePool
 from headwater.store.files import Files
-from headwater.store.log import Checkpoint, Found, Hole
+from headwater.store.log import Checkpoint, Found, Hole, untold
+from headwater.store.manifest import Listed
 from headwater.store.segment import UNBOUNDED, Index, Segment, header_at, load_index, whole_batches
-from headwater.store.stream import DiskStream, open_segments
+from headwater.store.stream import MISSING, DiskStream, open_segments
 
 Journaled = Mapping[int, tuple[Header, bytes]]
 
@@ -34,12 +35,15 @@ class Recovery:
         journaled: Journaled,
         quarantine: str,
         apply: Callable[[Batch], None],
+        listed: Listed | None = None,
     ) -> None:
         self._files = files
         self._pool = pool
         self._stream = stream
         self._checkpoint = checkpoint
-        self._evidence = max(evidence, checkpoint.applied)
+        self._listed = listed
+        """What the stream should have, if that is known."""
+        self._evidence = max(evidence, checkpoint.applied, listed.rolled_upto if listed is not None else 0)
         self._journaled = dict(journaled)
         self._quarantine = quarantine
         self._apply = apply
@@ -51,7 +55,12 @@ class Recovery:
         """Recover the stream; every batch after the checkpoint is handed to `apply`, in order."""
         stream = self._stream
         stream.segments = open_segments(self._files, stream.folder)
+        if self._listed is not None:
+            self._delete_before(self._listed.first)
+            stream.kept_from = self._listed.first
+            stream.end = self._listed.first - 1
         first, start = self._starting_place()
+        self._note_missing(first)
         if start == 0 and first > 0:
             stream.time_us = self._last_time_us(stream.segments[first - 1])
         for place, segment in enumerate(stream.segments[first:], first):
@@ -68,6 +77,26 @@ class Recovery:
         stream.durable = stream.end
         stream.holes = sorted((*stream.holes, *self.found.holes), key=lambda hole: hole.first)
         return self.found
+
+    def _delete_before(self, first: int) -> None:
+        """Finish what a crash interrupted: these segments were being deleted."""
+        stream = self._stream
+        old = [segment for segment in stream.segments if segment.base < first]
+        if len(old) < len(stream.segments):
+            for segment in old:
+                self._files.remove(segment.index_path)
+                self._files.remove(segment.log_path)
+            del stream.segments[: len(old)]
+
+    def _note_missing(self, walked: int) -> None:
+        """Segments that should be there and are not, before the first that is walked: the walk finds the others."""
+        stream = self._stream
+        there = [segment.base for segment in stream.segments]
+        if self._listed is None or not there:
+            return
+        for first, last in self._listed.missing(there, there[walked] - 1):
+            if last < there[walked]:
+                self.found.holes += [Hole(start, end, MISSING) for start, end in untold(stream.holes, first, last)]
 
     def _starting_place(self) -> tuple[int, int]:
         """The segment and position where the checkpoint stands, or the first batch that is in the journal too, if that
@@ -247,21 +276,12 @@ class Recovery:
     def _set_apart(self, segment: Segment, position: int, length: int, last: int) -> None:
         """Acknowledged messages went bad: keep the bytes, remember the gap, go on after it."""
         stream = self._stream
-        fresh = self._untold(stream.end + 1, last)
+        fresh = untold(stream.holes, stream.end + 1, last)
         if length > 0 and fresh:
             self._keep(segment, position, self._pool.get(segment.log_path).pread(length, position), last)
         reason = f"damaged in {segment.log_path} at byte {position}"
         self.found.holes += [Hole(first, upto, reason) for first, upto in fresh]
         stream.end = max(stream.end, last)
-
-    def _untold(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of a gap that no row tells of yet."""
-        parts = []
-        for hole in self._stream.holes:
-            if hole.first <= last and hole.last >= first:
-                parts.append((first, hole.first - 1))
-                first = hole.last + 1
-        return [(start, end) for start, end in (*parts, (first, last)) if start <= end]
 
     def _append_from_journal(self) -> None:
         """Append what was synced in the journal and did not reach the segment."""
@@ -289,7 +309,7 @@ class Recovery:
         stream = self._stream
         if not stream.segments:
             stream.start_segment(stream.end + 1)
-        self.found.holes += [Hole(first, upto, reason) for first, upto in self._untold(stream.end + 1, last)]
+        self.found.holes += [Hole(first, upto, reason) for first, upto in untold(stream.holes, stream.end + 1, last)]
         stream.end = last
         stream.roll()
 

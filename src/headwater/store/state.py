@@ -1,22 +1,20 @@
 """The state store: what consumers change, and what is remembered about streams between checkpoints.
 
-Promises: `write` is atomic; what was written before a `sync` that returned survives a crash; `scan` comes in the
-order of keys. Nothing above this module knows that it is RocksDB.
+Promises: `write` and `commit` are atomic; what was written before a `commit` or `sync` that returned survives a crash;
+`scan` comes in the order of keys. Nothing above this module knows that it is RocksDB (`store.rocks`).
 """
 
 from __future__ import annotations
 
 import bisect
-import shutil
 import struct
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Protocol, cast
+from typing import Protocol
 
 import msgspec
 
-from headwater.errors import Failed, Malformed
+from headwater.errors import Malformed
 
 # What the first byte of a key says.
 STREAM = b"S"
@@ -57,6 +55,10 @@ CHANNEL = b"V"
 """Where to push to, by id."""
 IDENTITY = b"B"
 """The id of the bus, which is no secret."""
+CHAIN = b"J"
+"""Which write to the state was the last, and what it says about those before it (`store.chain`)."""
+LOSS = b"l"
+"""Rows that are known to be lost, by the number of the first write that is."""
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -80,10 +82,21 @@ class State(Protocol):
         """Rows whose keys have the prefix, from `start` on (inclusive), in order."""
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """All of these rows or none; not durable until `sync`."""
+        """All of these rows or none; durable with the next `commit` or `sync`."""
+
+    def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """All of these rows or none, durable when it returns, and all that was written before them; if it raises, they
+        are not seen once writing works again."""
 
     def sync(self) -> None:
         """Make everything written so far durable."""
+
+    @property
+    def failed(self) -> str | None:
+        """Why it takes nothing at the moment; None while it does."""
+
+    def mend(self) -> bool:
+        """Try to take writes again after one failed; False while that cannot be."""
 
     def snapshot(self, path: str) -> None:
         """A copy of the store, as of now, in a new folder."""
@@ -167,78 +180,6 @@ def successor(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
-class RocksState:
-    """The state in RocksDB."""
-
-    def __init__(self, path: str, *, read_only: bool = False) -> None:
-        from rocksdict import AccessType, Options, Rdict, WriteBatch, WriteOptions
-
-        self._WriteBatch = WriteBatch
-        self._write_options = WriteOptions()
-        options = Options(raw_mode=True)
-        options.create_if_missing(not read_only)
-        options.set_max_log_file_size(1 << 20)
-        options.set_keep_log_file_num(2)
-        # Log files are not recycled: a secondary that meets one which was recycled after a checkpoint never opens.
-        self._private: str | None = None
-        try:
-            if read_only:
-                # Beside a running owner only a secondary reads what is in the owner's write-ahead log.
-                self._private = tempfile.mkdtemp(prefix="headwater-reader-")
-                self._db = Rdict(path, options, access_type=AccessType.secondary(self._private))
-                self._db.try_catch_up_with_primary()
-            else:
-                self._db = Rdict(path, options)
-        except Exception as error:
-            self._remove_private()
-            raise Failed(
-                f'the state in "{path}" does not open ({error}); restore the folder from a backup, or move the state '
-                "away to start with the messages alone, without subscriptions"
-            ) from error
-
-    def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._db.get(key)
-        return value
-
-    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        rows = cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=prefix if start is None else start))
-        for key, value in rows:
-            if not key.startswith(prefix):
-                return
-            yield key, value
-
-    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
-        batch = self._WriteBatch(raw_mode=True)
-        for key, value in rows.items():
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
-        self._db.write(batch, self._write_options)
-
-    def sync(self) -> None:
-        # Not WriteOptions.sync: that call keeps the interpreter's lock while the disk works, this one does not.
-        self._db.flush_wal(True)
-
-    def snapshot(self, path: str) -> None:
-        from rocksdict import Checkpoint
-
-        Checkpoint(self._db).create_checkpoint(path)
-
-    def refresh(self) -> None:
-        """See what the owner wrote meanwhile, if this is a reader beside it."""
-        if self._private is not None:
-            self._db.try_catch_up_with_primary()
-
-    def close(self) -> None:
-        self._db.close()
-        self._remove_private()
-
-    def _remove_private(self) -> None:
-        if self._private is not None:
-            shutil.rmtree(self._private, ignore_errors=True)
-
-
 class MemoryState:
     """The state in memory, for `headwater.open(":memory:")`."""
 
@@ -269,8 +210,19 @@ class MemoryState:
                         bisect.insort(self._keys, key)
                     self._values[key] = value
 
+    def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        self.write(rows)
+        self.sync()
+
     def sync(self) -> None:
         """Memory is as durable as it gets."""
+
+    @property
+    def failed(self) -> str | None:
+        return None
+
+    def mend(self) -> bool:
+        return True
 
     def snapshot(self, path: str) -> None:
         raise Malformed(f"a state in memory has no files to put into {path}")

@@ -20,7 +20,8 @@ from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, sea
 from headwater.store.body import held_bytes
 from headwater.store.file_pool import FilePool
 from headwater.store.files import Files
-from headwater.store.log import Hole, Write
+from headwater.store.log import Hole, Write, untold
+from headwater.store.manifest import Listed
 from headwater.store.segment import (
     UNBOUNDED,
     Index,
@@ -35,6 +36,7 @@ from headwater.store.segment import (
 
 ZEROS = bytes(8)
 RETENTION = "deleted by retention"
+MISSING = "its segment is missing"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
 LET_GO_BYTES = 8 << 20
@@ -67,6 +69,12 @@ class DiskStream:
         self.on_failure: Callable[[], None] = lambda: None
         self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log."""
+        self.on_segment: Callable[[int], None] = lambda _: None
+        """Hears of each segment that was made."""
+        self.on_trim: Callable[[int], None] = lambda _: None
+        """Hears, before anything is deleted, where the stream is going to begin."""
+        self.kept_from = 0
+        """Where it should begin, if its first segments are missing; 0 otherwise."""
         self._mark = (0, 0, 0)
         """Where the stream stood before the last group: newest offset, base and end of the active segment."""
         self._tail: list[Batch] = []
@@ -80,7 +88,8 @@ class DiskStream:
 
     @property
     def first_offset(self) -> int:
-        return self.segments[0].base if self.segments else self.end + 1
+        first = self.segments[0].base if self.segments else self.end + 1
+        return min(self.kept_from, first) if self.kept_from else first
 
     @property
     def rolls(self) -> int:
@@ -290,6 +299,7 @@ class DiskStream:
             raise self._failed_sync(self.folder, error) from error
         segment.index = Index()
         self.segments.append(segment)
+        self.on_segment(base)
         return segment
 
     def roll(self) -> Segment:
@@ -308,7 +318,11 @@ class DiskStream:
         """Delete whole segments that end at or before an offset; answers the new first offset."""
         if self.segments and self.segments[-1].end and upto >= self.durable == self.end and self.failed is None:
             self.roll()
-        while len(self.segments) > 1 and self.segments[1].base - 1 <= upto:
+        kept = max(0, bisect_right(self.segments, upto + 1, key=_base) - 1)
+        if kept or (self.segments and self.first_offset < self.segments[0].base <= upto + 1):
+            self.on_trim(self.segments[kept].base)
+            self.kept_from = 0
+        for _ in range(kept):
             segment = self.segments.pop(0)
             self._pool.forget(segment.log_path)
             self._files.remove(segment.index_path)
@@ -362,9 +376,12 @@ class DiskStream:
         try:
             return self._from_disk(offset, bytes_max)
         except FileNotFoundError:
-            # Retention took the segment meanwhile, in this process or beside it.
             later = [segment.base for segment in self.segments if segment.base > offset]
-            return (Hole(offset, min(later, default=self.durable + 1) - 1, RETENTION),)
+            last = min(later, default=self.durable + 1) - 1
+            if self._pool.is_writable and offset >= self.first_offset:
+                return self._note_damage(Hole(offset, last, MISSING))
+            # Retention took it meanwhile, in this process or beside it.
+            return (Hole(offset, last, RETENTION),)
 
     def _from_tail(self, tail: list[Batch], place: int, bytes_max: int) -> list[Batch]:
         found: list[Batch] = []
@@ -597,6 +614,15 @@ class DiskStream:
         if segments:
             self._extend_index(segments[-1])
 
+    def note_missing(self, listed: Listed) -> None:
+        """Know as gaps what should be there and is not; for a reader beside the owner."""
+        there = [segment.base for segment in self.segments]
+        for first, last in listed.missing(there, self.durable):
+            for start, end in untold(self.holes, first, last):
+                self.holes.append(Hole(start, end, MISSING))
+        self.holes.sort(key=lambda hole: hole.first)
+        self.kept_from = listed.first
+
     def _extend_index(self, segment: Segment) -> None:
         """Add what the active segment's index file does not have yet."""
         index = segment.index if segment.index is not None else load_index(self._files, segment, UNBOUNDED)[0]
@@ -620,10 +646,10 @@ class DiskStream:
                     oldest.index = None
 
 
-def open_segments(files: Files, folder: str) -> list[Segment]:
-    """The segments of a stream as they lie on disk; all but the last are as long as their files."""
+def open_segments(files: Files, folder: str, kept: Sequence[int] | None = None) -> list[Segment]:
+    """The segments of a stream, or these of them, as they lie on disk; all but the last are as long as their files."""
     segments = []
-    for base in bases(files, folder):
+    for base in bases(files, folder) if kept is None else kept:
         segment = Segment(folder, base)
         file = files.open(segment.log_path, write=False)
         segment.end = segment.allocated = file.size()

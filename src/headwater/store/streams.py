@@ -11,23 +11,25 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 from headwater.config import Config
-from headwater.errors import DiskFull, Failed, HeadwaterError, TooManyFiles
+from headwater.errors import DiskFull, Failed, HeadwaterError, Malformed, TooManyFiles
 from headwater.store import folder as folders
 from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.file_pool import FilePool
 from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
 from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
+from headwater.store.manifest import Listed, Manifest, found, intruders
 from headwater.store.recovery import Recovery
 from headwater.store.segment import Segment, bases
 from headwater.store.stream import DiskStream, length_of, open_segments
-
-SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 DOUBT = 0
 """The cell, as streams count from 1, that is not 0 once a sync has failed."""
+
+RENAMED = "streams/renamed"
+"""What a folder without messages is called for a moment; a crash may leave it."""
 
 Group = Sequence[tuple[DiskStream, Sequence[Write]]]
 
@@ -41,17 +43,6 @@ def offset_of(cell: int) -> int:
     """The offset in a cell; 0 if it is damaged."""
     offset = cell >> 16
     return offset if watermark(offset) == cell else 0
-
-
-def quote(root: str) -> str:
-    """A root as part of a folder's name."""
-    return "".join(chr(byte) if chr(byte) in SAFE else f"={byte:02X}" for byte in root.encode())
-
-
-def unquote(name: str) -> str:
-    """The root that `quote` was given."""
-    first, *rest = name.split("=")
-    return (first.encode() + b"".join(bytes.fromhex(part[:2]) + part[2:].encode() for part in rest)).decode()
 
 
 class Appended:
@@ -79,9 +70,12 @@ class Streams:
         self._read_only = read_only
         self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log, and was made anew."""
+        self.on_damage: Callable[[str], None] = lambda _: None
+        """Hears of what is wrong with the folder besides the streams."""
         self._pool = FilePool(files, config.open_files_max, write=not read_only)
         self._pool.on_failed_sync = self._failed_sync
         self._journal = Journal(files, f"{folder}/journal", config.journal_bytes, seed)
+        self._manifest = Manifest(files, folder)
         self._cells: Cells | None = None
         self._by_root: dict[str, DiskStream] = {}
         self._failed: str | None = None
@@ -110,19 +104,23 @@ class Streams:
         self._files.make_folder(f"{self._folder}/streams")
         # What a killed process made may have no durable name yet.
         self._files.sync_folder(f"{self._folder}/streams")
+        self._files.remove_tree(f"{self._folder}/{RENAMED}")
         self._cells = self._files.cells(f"{self._folder}/{folders.WATERMARKS}")
         met: dict[str, Found] = {}
-        streams = self._folders()
+        streams = self._listed()
         if self._cells.get(DOUBT):
             self._write_anew(streams)
         self._sync_found(streams)
+        self._manifest.settle(anew=bool(self._cells.get(DOUBT)))
         journaled = self._journal.batches()
         known = {stream.root for stream in streams}
         for root in journaled.keys() - known:
             streams.append(self._new(root))
             self._files.make_folder(streams[-1].folder)
+            self._manifest.add(streams[-1].number, root)
         for stream in sorted(streams, key=lambda stream: (stream.root != first, stream.number)):
-            stream.holes = holes(stream.number)
+            listed = self._manifest.streams[stream.number]
+            stream.holes = [hole for hole in holes(stream.number) if hole.last >= listed.first]
             self._by_root[stream.root] = stream
             met[stream.root] = Recovery(
                 self._files,
@@ -133,10 +131,12 @@ class Streams:
                 journaled.get(stream.root, {}),
                 f"{self._folder}/quarantine",
                 lambda batch, stream=stream: apply(stream, batch),  # type: ignore[misc]
+                listed,
             ).run()
         self._sync_segments()
         for stream in streams:
             self._cells.set(stream.number, watermark(stream.durable))
+        self._manifest.sync()
         if journaled:
             self._journal.clear()
         if self._cells.get(DOUBT):
@@ -153,8 +153,8 @@ class Streams:
                 path = Segment(stream.folder, found[-1]).log_path
                 self._files.write(path, self._files.read(path))
             else:
-                self._files.rename(stream.folder, f"{self._folder}/streams/renamed")
-                self._files.rename(f"{self._folder}/streams/renamed", stream.folder)
+                self._files.rename(stream.folder, f"{self._folder}/{RENAMED}")
+                self._files.rename(f"{self._folder}/{RENAMED}", stream.folder)
         self._files.sync_folder(f"{self._folder}/streams")
 
     def _sync_found(self, streams: list[DiskStream]) -> None:
@@ -167,28 +167,78 @@ class Streams:
                 self._pool.get(Segment(stream.folder, found[-1]).log_path).datasync()
                 self._files.sync_folder(stream.folder)
 
+    def _listed(self) -> list[DiskStream]:
+        """Every stream that the folder should have, with a folder to go on in; what it has and should not is named."""
+        there, strangers = found(self._files, self._folder)
+        manifest = self._manifest
+        listed = manifest.read()
+        if manifest.damage and (there or listed):
+            self.on_damage(
+                f"{manifest.path} {manifest.damage} and is written anew from what is there; streams and segments that "
+                "are missing, and that it alone knew of, can no longer be told"
+            )
+        for stream in there:
+            is_news = stream.number not in listed
+            for base in intruders(self._files, self._folder, self._seed, stream, listed.get(stream.number)):
+                stream.segments.discard(base)
+                self._set_apart(f"streams/{stream.folder}", base)
+            if not manifest.adopt(stream):
+                strangers.append(stream.folder)
+            elif is_news and stream.segments and not manifest.damage:
+                self.on_damage(f"{manifest.path} did not know of streams/{stream.folder}, and lists it now")
+        for name in strangers:
+            self.on_damage(f"streams/{name} is no stream of this folder and is left alone; move it away")
+        for number in listed.keys() - {stream.number for stream in there}:
+            self._files.make_folder(f"{self._folder}/streams/{listed[number].folder}")
+        return [self._stream(listed[number]) for number in sorted(listed)]
+
+    def _set_apart(self, path: str, base: int) -> None:
+        """Move a file away that is no segment of its stream, lest the stream goes on in it."""
+        self._files.make_folder(f"{self._folder}/quarantine")
+        source = Segment(path, base).log_path
+        target = f"quarantine/{source.replace('/', '-')}"
+        self._files.rename(f"{self._folder}/{source}", f"{self._folder}/{target}")
+        self._files.sync_folder(f"{self._folder}/quarantine")
+        self.on_damage(f"{source} does not begin with the message that it is named by: it is {target} now")
+
     def look(self, holes: Callable[[int], list[Hole]]) -> None:
         """See the streams as they are now, beside a process that owns them; changes nothing."""
-        if self._cells is None:
+        if self._cells is None and self._files.exists(f"{self._folder}/{folders.WATERMARKS}"):
             self._cells = self._files.cells(f"{self._folder}/{folders.WATERMARKS}", write=False)
-        for stream in self._folders():
-            stream = self._by_root.setdefault(stream.root, stream)
-            stream.holes = holes(stream.number)
-            durable = offset_of(self._cells.get(stream.number))
-            stream.catch_up(open_segments(self._files, stream.folder), durable)
+        # The owner makes a file before its line, and deletes one after: what was listed before we looked and still is
+        # afterwards should be there.
+        before = self._manifest.read()
+        there, _ = found(self._files, self._folder)
+        for one in there:
+            one.segments -= intruders(self._files, self._folder, self._seed, one, before.get(one.number))
+        bases_there = {one.number: one.segments for one in there}
+        is_missed = any(listed.segments - bases_there.get(listed.number, set()) for listed in before.values())
+        after = self._manifest.read() if is_missed else before
+        for listed in (*before.values(), *(one for one in there if one.number not in before)):
+            stream = self._by_root.get(listed.root) or self._by_root.setdefault(listed.root, self._stream(listed))
+            if stream.number == listed.number:
+                listed.first = after.get(listed.number, listed).first
+                stream.holes = [hole for hole in holes(listed.number) if hole.last >= listed.first]
+                kept = sorted(base for base in bases_there.get(listed.number, ()) if base >= listed.first)
+                stream.catch_up(open_segments(self._files, stream.folder, kept), self._durable(stream))
+                stream.note_missing(listed)
 
-    def _folders(self) -> list[DiskStream]:
-        streams = []
-        for name in self._files.list(f"{self._folder}/streams"):
-            number, dash, quoted = name.partition("-")
-            if dash and number.isdigit():
-                streams.append(self._stream(name, int(number), unquote(quoted)))
-        return sorted(streams, key=lambda stream: stream.number)
+    def _durable(self, stream: DiskStream) -> int:
+        """How far a reader beside the owner may read."""
+        cell = self._cells.get(stream.number) if self._cells is not None else 0
+        if watermark(offset_of(cell)) != cell:
+            raise Malformed(
+                f'the watermark of "{stream.root}" is damaged or missing, so nobody but the owner can tell how far it '
+                f'may be read; open "{self._folder}" once for writing, which makes it again'
+            )
+        return offset_of(cell)
 
-    def _stream(self, name: str, number: int, root: str) -> DiskStream:
-        folder = f"{self._folder}/streams/{name}"
-        stream = DiskStream(self._files, self._pool, self._seed, self._config, folder, number, root)
+    def _stream(self, listed: Listed) -> DiskStream:
+        number, folder = listed.number, f"{self._folder}/streams/{listed.folder}"
+        stream = DiskStream(self._files, self._pool, self._seed, self._config, folder, number, listed.root)
         stream.on_failure = self._note_failure
+        stream.on_segment = lambda base: self._manifest.add(number, listed.root, base)
+        stream.on_trim = lambda first: self._note_trim(number, first)
         stream.on_mended = self._tell_mended
         return stream
 
@@ -200,16 +250,18 @@ class Streams:
         if self._cells is not None:
             self._cells.set(DOUBT, 1)
 
+    def _note_trim(self, number: int, first: int) -> None:
+        """What is before this offset is about to be deleted; a crash in the midst must not make it look like damage."""
+        try:
+            self._manifest.move_first(number, first)
+        except OSError as error:
+            # What is deleted makes room. Until the line is written, with the next group, a crash would report a gap.
+            if error.errno not in FULL:
+                raise Failed(f"{self._manifest.path} could not be written ({error}); nothing was deleted") from error
+
     def _new(self, root: str) -> DiskStream:
-        names: dict[str, int] = {}
-        for name in self._files.list(f"{self._folder}/streams"):
-            known, _, quoted = name.partition("-")
-            if known.isdigit():
-                names[quoted] = int(known)
-        # A folder of this root that is there was left by a call that failed half way.
-        taken = [*names.values(), *(stream.number for stream in self._by_root.values())]
-        number = names.get(quote(root)) or 1 + max(taken, default=0)
-        return self._stream(f"{number}-{quote(root)}", number, root)
+        number = max(self._manifest.number, 1 + max((one.number for one in self._by_root.values()), default=0))
+        return self._stream(Listed(number, root))
 
     def create(self, root: str) -> DiskStream:
         """The stream of a new root; its folder is durable, its first segment comes with its first message."""
@@ -226,8 +278,11 @@ class Streams:
             self._pool.with_room(lambda: self._files.make_folder(stream.folder))
             # Its cell takes its room now: a group that was synced must not fail for lack of it.
             self._cells.set(stream.number, watermark(0))
+            self._manifest.add(stream.number, stream.root)
         except OSError as error:
-            if error.errno not in FULL:  # its name may be lost in a crash, and no later sync can tell
+            if error.errno in FULL:
+                self._files.remove_tree(stream.folder)
+            else:  # its name may be lost in a crash, and no later sync can tell
                 stream.fail(f"{stream.folder} could not be made durable ({error})")
                 self._by_root[stream.root] = stream
             raise _refusal(error) from error
@@ -241,6 +296,8 @@ class Streams:
         group = [(self._by_root[stream.root], writes) for stream, writes in asked]
         placed = [stream.place(writes, now_us) for stream, writes in group]
         try:
+            if self._manifest.is_behind:
+                self._manifest.sync()
             for (stream, writes), buffers in zip(group, placed, strict=True):
                 stream.write(writes, buffers, length_of(buffers))
             if len(placed) > 1:
@@ -364,6 +421,7 @@ class Streams:
     def abandon(self) -> None:
         """Let go of every file as it is."""
         self._journal.close()
+        self._manifest.close()
         self._pool.close()
         if self._cells is not None:
             if not self._read_only:

@@ -15,14 +15,16 @@ import msgspec
 
 from headwater.errors import Malformed
 from headwater.store import folder as folders
+from headwater.store import marks
 from headwater.store import state as rows
 from headwater.store.batch import BadBatch, Header, Seed, open_body, open_columns
 from headwater.store.files import File, Files
-from headwater.store.log import Hole
+from headwater.store.log import Hole, untold
+from headwater.store.manifest import Listed, Manifest, found, intruders
 from headwater.store.seed import seed_within
-from headwater.store.segment import UNBOUNDED, Index, Segment, bases, whole_batches
+from headwater.store.segment import LOG, UNBOUNDED, Index, Segment, bases, whole_batches
 from headwater.store.state import Rows
-from headwater.store.streams import offset_of, unquote
+from headwater.store.streams import offset_of
 
 PIECE_BYTES = 1 << 20
 WRONG = "checksums are wrong, or no batch where one should be"
@@ -113,22 +115,26 @@ def segment_bytes(files: Files, folder: str) -> int:
 def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: Callable[[int], None]) -> Report:
     """Walk a folder; `known` answers what the state says about a stream, `on_bytes` is called with each step."""
     report = Report()
-    streams = _streams(files, folder, report)
+    report.troubles += marks.troubles(files, folder)
     seed: Seed | None
     try:
-        seed = folders.check(files, folder)
+        seed = folders.check(files, folder, is_older_fine=True)
     except Malformed as error:
         report.troubles.append(error.args[0])
         seed = seed_within(files, folder)
     if seed is None:
         return report  # without it every header would seem damaged
+    streams = _streams(files, folder, seed, report)
+    numbers = [stream.number for stream, _ in streams]
     # Before the segments are read, so that a running owner has by then written what is called durable here.
-    durable = _watermarks(files, folder, [number for number, _, _ in streams])
+    durable = _watermarks(files, folder, numbers)
     journaled = _journaled(files, folder, seed, report)
-    for number, root, name in streams:
-        knows = known(number)
-        knows = knows._replace(durable=max(knows.durable, durable[number]))
-        walk = _StreamWalk(files, folder, seed, f"streams/{name}", number, root, knows, journaled.get(root, {}))
+    for listed, there in streams:
+        knows = known(listed.number)
+        evidence = max(knows.durable, durable[listed.number], listed.rolled_upto)
+        walk = _StreamWalk(
+            files, folder, seed, listed, there, knows._replace(durable=evidence), journaled.get(listed.root, {})
+        )
         report.streams.append(walk.run(on_bytes))
     ends = {stream.root: stream.last_offset for stream in report.streams}
     report.journal_pending = sum(first > ends.get(root, 0) for root in journaled for first in journaled[root])
@@ -136,20 +142,27 @@ def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: C
     return report
 
 
-def _streams(files: Files, folder: str, report: Report) -> list[tuple[int, str, str]]:
-    """Number, root and folder name of each stream."""
-    found = []
-    for name in files.list(f"{folder}/streams"):
-        number, dash, quoted = name.partition("-")
-        try:
-            root = unquote(quoted)
-        except ValueError:
-            dash = ""
-        if dash and number.isdigit():
-            found.append((int(number), root, name))
+def _streams(files: Files, folder: str, seed: Seed, report: Report) -> list[tuple[Listed, list[int]]]:
+    """Each stream as it should be, and the segments that are there."""
+    # In this order, as a running owner lists what it deletes before it does.
+    there, strangers = found(files, folder)
+    manifest = Manifest(files, folder)
+    listed = manifest.read()
+    if manifest.damage and there and folders.is_listed(files, folder):
+        report.troubles.append(f"manifest {manifest.damage}: what is missing, and it alone knew of, cannot be told")
+    segments = {}
+    for stream in there:
+        for base in intruders(files, folder, seed, stream, listed.get(stream.number)):
+            stream.segments.discard(base)
+            strangers.append(f"{stream.folder}/{base:020d}{LOG}")
+        if manifest.adopt(stream):
+            segments[stream.number] = sorted(base for base in stream.segments if base >= listed[stream.number].first)
         else:
-            report.troubles.append(f"streams/{name} is no stream of ours")
-    return found
+            strangers.append(stream.folder)
+    report.troubles += [f"streams/{name} is no stream or segment of ours" for name in strangers]
+    for number in listed.keys() - segments.keys():
+        report.troubles.append(f"streams/{listed[number].folder} is missing")
+    return [(listed[number], segments.get(number, [])) for number in sorted(listed)]
 
 
 def _watermarks(files: Files, folder: str, numbers: Sequence[int]) -> dict[int, int]:
@@ -218,29 +231,29 @@ class _StreamWalk:
         files: Files,
         folder: str,
         seed: Seed,
-        name: str,
-        number: int,
-        root: str,
+        listed: Listed,
+        there: Sequence[int],
         known: Known,
         journaled: Mapping[int, int],
     ) -> None:
         self._files = files
-        self._path = f"{folder}/{name}"
+        self._name = f"streams/{listed.folder}"
+        self._path = f"{folder}/{self._name}"
+        self._there = there
         self._seed = seed
-        self._name = name
         self._holes = known.holes
         self._journaled = journaled
         self._evidence = known.durable
         """The highest offset that something calls durable."""
-        self._expected = 0
+        self._expected = listed.first
         """The offset that should come next."""
         self._suspects: list[Damage] = []
-        self.report = StreamReport(root, number)
+        self.report = StreamReport(listed.root, listed.number, first_offset=listed.first)
 
     def run(self, on_bytes: Callable[[int], None]) -> StreamReport:
-        starts = bases(self._files, self._path)
-        tail: Damage | None = None
-        for base, following in zip(starts, [*starts[1:], None], strict=True):
+        tail: Damage | None = Damage(self._name, 0, 0, 0, 0, "") if not self._there else None
+        for place, base in enumerate(self._there):
+            following = self._there[place + 1] if place + 1 < len(self._there) else None
             segment = Segment(self._path, base)
             self._begin(base)
             try:
@@ -258,10 +271,8 @@ class _StreamWalk:
         return self.report
 
     def _begin(self, base: int) -> None:
-        if not self._expected:
-            self._expected = self.report.first_offset = base
-        elif base > self._expected:
-            self._suspect(base, 0, 0, base - 1, "missing between two segments")
+        if base > self._expected:
+            self._suspect(base, 0, 0, base - 1, "the segment before is missing")
             self._expected = base
 
     def _walk_segment(
@@ -397,9 +408,7 @@ class _StreamWalk:
         return first - 1
 
     def _add(self, damage: Damage) -> None:
-        is_known = damage.first > 0 and any(
-            hole.first <= damage.first and damage.last <= hole.last for hole in self._holes
-        )
+        is_known = damage.first > 0 and not untold(self._holes, damage.first, damage.last)
         self.report.damages.append(msgspec.structs.replace(damage, is_known=is_known))
 
 

@@ -16,7 +16,7 @@ from headwater.clock import Clock
 from headwater.config import Config
 from headwater.counts import Counts
 from headwater.delivery.delays import due_key
-from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
+from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly, Unwritable
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, Batch, checksum
 from headwater.store.body import encode_body
@@ -117,6 +117,8 @@ class Roots:
         self._delays_promised = 0
         self._broken: dict[tuple[str, str], int] = {}
         """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
+        self.owed: Rows = {}
+        """Rows that memory reflects and the state could not take."""
         self.half_way: str | None = None
         """Why nothing may be called applied any more."""
         self.counts = Counts()
@@ -244,8 +246,7 @@ class Roots:
             for hole in found.holes:
                 changed[rows.key_offset(rows.GAP, number, hole.first)] = rows.pack((hole.last, hole.reason))
         if changed:
-            self._state.write(changed)
-            self._state.sync()
+            self._state.commit(changed)
 
     # A publish, on its way to disk
 
@@ -674,14 +675,21 @@ class Roots:
         producer = batch.header.producer
         if root.name == DELAYED:
             waiting: Rows = {due_key(message): b"" for message in batch.body.messages(batch.first_offset)}
-            self._state.write(waiting)
+            self._note(waiting)
             self._delayed += len(waiting)
         elif producer is not None and producer.startswith(DELAYED):
             due_us = int(producer.removeprefix(DELAYED + "/"))
-            self._state.write({rows.key_due(due_us, batch.header.sequence): None})
+            self._note({rows.key_due(due_us, batch.header.sequence): None})
             self._delayed -= 1
         elif producer is not None and producer.startswith(WILLS):
             self._state.write({rows.WILL + producer.removeprefix(WILLS + "/").encode(): None})
+
+    def _note(self, changed: Rows) -> None:
+        """Write rows at once; if the state fails, with the next checkpoint. Recovery knows them without that, too."""
+        try:
+            self._state.write(changed)
+        except (Failed, Unwritable):
+            self.owed.update(changed)
 
     # Checkpoints: in the committing role.
 
@@ -689,6 +697,7 @@ class Roots:
         """Let the state reflect every stream, all in one atomic write."""
         if self.half_way is not None:
             return
+        self._pay()
         changed: Rows = {}
         marks: list[tuple[Root, Checkpoint]] = []
         for root in self._roots.values():
@@ -699,17 +708,18 @@ class Roots:
         self.version += 1
         try:
             if changed:
-                self._state.write(changed)
+                self._state.commit(changed)
             for root, mark in marks:
                 root.checkpointed(mark)
-            if changed:
-                self._state.sync()
         except MemoryError:
             raise
         except Exception as error:
-            # The rows are there wholly or not at all, and the streams have everything: nothing is lost by stopping.
-            self.half_way = f"the state store failed ({error})"
-            raise Failed(f"{self.half_way}; messages are safe, close the bus and open it again") from error
+            # The streams have everything, and memory knows what to write: so nothing is lost till the next one.
+            if any(self._state.get(key) == row for key, row in changed.items() if key[:1] == rows.STREAM):
+                self.owed.update(changed)  # it is seen as if it were there, until the state is opened again
+                for root, mark in marks:
+                    root.checkpointed(mark)
+            raise self._no_checkpoint(error) from error
         finally:
             self.version += 1
         self._since_bytes = self._since_batches = self._since_topics = 0
@@ -720,6 +730,18 @@ class Roots:
         self.on_given_up(reason)
         self._on_trouble(reason)
 
+    def _pay(self) -> None:
+        """Write what the state could not take before, since what comes next builds on it."""
+        if self.owed:
+            try:
+                self._state.commit(self.owed)
+            except Exception as error:
+                raise self._no_checkpoint(error) from error
+            self.owed = {}
+
+    def _no_checkpoint(self, error: Exception) -> Failed:
+        return Failed(f"no checkpoint could be made, the state store failed ({error}); messages are safe")
+
     def checkpoint_all(self) -> None:
         """As `checkpoint`, also for roots whose files alone have changed."""
         for root in self._roots.values():
@@ -729,8 +751,14 @@ class Roots:
     def close(self) -> None:
         """Commit what is pending, checkpoint, and let go."""
         self.commit.close()
-        if not any(root.stream.failed for root in self._roots.values()):
+        if any(root.stream.failed for root in self._roots.values()):
+            return
+        try:
             self.checkpoint()
+        except Failed as error:
+            if self._state.failed is None:
+                raise
+            self._on_trouble(f"{error}; the next opening notes what they changed")
 
 
 def _read_only(root: Root) -> ReadOnly:

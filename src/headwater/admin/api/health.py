@@ -13,12 +13,16 @@ from headwater.admin.gate import Gate
 from headwater.errors import QuotaExceeded, Unauthenticated
 
 router = APIRouter(tags=["health"])
+VITAL = ("state",)
+"""What /healthz tells of: without it whatever clients say is not kept, though they are served."""
 
 
 class Alive(BaseModel):
-    """It lives."""
+    """Whether it lives, and keeps what it is told."""
 
     ok: bool
+    ailing: list[str] | None = None
+    """Checks of /readyz for which it is not so."""
 
 
 class Check(BaseModel):
@@ -36,12 +40,18 @@ class Readiness(BaseModel):
     checks: list[Check]
 
 
-@router.get("/healthz", summary="Say whether this process lives and reaches the broker")
-async def healthz(request: Request) -> Alive:
-    """503 if the broker does not answer."""
+@router.get(
+    "/healthz",
+    response_model_exclude_none=True,
+    responses={503: {"model": Alive, "description": "Acks and changes are not stored, or the broker does not answer."}},
+    summary="Say whether this process lives, reaches the broker, and what it is told is kept",
+)
+async def healthz(request: Request, response: Response) -> Alive:
+    """503 if the broker does not answer, or its state takes nothing; a full disk alone is for /readyz to tell."""
     admin: Admin = request.app.state.admin
-    await admin.bus.ends()
-    return Alive(ok=True)
+    ailing = [one.name for one in (await admin.health()).checks if not one.ok and one.name in VITAL]
+    response.status_code = 503 if ailing else 200
+    return Alive(ok=not ailing, ailing=ailing or None)
 
 
 @router.get(
