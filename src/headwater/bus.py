@@ -7,7 +7,6 @@ disk, and `delivery.dispatcher` brings it to subscribers.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from headwater import threads
 from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
@@ -112,7 +112,7 @@ class Bus:
         self._acl: Acl | None = None
         self._channels: Channels | None = None
         self._tokens: Tokens | None = None
-        self._access_lock = threading.RLock()
+        self._access_lock = threads.RLock()
         seed = self._own()
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from headwater import threads
 from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
 from headwater.client.link import Link, State
@@ -64,7 +64,7 @@ class Client:
         self.settings = settings
         self.clock = ServedClock(SteadyClock(clock or SystemClock()))
         self.loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
+        self.thread = threads.get_ident()
         self.config = Config()
         self.desk = Desk(self.config, self.clock)
         self.link = Link(address, settings, self.clock, self)
@@ -424,7 +424,7 @@ class Client:
     # Saying what became of messages
 
     def _flush_soon(self, feed: Feed) -> None:
-        if threading.get_ident() == self.thread:
+        if threads.get_ident() == self.thread:
             self.loop.call_soon(self._flush, feed)
         else:
             _call_soon(self.loop, self._flush, feed)

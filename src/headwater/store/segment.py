@@ -7,12 +7,12 @@ The index has one entry a batch: first offset u64, position u64, append time i64
 
 from __future__ import annotations
 
-import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
+from headwater import threads
 from headwater.errors import Closed
 from headwater.store.batch import ALIGN, HEADER_BYTES_MAX, MAGIC, BadBatch, Header, Seed, open_body, read_header
 from headwater.store.files import File, Files
@@ -32,7 +32,7 @@ class FilePool:
         self._write = write
         self._open: OrderedDict[str, File] = OrderedDict()
         self._dirty: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._closed = False
 
     def get(self, path: str) -> File:

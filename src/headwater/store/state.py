@@ -10,12 +10,12 @@ import bisect
 import shutil
 import struct
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Protocol, cast
 
 import msgspec
 
+from headwater import threads
 from headwater.errors import Failed, Malformed
 
 # What the first byte of a key says.
@@ -243,7 +243,7 @@ class MemoryState:
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
 
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
