@@ -107,7 +107,7 @@ class Bus:
         self._files = files or (MemoryFiles() if in_memory else DiskFiles())
         self._clock = SteadyClock(clock or SystemClock(), self._on_clock_step)
         self._events = Events(self._clock, self.config.events_kept)
-        self._live: set[Live | Reading | Consumer] = set()
+        self._live: dict[Live | Reading | Consumer, None] = {}
         self._clients: Clients | None = None
         self._acl: Acl | None = None
         self._channels: Channels | None = None
@@ -425,7 +425,7 @@ class Bus:
         def join() -> None:
             live.greet(self._dispatcher.retained(filter))
             self._dispatcher.listen(filter, live)
-            self._live.add(live)
+            self._live[live] = None
 
         self._roots.commit.run(join)
         return live
@@ -435,13 +435,13 @@ class Bus:
             ticket = object()
             subscriber = self._dispatcher.attach(options, given, start, ticket)
             consumer = Consumer(subscriber, self._clock, ticket, self.seek_subscriber, self._pause, self._leave)
-            self._live.add(consumer)
+            self._live[consumer] = None
             return consumer
 
         return self._roots.commit.run(join)
 
     def _leave(self, reader: Live | Reading | Consumer) -> None:
-        self._live.discard(reader)
+        self._live.pop(reader, None)
         if self._closed or (self.is_read_only and not isinstance(reader, Consumer)):
             return
         if isinstance(reader, Consumer):
@@ -510,7 +510,7 @@ class Bus:
 
         def join() -> None:
             self._dispatcher.listen(filter, reading)
-            self._live.add(reading)
+            self._live[reading] = None
 
         if follows:
             self._roots.commit.run(join)

@@ -75,7 +75,7 @@ class Client:
         self._next_number = 1
         self._again: set[int] = set()
         """Feeds that were made again since they last brought something."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._listening: asyncio.Task[None] | None = None
         self._reply_feed: Feed | None = None
 
@@ -210,8 +210,8 @@ class Client:
 
     def _spawn(self, work: Any) -> None:
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     # Publishing
 
