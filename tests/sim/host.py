@@ -243,6 +243,6 @@ class Host:
         """Somebody sets the machine's clock."""
         self.wall_us += int(seconds * SECOND_US)
         self.furthest_us = max(self.furthest_us, self.wall_us)
-        self.was_set = self.was_set or bool(seconds)
+        self.was_set = self.was_set or abs(seconds) > 60
         if self.process is not None:
             self.process.wall_us = self.wall_us

@@ -30,6 +30,8 @@ from sim.world import NEVER, World
 Place = tuple[str, int]
 ONCE = frozenset(("native", "producer", "stage", "qos2", "qos0", "delayed", "will"))
 """What is stored once at most, by how it was published."""
+RECALL_US = 200_000
+"""By then whoever was told that a message failed has dropped what it had been sent after it."""
 AWAITED = frozenset(("native", "producer", "stage", "qos1", "qos2", "delayed"))
 """What is not shown before it is on disk."""
 
@@ -58,6 +60,16 @@ class Sent:
     """Whose order it keeps: that of its client's calls."""
 
 
+@dataclass(eq=False, slots=True)
+class FailedOnce:
+    """A message of a subscription in order that failed: it alone comes again before anything after it."""
+
+    offset: int
+    since_us: int
+    is_back: bool = False
+    """Whether it came again."""
+
+
 @dataclass(eq=False)
 class Reader:
     """A named subscription, as far as it was promised."""
@@ -77,6 +89,12 @@ class Reader:
     known: set[Place] = field(default_factory=set)
     redriven: set[Place] = field(default_factory=set)
     """Dead letters that were handed to it again."""
+    failed: dict[str, FailedOnce] = field(default_factory=dict)
+    """By root or topic, whatever is in order: the message that failed, and is neither acked nor rejected since."""
+
+    def chain(self, message: Any) -> str:
+        """What its order is about; empty if there is none."""
+        return {"strict": message.root, "key": message.topic}.get(self.order, "")
 
 
 @dataclass(eq=False)
@@ -230,11 +248,45 @@ class Judge:
             f"{place} comes to {reader.id} as attempt {message.attempt}, after {reader.attempts[place]} failures",
         )
         self.see(message.topic, message.payload, who, offset=message.offset)
+        self._check_alone(reader, message)
         if place not in reader.known:
             reader.known.add(place)
             reader.first.append(place)
         else:
             self.world.reach("message came again")
+
+    def _check_alone(self, reader: Reader, message: Any) -> None:
+        """With an order, nothing comes after a message that failed, but itself."""
+        failed = reader.failed.get(reader.chain(message))
+        if failed is None or (message.root, message.offset) in reader.redriven:
+            return
+        if message.offset == failed.offset:
+            failed.is_back = True
+        elif message.offset > failed.offset:
+            late_us = self.world.now_us - failed.since_us
+            self.expect(
+                not failed.is_back and late_us < RECALL_US,
+                f"{reader.id} got {message.topic} {message.offset} after {failed.offset} had failed",
+            )
+
+    def settles(self, reader: Reader, messages: Sequence[Any]) -> list[tuple[str, FailedOnce]]:
+        """Somebody is about to ack or reject these: those among them that had failed, which then stand in nobody's way,
+        and what is acked behind others that have."""
+        behind = []
+        for message in messages:
+            chain = reader.chain(message)
+            failed = reader.failed.get(chain)
+            if failed is not None and message.offset == failed.offset:
+                del reader.failed[chain]
+            elif failed is not None and message.offset > failed.offset and not message.retained:
+                behind.append((chain, failed))
+        return behind
+
+    def settled(self, reader: Reader, behind: Sequence[tuple[str, FailedOnce]]) -> None:
+        """They were: nothing that was taken back can have been acked."""
+        for chain, failed in behind:
+            is_still = reader.failed.get(chain) is failed and not reader.redriven
+            self.expect(not is_still, f"{reader.id} could ack what came before {chain} {failed.offset} had failed")
 
     def given(self, session: Session, message: Any, *, is_retained: bool, is_again: bool) -> None:
         """An MQTT client was given a message, and knows that it did not have it; or it came with QoS 2 once more."""

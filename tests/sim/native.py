@@ -19,7 +19,7 @@ from headwater.config import Connecting
 from headwater.errors import Closed, Conflict, Disconnected, Failed, HeadwaterError, NotFound, TimedOut
 from sim.green import Threads
 from sim.host import PORT, PROGRAM, SECRET, Host
-from sim.judge import Glance, Judge, Reader, Sent
+from sim.judge import FailedOnce, Glance, Judge, Reader, Sent
 from sim.loop import Loop
 from sim.network import Network
 from sim.world import SECOND_US, Clock, Process, World
@@ -284,7 +284,7 @@ class Native:
             if id in self.consumers:
                 return
             reader = self.judge.readers.setdefault(id, Reader(id, filter, order))
-            options = {"ack_timeout_s": 10.0, "max_attempts": 0, "max_in_flight": 16}
+            options = {"ack_timeout_s": 10.0, "max_attempts": 0, "max_in_flight": 16, "retry_delay_s_max": 20.0}
             consumer = await bus.subscribe(filter, id=id, start="earliest", order=order, **options)
             reader.is_certain = True
             self.world.reach("subscription: attached")
@@ -332,8 +332,10 @@ class Native:
             reader = self.judge.readers[id]
             places = {(message.root, message.offset) for message in messages if not message.retained}
             reader.doubtful |= places
+            behind = self.judge.settles(reader, messages)
             await consumer.ack(messages, wait=wait)
             if wait:
+                self.judge.settled(reader, behind)
                 reader.done |= places
                 self.world.reach("message: in flight to acked")
 
@@ -352,6 +354,8 @@ class Native:
             self.world.reach("message: in flight to retry")
             if not message.retained:
                 reader.attempts[message.root, message.offset] += 1
+                if reader.chain(message):
+                    reader.failed[reader.chain(message)] = FailedOnce(message.offset, self.world.now_us)
 
         self.do(work)
 
@@ -367,6 +371,7 @@ class Native:
             place = (message.root, message.offset)
             if not message.retained:
                 reader.doubtful.add(place)
+            self.judge.settles(reader, [message])
             await message.reject("never")
             self.world.reach("message: in flight to dead")
             if not message.retained:

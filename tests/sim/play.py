@@ -40,6 +40,7 @@ CLOCK_SETTLES_S = 1000.0
 """By then a clock that was set counts."""
 AUDIT_S_MAX = 900.0
 PUSH_S_MAX = 200
+DRAINS_MAX = 300
 PLAIN = frozenset(
     (
         *("clear", "delay", "stage", "commit", "take", "nack", "reject", "redrive", "pause", "pass_by", "let_go"),
@@ -99,7 +100,7 @@ class Player:
             port=PORT,
             mqtt_port=MQTT_PORT,
             http=False,
-            keepalive_s=5.0,
+            keepalive_s=10.0,
             handshake_s=5.0,
             linger_s=2.0,
             drain_s=3.0,
@@ -413,13 +414,14 @@ class Player:
         consumer = await bus.subscribe(reader.filter, id=reader.id)
         await consumer.resume()
         got: list[Any] = []
-        quiet = 0
-        while quiet < 2:
-            batch = await consumer.batch(1000, timeout_s=8.0)
-            quiet = 0 if batch else quiet + 1
+        for _ in range(DRAINS_MAX):
+            batch = await consumer.batch(1000, timeout_s=1.0)
+            if not batch and not await bus.states(reader.id):  # nothing is left that comes later
+                break
             for message in batch:
                 self.judge.taken(reader, message, "the auditor")
             if batch:
+                self.judge.settled(reader, self.judge.settles(reader, batch))
                 await consumer.ack(batch)
                 reader.done |= {(message.root, message.offset) for message in batch if not message.retained}
             got += batch

@@ -97,12 +97,14 @@ def tidied() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
+            logging.disable(logging.CRITICAL)
             gc.collect()
     finally:
         gc.unfreeze()
         if collects:
             gc.enable()
         sys.unraisablehook = hook
+        logging.disable(logging.NOTSET)
 
 
 @contextmanager
