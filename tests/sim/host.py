@@ -58,6 +58,8 @@ class Host:
         self.is_troubled = False
         """Whether its disk failed or was full, in this life: then it may refuse what it is asked."""
         self.slowness = 1.0
+        self.before_next: Callable[[], None] | None = None
+        """Done while the server is down, the next time that it is."""
         self.syncs_left = -1
         """How many syncs there will be before the power is gone; negative: it stays."""
         self.was_troubled = False
@@ -206,9 +208,29 @@ class Host:
         self.syncs_left = -1
         self.process = None
         self._wire()
+        before, self.before_next = self.before_next, None
+        if before is not None:
+            before()
         self.world.after(self.rng.choice(AGAIN_US), self.start)
 
     # What its disk does
+
+    def rot(self) -> None:
+        """A bit of a message that was stored turns over, while the server is down."""
+        paths = [
+            f"{FOLDER}/streams/{folder}/{name}"
+            for folder in self.files.list(f"{FOLDER}/streams")
+            if "=24" not in folder  # what begins with $ is the server's own
+            for name in self.files.list(f"{FOLDER}/streams/{folder}")
+            if name.endswith(".log")
+        ]
+        if paths:
+            path = self.rng.choice(paths)
+            written = len(self.files.durable(path).rstrip(b"\0"))
+            if written:
+                self.files.flip(path, self.rng.randrange(written), self.rng.randrange(8))
+                self.world.reach("fault: a bit turned over")
+                self.world.note(f"rot {path}")
 
     def heal(self) -> None:
         """The disk has room again, and fails no more; what has failed in this life stays so."""

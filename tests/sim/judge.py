@@ -152,6 +152,10 @@ class Judge:
         self.shown: dict[str, str] = {}
         """Messages that somebody was given, and who; they have to be on disk."""
         self.violations: list[str] = []
+        self.gaps: dict[str, list[tuple[int, int]]] = {}
+        """What readers were told is gone, by root; nothing is, unless the disk has rotted."""
+        self.may_rot = False
+        """Whether something may be gone, if somebody says so."""
         self.gone: set[str] = set()
         """Subscriptions that were deleted."""
         self.may: Callable[[str, str], bool] = lambda _, __: True
@@ -258,7 +262,7 @@ class Judge:
     def _check_alone(self, reader: Reader, message: Any) -> None:
         """With an order, nothing comes after a message that failed, but itself."""
         failed = reader.failed.get(reader.chain(message))
-        if failed is None or (message.root, message.offset) in reader.redriven:
+        if failed is None or (message.root, message.offset) in reader.redriven or self.may_rot:
             return
         if message.offset == failed.offset:
             failed.is_back = True
@@ -285,7 +289,7 @@ class Judge:
     def settled(self, reader: Reader, behind: Sequence[tuple[str, FailedOnce]]) -> None:
         """They were: nothing that was taken back can have been acked."""
         for chain, failed in behind:
-            is_still = reader.failed.get(chain) is failed and not reader.redriven
+            is_still = reader.failed.get(chain) is failed and not reader.redriven and not self.may_rot
             self.expect(not is_still, f"{reader.id} could ack what came before {chain} {failed.offset} had failed")
 
     def given(self, session: Session, message: Any, *, is_retained: bool, is_again: bool) -> None:
@@ -311,8 +315,11 @@ class Judge:
         self.at: dict[str, list[int]] = {}
         for root, messages in found.items():
             offsets = [message.offset for message in messages]
-            dense = list(range(1, len(offsets) + 1))
-            self.expect(offsets == dense, f"the offsets of {root} are not dense: {strange(offsets)}")
+            gone = [offset for first, last in self.gaps.get(root, ()) for offset in range(first, last + 1)]
+            whole = sorted(offsets + gone)
+            self.expect(offsets == sorted(offsets), f"the offsets of {root} are not in order: {offsets}")
+            dense = list(range(1, len(whole) + 1))
+            self.expect(whole == dense, f"the offsets of {root} are not dense: {strange(whole)}")
             for message in messages:
                 sent = self.see(message.topic, message.payload, "replay", offset=message.offset)
                 if sent is not None:
@@ -320,26 +327,33 @@ class Judge:
         self._check_counts(found)
         self._check_order(found)
         self._check_groups()
-        self._check_glances()
+        if not self.gaps:
+            self._check_glances()
 
     def _check_counts(self, found: dict[str, list[Any]]) -> None:
         for sent in self.sent.values():
             times = len(self.at.get(sent.name, ()))
             most = 1 if sent.kind in ONCE else sent.tries
             self.expect(times <= most, f"{sent.name} ({sent.kind}) is stored {times} times")
-            if sent.outcome == "acked":
+            if sent.outcome == "acked" and not self._may_be_gone(sent):
                 self.expect(times, f"{sent.name} ({sent.kind}, {sent.topic} {sent.offset}) was acked, and is lost")
             elif sent.outcome in ("refused", "forbidden"):
                 self.expect(not times, f"{sent.name} was {sent.outcome}, and is there")
         for name, who in self.shown.items():
-            self.expect(self.at.get(name), f"{who} was given {name} ({self.sent[name].kind}), which is not on disk")
+            is_there = self.at.get(name) or self._may_be_gone(self.sent[name])
+            self.expect(is_there, f"{who} was given {name} ({self.sent[name].kind}), which is not on disk")
         empty = Counter(message.topic for messages in found.values() for message in messages if not message.payload)
         for topic, times in empty.items():
             tries = sum(sent.tries for sent in self.clears.get(topic, ()))
             self.expect(times <= tries, f"{topic} was cleared {times} times, and asked for {tries} times")
         for topic, clears in self.clears.items():
-            acked = sum(sent.outcome == "acked" for sent in clears)
+            acked = sum(sent.outcome == "acked" and not self._may_be_gone(sent) for sent in clears)
             self.expect(empty[topic] >= acked, f"{acked} clears of {topic} were acked, and {empty[topic]} are there")
+
+    def _may_be_gone(self, sent: Sent) -> bool:
+        """Whether readers were told that it is gone, as far as it is known where it was."""
+        gaps = self.gaps.get(root_of(sent.topic), ())
+        return bool(gaps) and (not sent.offset or any(first <= sent.offset <= last for first, last in gaps))
 
     def _check_order(self, found: dict[str, list[Any]]) -> None:
         for root, messages in found.items():
@@ -380,7 +394,7 @@ class Judge:
                 groups.setdefault((sent.group, root_of(sent.topic)), []).append(sent)
         for (_, root), messages in groups.items():
             offsets = [self.at[sent.name][0] for sent in messages if sent.name in self.at]
-            if offsets:
+            if offsets and root not in self.gaps:
                 together = list(range(offsets[0], offsets[0] + len(messages)))
                 names = [sent.name for sent in messages]
                 self.expect(offsets == together, f"{names} were published to {root} together, and are at {offsets}")
@@ -486,6 +500,7 @@ class Judge:
             for sent in self.sent.values():
                 if (
                     sent.kind in AWAITED
+                    and root_of(sent.topic) not in self.gaps
                     and sent.kind != "delayed"
                     and sent.name in self.at
                     and sent.began_us > wanted.since_us

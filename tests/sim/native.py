@@ -16,7 +16,7 @@ from headwater.client.client import Client
 from headwater.client.url import parse_url
 from headwater.clock import to_datetime
 from headwater.config import Connecting
-from headwater.errors import Closed, Conflict, Disconnected, Failed, HeadwaterError, NotFound, TimedOut
+from headwater.errors import Closed, Conflict, Disconnected, Failed, Gap, HeadwaterError, NotFound, TimedOut
 from sim.green import Threads
 from sim.host import PORT, PROGRAM, SECRET, Host
 from sim.judge import FailedOnce, Glance, Judge, Reader, Sent
@@ -557,14 +557,22 @@ class Native:
         self.do(work)
 
 
-async def read_all(bus: Bus, filter: str, patience_s: float) -> list[Any] | None:
-    """Everything that a replay finds; None if it is cut short."""
+async def read_all(
+    bus: Bus, filter: str, patience_s: float, gaps: list[tuple[int, int]] | None = None
+) -> list[Any] | None:
+    """Everything that a replay finds, and the gaps that it tells of, if those are wanted; None if it is cut short."""
     reading = bus.replay(filter)
     found: list[Any] = []
     try:
         while True:
-            async with asyncio.timeout(patience_s):
-                batch = await reading.batch(10_000)
+            try:
+                async with asyncio.timeout(patience_s):
+                    batch = await reading.batch(10_000)
+            except Gap as gap:
+                if gaps is None:
+                    raise
+                gaps.append((gap.first, gap.last))
+                continue
             if not batch:
                 return found
             found += batch

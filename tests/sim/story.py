@@ -68,8 +68,8 @@ WORK: dict[str, int] = {
     "take": 12,
     "ack": 10,
     "nack": 4,
-    "reject": 2,
-    "redrive": 1,
+    "reject": 3,
+    "redrive": 3,
     "pause": 1,
     "pass_by": 1,
     "let_go": 2,
@@ -86,7 +86,7 @@ WORK: dict[str, int] = {
     "mqtt_publish": 22,
     "mqtt_subscribe": 8,
     "mqtt_unsubscribe": 1,
-    "mqtt_slow": 4,
+    "mqtt_slow": 5,
     "mqtt_leave": 2,
 }
 FAULTS: dict[str, int] = {
@@ -136,6 +136,8 @@ def draw(seed: int) -> Story:
         "sys_every_s": rng.choice((0.0, 0.0, 0.0, 5.0)),
         "last": rng.choice(("as it is", "stop", "kill", "power", "power")),
     }
+    if rng.random() < 0.06:
+        setup["last"] = "rot"
     kinds, shares = list(weights), list(weights.values())
     moves = [
         Move(0, "subscribe", (0, "strict")),
