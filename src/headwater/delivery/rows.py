@@ -125,8 +125,7 @@ class RowCommit:
 
     def enqueue(self, changed: Rows, future: Future[object] | None = None) -> RowsItem:
         """Take rows in; their order is that of these calls."""
-        if self.failed is not None:
-            raise ReadOnly(f"nothing can be noted any more: {self.failed}; close the bus and open it again")
+        self._check()
         item = RowsItem(changed)
         item.future = future
         self._group.enqueue(item)
@@ -141,8 +140,8 @@ class RowCommit:
         self._group.kick()
 
     def flush(self) -> None:
-        """Return when everything enqueued so far is in the state."""
-        self._group.run(lambda: None)
+        """Return when everything enqueued so far is in the state; ReadOnly (503) if something of it may not be."""
+        self._group.run(self._check)
 
     def write(self, changed: Rows) -> None:
         """Write rows, durably."""
@@ -157,9 +156,12 @@ class RowCommit:
         """Write what waits."""
         self._group.close()
 
-    def _commit(self, items: list[RowsItem]) -> None:
+    def _check(self) -> None:
         if self.failed is not None:
             raise ReadOnly(f"nothing can be noted any more: {self.failed}; close the bus and open it again")
+
+    def _commit(self, items: list[RowsItem]) -> None:
+        self._check()
         changed: Rows = {}
         for item in items:
             changed.update(item.rows)
