@@ -68,6 +68,8 @@ class Host:
         self.wall_us = WALL_US
         self.was_set = False
         """Whether its clock was set by more than what counts at once."""
+        self.is_off = False
+        """Whether it was set at all."""
         self.furthest_us = WALL_US
         """Where its clock was at most: by then everything is due that was due by it."""
         self._stopping: asyncio.Event | None = None
@@ -266,5 +268,6 @@ class Host:
         self.wall_us += int(seconds * SECOND_US)
         self.furthest_us = max(self.furthest_us, self.wall_us)
         self.was_set = self.was_set or abs(seconds) > 60
+        self.is_off = self.is_off or bool(seconds)
         if self.process is not None:
             self.process.wall_us = self.wall_us

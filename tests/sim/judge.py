@@ -89,6 +89,10 @@ class Reader:
     known: set[Place] = field(default_factory=set)
     redriven: set[Place] = field(default_factory=set)
     """Dead letters that were handed to it again."""
+    rejected: set[Place] = field(default_factory=set)
+    """What somebody tried to reject."""
+    is_moving: bool = False
+    """Whether somebody rejects or redrives just now: which of the two comes first at the server, nobody knows."""
     failed: dict[str, FailedOnce] = field(default_factory=dict)
     """By root or topic, whatever is in order: the message that failed, and is neither acked nor rejected since."""
 
@@ -378,7 +382,9 @@ class Judge:
                 if latest is None or sent.began_us > latest.began_us:
                     latest = sent
                 if sent.lane:
-                    lane = f"{sent.lane} {root}"
+                    # MQTT has an order of each topic and QoS, our own clients one of each root.
+                    of = f"{sent.topic} {sent.kind}" if sent.kind.startswith("qos") else root
+                    lane = f"{sent.lane} {of}"
                     before = lanes.get(lane)
                     self.expect(
                         before is None or before.number < sent.number,

@@ -363,16 +363,23 @@ class Native:
         """The first that it holds will never succeed."""
 
         async def work(bus: Bus) -> None:
-            chosen = self._some(id, 0.0)
-            if chosen is None:
+            reader = self.judge.readers.get(id)
+            chosen = self._some(id, 0.0) if reader is not None and not reader.is_moving else None
+            if chosen is None or reader is None:
                 return
             _, [message] = chosen
-            reader = self.judge.readers[id]
             place = (message.root, message.offset)
+            reader.is_moving = True
+            reader.rejected.add(place)
             if not message.retained:
                 reader.doubtful.add(place)
             self.judge.settles(reader, [message])
-            await message.reject("never")
+            try:
+                await message.reject("never")
+            except Conflict:
+                reader.is_moving = False  # it was taken back
+                raise
+            reader.is_moving = False
             self.world.reach("message: in flight to dead")
             if not message.retained:
                 reader.done.add(place)
@@ -385,11 +392,12 @@ class Native:
 
         async def work(bus: Bus) -> None:
             reader = self.judge.readers.get(id)
-            if reader is None:
+            if reader is None or reader.is_moving:
                 return
-            reader.redriven |= reader.dead
+            reader.is_moving = True
+            reader.redriven |= reader.rejected
             reader.done -= reader.redriven
-            for place in reader.dead:
+            for place in reader.redriven:
                 reader.attempts.pop(place, None)
             reader.dead.clear()
             try:
@@ -397,6 +405,7 @@ class Native:
                     self.world.reach("message: dead to redriven")
             except NotFound:
                 pass
+            reader.is_moving = False
 
         self.do(work)
 

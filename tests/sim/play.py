@@ -333,6 +333,8 @@ class Player:
             self._run(lambda: False, CLOCK_SETTLES_S)
             self.host.was_set = False
         due_us = max((sent.due_us for sent in self.judge.sent.values()), default=0)
+        if due_us and self.host.is_off:  # a clock that was set is looked at again each minute
+            due_us = max(due_us, self.world.now_us) + 62 * SECOND_US
         self._run(lambda: self.world.now_us > due_us + 2 * SECOND_US, REST_S_MAX)
 
         def is_quiet() -> bool:
