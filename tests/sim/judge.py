@@ -98,7 +98,8 @@ class Reader:
 
     def chain(self, message: Any) -> str:
         """What its order is about; empty if there is none."""
-        return {"strict": message.root, "key": message.topic}.get(self.order, "")
+        of: dict[str, str] = {"strict": message.root, "key": message.topic}
+        return of.get(self.order, "")
 
 
 @dataclass(eq=False)

@@ -266,9 +266,12 @@ class Native:
                     sent.began_us = self.world.now_us
                 sent.tries += 1
             self.judge.together(messages)
-            await bus.commit_stage(self.name, epoch)
+            gave = await bus.commit_stage(self.name, epoch)
+            places = {root: iter(range(first, last + 1)) for root, (first, last) in gave.items()}
             for sent in messages:
-                self.judge.acked(sent)
+                offset = next(places.get(root_of(sent.topic), iter(())), 0)
+                self.judge.expect(offset, f"epoch {epoch} of {self.name} is where {gave} says, and {sent.name} is not")
+                self.judge.acked(sent, offset)
             if self.epoch == epoch:
                 self.epoch += 1
                 self.world.reach("stage: committed")

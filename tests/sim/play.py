@@ -307,7 +307,8 @@ class Player:
     def _settle(self) -> None:
         def is_over(client: Mqtt) -> bool:
             is_new = client.heard_us > self.since_us  # and not a connection that has not noticed its end
-            return client.is_up and is_new and not client.outgoing and not client.waiting
+            is_done = not client.outgoing and not client.waiting and not client.received
+            return client.is_up and is_new and is_done
 
         def is_at_rest() -> bool:
             return (
@@ -321,7 +322,7 @@ class Player:
                 self.judge.expect(one.is_idle and one.bus is not None, f"{one.tag} waits for ever: {one.tasks}")
             self.judge.expect(self.threaded.is_idle, f"{self.threaded.tag} waits for ever")
             for client in self.mqtts:
-                waits = f"{client.is_up} {[sent.name for sent, _ in client.outgoing.values()]}"
+                waits = f"{client.is_up} {[sent.name for sent, _ in client.outgoing.values()]} {client.received}"
                 self.judge.expect(is_over(client), f"{client.name} waits for ever: {waits}")
             return
         for one in self.natives:
