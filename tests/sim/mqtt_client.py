@@ -34,9 +34,10 @@ from headwater.mqtt.properties import Properties
 from headwater.mqtt.reader import PacketReader
 from sim.green import Threads
 from sim.host import MQTT_PORT, Host
-from sim.judge import Glance, Judge, Sent, Session, Wanted
+from sim.judge import Judge
 from sim.loop import Loop
 from sim.network import Network
+from sim.promises import Glance, Sent, Session, Wanted
 from sim.world import SECOND_US, Process, World
 
 LIMITS = Limits(packet_bytes_max=1 << 24, connect_bytes_max=1 << 20, properties_max=100, subscriptions_max=100)
@@ -436,6 +437,8 @@ class Mqtt:
             for wanted in self.session.wanted:
                 if wanted.filter == filter and wanted.until_us > self.world.now_us and wanted.qos != qos:
                     return
+            if any(other == filter and known not in (-1, qos) for other, known, _ in self.asked.values()):
+                return  # another QoS is on its way
             number = self._number()
             self.asked_us.setdefault(filter, self.world.now_us)
             self.asked[number] = (filter, qos, self.world.now_us)

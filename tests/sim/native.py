@@ -19,9 +19,10 @@ from headwater.config import Connecting
 from headwater.errors import Closed, Conflict, Disconnected, Failed, Gap, HeadwaterError, NotFound, TimedOut
 from sim.green import Threads
 from sim.host import PORT, PROGRAM, SECRET, Host
-from sim.judge import FailedOnce, Glance, Judge, Reader, Sent
+from sim.judge import Judge
 from sim.loop import Loop
 from sim.network import Network
+from sim.promises import FailedOnce, Glance, Reader, Sent
 from sim.world import SECOND_US, Clock, Process, World
 
 URLS = {

@@ -17,10 +17,11 @@ from headwater.client.aio import Bus
 from headwater.config import Config, Serving
 from headwater.errors import Gap, HeadwaterError, NotFound
 from sim.host import DEVICE, MQTT_PORT, PORT, SECRET, Host
-from sim.judge import Judge, Reader
+from sim.judge import Judge
 from sim.mqtt_client import Mqtt
 from sim.native import Native, read_all
 from sim.network import Network
+from sim.promises import Reader
 from sim.seams import opened, tidied
 from sim.story import MQTTS, NAMED, NATIVES, ROOTS, Move, Story, draw
 from sim.threaded import CHANNEL, SINK_PORT, Sink, Threaded

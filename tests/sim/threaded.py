@@ -15,9 +15,10 @@ from headwater.client.receiver import Receiver
 from headwater.config import Connecting
 from headwater.errors import Closed, Disconnected, Failed, Gap, HeadwaterError, TimedOut
 from sim.host import Host
-from sim.judge import Judge, Reader, Sent
+from sim.judge import Judge
 from sim.native import URLS
 from sim.network import Network
+from sim.promises import Reader, Sent
 from sim.world import SECOND_US, Process, Thread, World
 
 WORKERS = 3
