@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headwater.errors import HeadwaterError, Malformed, NotAllowed, QuotaExceeded, TimedOut, TooLarge
+from headwater.errors import Failed, HeadwaterError, Malformed, NotAllowed, QuotaExceeded, TimedOut, TooLarge
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import acks_bytes, encode
@@ -201,6 +201,11 @@ class MqttConnection(Line):
                 self.close()
                 return b""
             return acks_bytes(numbers.kind, list(numbers.packet_ids))
+        if isinstance(error, Failed) and numbers.kind is Kind.PUBREC:
+            # It may be stored or not. A PUBREC with a reason would free its number for another message, which the next
+            # start of the server would then take for this one.
+            self.say_goodbye(error)
+            return b""
         reason = reason_of(error, Reason.UNSPECIFIED_ERROR)
         if isinstance(error, Malformed) and not isinstance(error, MqttError):
             reason = Reason.TOPIC_NAME_INVALID

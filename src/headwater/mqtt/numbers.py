@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headwater.errors import Failed
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.receiving import Receiving
 
@@ -19,12 +20,12 @@ class Numbers(msgspec.Struct, frozen=True):
     """Of QoS 2: where the number is open."""
 
     def settle(self, error: BaseException | None) -> None:
-        """They were stored, or were not."""
+        """They were stored, or were not. After a failure of the disk nobody knows: then they stay as they are."""
         if self.receiving is not None:
             for number in self.packet_ids:
                 if error is None:
                     self.receiving.on_stored(number)
-                else:
+                elif not isinstance(error, Failed):
                     self.receiving.on_refused(number)
 
 
