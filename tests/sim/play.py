@@ -354,10 +354,10 @@ class Player:
 
     def audit(self) -> None:
         """A last client reads everything, and takes what is left."""
-        for one in self.natives:
-            assert one.process is not None
-            one.process.kill()
-        self.threaded.process.kill()
+        for process in tuple(self.world.processes):  # those too that have left, and are not through with it
+            if process.name.startswith(("native", "threaded")):
+                process.kill()
+        self._run(lambda: False, 1.0)  # what they had sent arrives
         auditor = Native(self.world, self.network, self._threads, self.judge, self.host, "auditor")
         self._run(lambda: auditor.bus is not None, REST_S_MAX)
         done: list[bool] = []
