@@ -1,4 +1,4 @@
-"""The habits of this code base that a machine can check: one door to disk, one to time, light imports, plain names.
+"""The habits of this code base that a machine can check: one door each to disk, time and threads, plain names …
 
 Each failure names the place and what to do there. Where a rule is wrong for a file, change the table here and say why.
 """
@@ -24,6 +24,10 @@ SOURCE = REPO / "src" / "headwater"
 DISK_DOOR = ("store/files.py", "store/memory_files.py")
 STATE_DOOR = ("store/rocks.py", "store/rocksdb.py")
 TIME_DOOR = ("clock.py",)
+THREAD_DOOR = ("threads.py",)
+POOLS = ("concurrent.futures.ThreadPoolExecutor", "concurrent.futures.thread.")
+# What runs beside the broker, and not in it: no simulation plays these.
+BESIDE_THE_BROKER = ("cli/*", "admin/*", "spark/*")
 STOPWATCHES = ("cli/*", "bench/*")
 TALKS_TO_PEOPLE = ("cli/*",)
 READS_INPUT = ("cli/*",)
@@ -273,6 +277,14 @@ def find_clock_reads(module: Module) -> Iterator[Finding]:
             yield module.found(node, f"{dotted} is for the command line and benches; ask Clock.monotonic_us here")
 
 
+def find_threads(module: Module) -> Iterator[Finding]:
+    if module.is_one_of((*THREAD_DOOR, *BESIDE_THE_BROKER)):
+        return
+    for node, dotted in module.references():
+        if dotted.partition(".")[0] in {"threading", "_thread"} or dotted.startswith(POOLS):
+            yield module.found(node, f"{dotted} goes past the door to threads; say threads.Lock() where one is made")
+
+
 def find_event_loops(module: Module) -> Iterator[Finding]:
     if not module.is_one_of(BYTES_AND_VALUES):
         return
@@ -297,6 +309,7 @@ RULES: tuple[Callable[[Module], Iterator[Finding]], ...] = (
     find_disk_access,
     find_rocksdb,
     find_clock_reads,
+    find_threads,
     find_event_loops,
     find_prints,
 )
@@ -360,6 +373,9 @@ def test_importing_headwater_loads_nothing_heavy() -> None:
         (find_clock_reads, "cli/sub.py", "from time import sleep\nsleep(1)"),
         (find_clock_reads, "bus.py", "from datetime import datetime, UTC\ndatetime.now(UTC)"),
         (find_clock_reads, "bus.py", "import time\ntime.perf_counter()"),
+        (find_threads, "bus.py", "import threading\nthreading.Lock()"),
+        (find_threads, "store/commit.py", "from threading import Condition\nCondition()"),
+        (find_threads, "server/server.py", "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(8)"),
         (find_event_loops, "wire/frame.py", "import asyncio.events"),
         (find_event_loops, "topics/tree.py", "def f():\n    from socket import socket"),
         (find_prints, "bus.py", "print('x')"),
@@ -388,6 +404,10 @@ def test_a_rule_finds_what_it_forbids(rule: Callable[[Module], Iterator[Finding]
         (find_clock_reads, "clock.py", "import time\ntime.sleep(1)"),
         (find_clock_reads, "bus.py", "self.time.sleep(1)"),
         (find_clock_reads, "cli/bench.py", "import time\ntime.perf_counter()"),
+        (find_threads, "bus.py", "from headwater import threads\nthreads.Lock()"),
+        (find_threads, "server/server.py", "from headwater import threads\nthreads.ThreadPoolExecutor(8)"),
+        (find_threads, "bus.py", "from concurrent.futures import Future\nFuture()"),
+        (find_threads, "cli/pub.py", "import threading\nthreading.Thread()"),
         (find_event_loops, "server/listener.py", "import asyncio"),
         (find_prints, "cli/demo.py", "print('x')"),
         (find_prints, "bus.py", "console.print('x')"),

@@ -7,7 +7,6 @@ disk, and `delivery.dispatcher` brings it to subscribers.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from headwater import threads
 from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock, SteadyClock, StepState, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
@@ -116,14 +116,14 @@ class Bus:
         self._files = files or (MemoryFiles() if in_memory else DiskFiles())
         self._clock = SteadyClock(clock or SystemClock(), self._on_clock_step)
         self._events = Events(self._clock, self.config.events_kept)
-        self._live: set[Live | Bell | Consumer] = set()
+        self._live: dict[Live | Bell | Consumer, None] = {}
         self._forgotten: deque[Bell] = deque()
         """Of readings that nobody has any more: let go of with the next one, or in time."""
         self._clients: Clients | None = None
         self._acl: Acl | None = None
         self._channels: Channels | None = None
         self._tokens: Tokens | None = None
-        self._access_lock = threading.RLock()
+        self._access_lock = threads.RLock()
         seed = self._own()
         try:
             self._state = state or (MemoryState() if in_memory else self._open_state())
@@ -497,7 +497,7 @@ class Bus:
         def join() -> None:
             live.greet(self._dispatcher.retained(filter))
             self._dispatcher.listen(filter, live)
-            self._live.add(live)
+            self._live[live] = None
 
         self._roots.commit.run(join)
         return live
@@ -507,13 +507,13 @@ class Bus:
             ticket = object()
             subscriber = self._dispatcher.attach(options, given, start, ticket)
             consumer = Consumer(subscriber, self._clock, ticket, self.seek_subscriber, self._pause, self._leave)
-            self._live.add(consumer)
+            self._live[consumer] = None
             return consumer
 
         return self._roots.commit.run(join)
 
     def _leave(self, reader: Live | Bell | Consumer) -> None:
-        self._live.discard(reader)
+        self._live.pop(reader, None)
         if self._closed or (self.is_read_only and not isinstance(reader, Consumer)):
             return
         if isinstance(reader, Consumer):
@@ -592,7 +592,7 @@ class Bus:
         def join(bell: Bell) -> None:
             self._let_go()
             self._dispatcher.listen(filter, bell)
-            self._live.add(bell)
+            self._live[bell] = None
 
         if follows:
             bell = Bell(reading)
@@ -606,7 +606,7 @@ class Bus:
         """Tell readings that were forgotten no more; in the committing role."""
         while self._forgotten:
             bell = self._forgotten.popleft()
-            self._live.discard(bell)
+            self._live.pop(bell, None)
             self._dispatcher.leave(bell)
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:

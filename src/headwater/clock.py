@@ -6,11 +6,12 @@ something took or may take (`monotonic_us`) uses the other clock, which never do
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal, Protocol
+
+from headwater import threads
 
 SECOND_US = 1_000_000
 
@@ -30,7 +31,7 @@ class Clock(Protocol):
     def read(self) -> tuple[int, int]:
         """Both at once: wall and monotonic."""
 
-    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+    def wait(self, condition: threads.Condition, timeout_us: int | None) -> bool:
         """Wait on a condition that the caller holds; False if the time passed."""
 
 
@@ -46,7 +47,7 @@ class SystemClock:
     def read(self) -> tuple[int, int]:
         return time.time_ns() // 1000, time.monotonic_ns() // 1000
 
-    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+    def wait(self, condition: threads.Condition, timeout_us: int | None) -> bool:
         return condition.wait(None if timeout_us is None else max(0, timeout_us) / SECOND_US)
 
 
@@ -59,9 +60,9 @@ class ManualClock:
     def __init__(self, now_us: int = 1_700_000_000 * SECOND_US) -> None:
         self._now_us = now_us
         self._monotonic_us = 0
-        self._waiting: list[threading.Condition] = []
-        self._lock = threading.Lock()
-        self._seen = threading.local()
+        self._waiting: list[threads.Condition] = []
+        self._lock = threads.Lock()
+        self._seen = threads.local()
 
     def now_us(self) -> int:
         return self.read()[0]
@@ -91,7 +92,7 @@ class ManualClock:
             with condition:
                 condition.notify_all()
 
-    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+    def wait(self, condition: threads.Condition, timeout_us: int | None) -> bool:
         if timeout_us is not None and timeout_us <= 0:
             return False
         with self._lock:
@@ -152,7 +153,7 @@ class SteadyClock:
     def monotonic_us(self) -> int:
         return self._clock.monotonic_us()
 
-    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+    def wait(self, condition: threads.Condition, timeout_us: int | None) -> bool:
         return self._clock.wait(condition, timeout_us)
 
 

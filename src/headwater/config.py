@@ -5,6 +5,7 @@ A name ends in its unit. A limit that a client can reach names the error that it
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -36,9 +37,14 @@ AT_LEAST_ONE = frozenset(
 )
 
 
+_fields = cache(msgspec.structs.fields)
+"""Of each class, once: to find out their types takes longer than to check them, and each connection of a client has
+settings of its own."""
+
+
 def _check(settings: msgspec.Struct) -> None:
     """Malformed unless each value is of its setting's type, and not negative."""
-    for field in msgspec.structs.fields(settings):
+    for field in _fields(type(settings)):
         value = getattr(settings, field.name)
         try:
             msgspec.convert(value, field.type)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import ClassVar
 
+from headwater import threads
 from headwater.errors import Closed, QuotaExceeded
 from headwater.message import REPLY_TO, Headers, Message
 from headwater.store.batch import Batch
@@ -26,7 +26,7 @@ class Replies:
         self._waiting_max = waiting_max
         self.topic = f"{REPLY_ROOT}/{name}"
         self._waiting: dict[str, Future[Message]] = {}
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self.is_listening = False
 
     def expect(self) -> tuple[Headers, Future[Message]]:

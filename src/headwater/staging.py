@@ -14,11 +14,11 @@ dropped after `stage_age_s`.
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.rows import RowCommit
@@ -84,7 +84,7 @@ class Staging:
         self._config = config
         self._clock = clock
         self._on_trouble = on_trouble
-        self._deciding = threading.Lock()
+        self._deciding = threads.Lock()
         """Held by whoever commits, drops or expires."""
         self._sizes: dict[tuple[str, int], int] = {}
         """By producer and epoch: bytes that were staged, at most."""

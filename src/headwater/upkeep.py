@@ -6,9 +6,9 @@ All of it runs in the committing role, called by the one timer queue.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 
+from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import delays
@@ -67,7 +67,7 @@ class Upkeep:
         self._unarchived_from = unarchived_from
         self._take_readers = take_readers
         self._take_snapshot = take_snapshot
-        self._taking: threading.Thread | None = None
+        self._taking: threads.Thread | None = None
         """Takes a snapshot of the state, or took the last one."""
         self._is_closed = False
         self._rolls: dict[str, int] = {}
@@ -202,7 +202,7 @@ class Upkeep:
     def _begin_snapshot(self) -> None:
         if self._is_closed:
             return
-        self._taking = threading.Thread(target=self._take_now, name="headwater-snapshot", daemon=True)
+        self._taking = threads.Thread(target=self._take_now, name="headwater-snapshot", daemon=True)
         self._taking.start()
 
     def _take_now(self) -> None:

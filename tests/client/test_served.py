@@ -440,6 +440,18 @@ def test_messages_are_the_same_class(bus: Bus) -> None:
 # asyncio
 
 
+def test_a_reading_may_be_closed_while_it_is_being_opened_and_read(served: Served) -> None:
+    async def main() -> None:
+        async with headwater.aio.connect(served.url) as bus:
+            reading = bus.follow("a/#")
+            taking = asyncio.ensure_future(reading.batch(1))  # both wait for the server's answer
+            await asyncio.sleep(0)
+            await reading.close()
+            assert await taking == []
+
+    asyncio.run(main())
+
+
 def test_the_same_for_asyncio(served: Served) -> None:
     async def main() -> None:
         async with headwater.aio.connect(served.url) as bus:

@@ -467,6 +467,28 @@ def test_whatever_could_not_be_noted_is_as_it_was_after_the_next_opening(point: 
     check_after(machine, workload, f"a failure of the state's sync {point}")
 
 
+def test_a_subscription_that_could_not_be_noted_is_not_there_when_it_is_asked_for_again(machine: Machine) -> None:
+    bus = machine.open()
+    machine.state.fail_sync_at = machine.state.syncs + 1
+    with pytest.raises(Failed):
+        bus.subscribe("#", id="s", start="earliest")
+    with pytest.raises(ReadOnly):  # the row can be seen, and is on no disk
+        bus.subscribe("#", id="s", start="earliest")
+
+
+def test_an_ack_that_was_not_waited_for_and_failed_is_no_ack_when_it_is_asked_for_again(
+    machine: Machine, oracle: Oracle
+) -> None:
+    bus = machine.open()
+    oracle.publish(bus, "a/x")
+    consumer = oracle.subscribe(bus, "s", "#")
+    taken = oracle.take(consumer, 1)
+    machine.state.fail_sync_at = machine.state.syncs + 1
+    oracle.ack(consumer, taken, wait=False)
+    with pytest.raises(HeadwaterError):
+        consumer.ack(taken)
+
+
 def test_a_consumer_of_a_state_that_failed_can_be_closed(machine: Machine, oracle: Oracle) -> None:
     bus = machine.open()
     oracle.publish_many(bus, ["a/x", "a/y"])

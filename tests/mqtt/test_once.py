@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 import headwater
+from faults.faulty_files import FaultyFiles
+from faults.faulty_state import FaultyState
+from headwater.bus import Bus
 from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.packets import Ack, Publish
 from headwater.mqtt.properties import Properties
@@ -168,6 +171,26 @@ def test_a_message_that_comes_again_is_acknowledged_and_not_published_again(vers
         peer.send(Publish("home/x", b"3", 2, packet_id=5))
         peer.ack(Kind.PUBREC, 5)
         assert [one.payload for one in served.bus.replay("home/#")] == [b"1", b"2", b"3"]
+
+
+@both
+def test_a_number_whose_message_may_be_stored_or_not_stays_the_message_s(version: int) -> None:
+    files, state = FaultyFiles(), FaultyState()
+    with Served(bus=Bus("data", files=files, state=state)) as served:
+        peer = served.kept("p", version)
+        assert peer.publish("home/x", b"0", 2).reason == 0
+        files.fail_sync_at = files.syncs + 1
+        peer.send(Publish("home/x", b"1", 2, packet_id=5))
+        peer.ends()  # not refused with a PUBREC, after which the number would be free for another message
+        assert not [one for one in peer.inbox if isinstance(one, Ack) and one.packet_id == 5]
+        written, rows = files.process_kill(), state.process_kill()
+    with Served(bus=Bus("data", files=written, state=rows)) as served:
+        peer = served.kept("p", version)
+        peer.send(Publish("home/x", b"1", 2, packet_id=5, dup=True))
+        peer.ack(Kind.PUBREC, 5)
+        peer.send(Ack(Kind.PUBREL, 5))
+        assert peer.ack(Kind.PUBCOMP, 5).reason == 0
+        assert [one.payload for one in served.bus.replay("home/#")] == [b"0", b"1"]
 
 
 @both

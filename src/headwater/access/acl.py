@@ -15,12 +15,12 @@ Invariants:
 from __future__ import annotations
 
 import shlex
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, get_args
 
 import msgspec
 
+from headwater import threads
 from headwater.access.book import Book
 from headwater.access.name import EVERYONE, check_name, is_name, quoted
 from headwater.audit import Audit
@@ -241,7 +241,7 @@ class Acl:
         self._config = config or Config()
         self.rules_max = rules_max
         """A setting of the server, who sets it here."""
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._rules: dict[tuple[str, str, str], Rule] = {}
         self._written = Ruling({})
         self._ruling = self._written

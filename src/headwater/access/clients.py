@@ -11,11 +11,11 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-import threading
 from datetime import datetime
 
 import msgspec
 
+from headwater import threads
 from headwater.access.book import Book
 from headwater.access.name import check_name, quoted
 from headwater.access.scram import ITERATIONS, REFUSED, Credential, Decoy, derive, is_secret_of
@@ -90,7 +90,7 @@ class Clients:
         """A setting of the server, who sets it here."""
         self.iterations = iterations
         """The same; of secrets that are set from now on, and of the decoy."""
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._decoy: tuple[int, Decoy] | None = None
         """With the iterations that it asks for."""
         self._by_name: dict[str, ClientRow] = {}

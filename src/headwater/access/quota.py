@@ -10,9 +10,9 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 
+from headwater import threads
 from headwater.access.name import quoted
 from headwater.clock import SECOND_US, Clock
 from headwater.errors import Malformed, QuotaExceeded
@@ -51,7 +51,7 @@ class Quota:
         self._full = per_minute * _MINUTE_US
         self._spent: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """Shares spent, and when that was right; the client that took last is last."""
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
 
     def take(self, user: str, count: int = 1) -> None:
         """Take so many for a client, or none: QuotaExceeded (429) says when to try again."""
@@ -136,7 +136,7 @@ class Guesses:
             self._failures_max += 1
         self._failures: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """How many, and when the last of them was forgiven or made; the guesser that failed last is last."""
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
 
     def delay_s(self, key: str) -> float:
         """How long a failed login waits for its answer; 0 for one that has not failed lately."""

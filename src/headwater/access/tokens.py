@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import threading
 from datetime import datetime
 from typing import get_args
 
 import msgspec
 
+from headwater import threads
 from headwater.access.book import Book
 from headwater.access.clients import Clients
 from headwater.access.name import check_name, quoted
@@ -98,7 +98,7 @@ class Tokens:
         self._clients = clients
         self.tokens_max = tokens_max
         """A setting of the server, who sets it here."""
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._by_id: dict[str, TokenRow] = {}
         self._closed: str | None = None
         """Why no token counts."""

@@ -262,9 +262,10 @@ class Reading(_Reader):
             return
         self._closed = True
         self._more.set()
-        if self._opening is not None:
-            await asyncio.wait((self._opening,))
-            if self._opening.cancelled() or self._opening.exception() is not None:
+        opening = self._opening  # whoever waits for its first messages takes it away meanwhile
+        if opening is not None:
+            await asyncio.wait((opening,))
+            if opening.cancelled() or opening.exception() is not None:
                 return
         self._leave_now()
         await self._client.leave(self._feed)

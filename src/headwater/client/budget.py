@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 
+from headwater import threads
 from headwater.errors import HeadwaterError
 
 
@@ -14,7 +14,7 @@ class Budget:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._used = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._ended: HeadwaterError | None = None

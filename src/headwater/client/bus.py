@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
+from headwater import threads
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
@@ -87,8 +87,8 @@ class Bus:
         self.settings = settings or Connecting()
         self._process = os.getpid()
         self._loop = new_loop()
-        self._thread = threading.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
-        self._closing = threading.Lock()
+        self._thread = threads.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
+        self._closing = threads.Lock()
         self._closed = False
         self._thread.start()
         try:
@@ -139,7 +139,7 @@ class Bus:
     # Handing over to the loop
 
     def _check_thread(self) -> None:
-        if threading.current_thread() is self._thread:
+        if threads.current_thread() is self._thread:
             raise Conflict(
                 "this is the client's own thread, which would wait for itself; call from another (a future's callback "
                 "runs here: hand the work to a queue)"
@@ -258,7 +258,7 @@ class Bus:
         publisher = self._client.publisher
         budget = publisher.budget
         if not budget.try_take(item.weight):
-            go = threading.Event()
+            go = threads.Event()
             if not budget.take(item.weight, go.set):
                 go.wait()
         future: Future[object] = Future()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from headwater import threads
 from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
 from headwater.client.link import Link, State
@@ -64,7 +64,7 @@ class Client:
         self.settings = settings
         self.clock = ServedClock(SteadyClock(clock or SystemClock()))
         self.loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
+        self.thread = threads.get_ident()
         self.config = Config()
         self.desk = Desk(self.config, self.clock)
         self.link = Link(address, settings, self.clock, self)
@@ -75,7 +75,7 @@ class Client:
         self._next_number = 1
         self._again: set[int] = set()
         """Feeds that were made again since they last brought something."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._listening: asyncio.Task[None] | None = None
         self._reply_feed: Feed | None = None
 
@@ -210,8 +210,8 @@ class Client:
 
     def _spawn(self, work: Any) -> None:
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     # Publishing
 
@@ -432,7 +432,7 @@ class Client:
     # Saying what became of messages
 
     def _flush_soon(self, feed: Feed) -> None:
-        if threading.get_ident() == self.thread:
+        if threads.get_ident() == self.thread:
             self.loop.call_soon(self._flush, feed)
         else:
             _call_soon(self.loop, self._flush, feed)

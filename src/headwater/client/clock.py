@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
+from headwater import threads
 from headwater.clock import Clock
 
 
@@ -29,5 +28,5 @@ class ServedClock:
         wall_us, monotonic_us = self._clock.read()
         return wall_us + self._ahead_us, monotonic_us
 
-    def wait(self, condition: threading.Condition, timeout_us: int | None) -> bool:
+    def wait(self, condition: threads.Condition, timeout_us: int | None) -> bool:
         return self._clock.wait(condition, timeout_us)

@@ -12,13 +12,13 @@ timer of its acks. Invariants:
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
+from headwater import threads
 from headwater.client.link import renewed
 from headwater.clock import SECOND_US, Clock
 from headwater.errors import Gap, HeadwaterError, Malformed, Recalled
@@ -141,9 +141,9 @@ class Feed:
         self._verbs = verbs
         self._flush = flush
         self._dropped_before = 0
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._reading = threading.Lock()
+        self._lock = threads.Lock()
+        self._changed = threads.Condition(self._lock)
+        self._reading = threads.Lock()
         """Held while messages are made, so that the loop does not wait for it."""
         self._chunks: deque[Chunk | Gap] = deque()
         self._waiting = 0

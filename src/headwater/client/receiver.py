@@ -12,11 +12,11 @@ and an ack of it is without effect.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from headwater import threads
 from headwater.client.bus import extend_of, nack_of, new_loop, reject_of, run_loop
 from headwater.client.connection import Connection
 from headwater.client.feed import Feed, Held
@@ -67,13 +67,13 @@ class Receiver:
         self._clock = SystemClock()
         self._lines: list[Line] = []
         self._turn = 0
-        self._changed = threading.Condition()
+        self._changed = threads.Condition()
         self._version = 0
         self._closed = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = new_loop()
-        self._thread = threading.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
+        self._thread = threads.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
         self._thread.start()
         try:
             self._wait(self._listen())

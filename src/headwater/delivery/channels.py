@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from headwater import threads
 from headwater.access.book import Book
 from headwater.access.destination import Destinations
 from headwater.access.name import quoted
@@ -84,7 +84,7 @@ class Channels:
         """Asks whoever serves the channels."""
         self.trial: Callable[[str], ChannelTrial] | None = None
         """The same, to reach one's destination."""
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._by_id: dict[str, ChannelRow] = {}
         self.reload()
 

@@ -11,12 +11,12 @@ of a batch that nobody waits for while an earlier group may still be on its way 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 
+from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
@@ -81,7 +81,7 @@ class Dispatcher:
         self._reply = reply
         self._on_event = on_event
         self._trees: Trees[Listener] = Trees(config)
-        self._tree_lock = threading.Lock()
+        self._tree_lock = threads.Lock()
         """Held for a look at the trees, or a change of them, and nothing else."""
         self._matched: dict[tuple[str, ...], list[tuple[Listener, list[int] | None]]] = {}
         self._served: dict[str, Subscriber] = {}
@@ -89,7 +89,7 @@ class Dispatcher:
         """Subscriptions that nobody takes from, in numbers, as far as somebody wanted to know; they are rows alone."""
         self.version = 0
         """Rises when there are other subscriptions than before."""
-        self._lock = threading.RLock()
+        self._lock = threads.RLock()
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
         self._count = len(known)
         last = state.get(rows.COUNTERS)

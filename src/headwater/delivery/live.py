@@ -6,13 +6,13 @@ messages come first.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
 
+from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.errors import Closed, Malformed
@@ -48,15 +48,15 @@ class Live:
         self._clock = clock
         self._reply = reply
         self._on_close = on_close
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._lock = threads.Lock()
+        self._changed = threads.Condition(self._lock)
         self._waiting = 0
         """Threads that wait for a change."""
         self.hand: Callable[[Batch, Sequence[int] | None], bool] | None = None
         """Takes a batch at once, past the buffer, from whoever shows it early; False if it cannot at the moment."""
         self.hand_one: Callable[[Early], bool] | None = None
         """The same for one message; those who set none get a batch."""
-        self._reading = threading.Lock()
+        self._reading = threads.Lock()
         """Held by the reader, so that messages are made outside of the lock that the committing thread takes."""
         self._batches: deque[tuple[Batch, Sequence[int] | None, int]] = deque()
         self._ready: deque[Message] = deque()

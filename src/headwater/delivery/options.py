@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import isfinite
 from typing import Literal
 
@@ -21,6 +22,9 @@ def check_not_of_channel(id: object) -> None:
             f"subscriptions whose ids begin with {CHANNEL_PREFIX} belong to channels; use another id, or look after "
             "the channel: headwater channels"
         )
+
+
+_fields = cache(msgspec.structs.fields)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise Malformed(f'order is {self.order!r}; use "strict", "key" (in order within each key) or "none"')
         if self.on_gap not in ("raise", "skip"):
             raise Malformed(f'on_gap is {self.on_gap!r}; use "raise" (the consumer gets Gap) or "skip"')
-        for field in msgspec.structs.fields(self):
+        for field in _fields(type(self)):
             value = getattr(self, field.name)
             try:
                 msgspec.convert(value, field.type)

@@ -8,13 +8,13 @@ what neither has.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
+from headwater import threads
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor
@@ -121,7 +121,7 @@ class Reading:
         self._ends: dict[str, int] = {}
         self._is_open = False
         self._ready: deque[Message] = deque()
-        self._signal = threading.Condition()
+        self._signal = threads.Condition()
         self._version = 0
         self._closed = False
         self._wakers: list[Callable[[], None]] = []

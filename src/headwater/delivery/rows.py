@@ -168,8 +168,8 @@ class RowCommit:
         self._group.kick()
 
     def flush(self) -> None:
-        """Return when everything enqueued so far is in the state."""
-        self._group.run(lambda: None)
+        """Return when everything enqueued so far is in the state; Unwritable (503) if something of it may not be."""
+        self._group.run(self.check)
 
     def write(self, changed: Rows) -> None:
         """Write rows, durably."""

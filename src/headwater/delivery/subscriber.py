@@ -9,7 +9,6 @@ waits for and by nothing else.
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import groupby
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
@@ -90,8 +90,8 @@ class Subscriber:
         self._clock = clock
         self.reply = reply
         self._on_event = on_event
-        self._lock = threading.RLock()
-        self._signal = threading.Condition()
+        self._lock = threads.RLock()
+        self._signal = threads.Condition()
         self._wakers: dict[Any, Callable[[], None]] = {}
         # From the clock, so that a client that acks a hand-out of before it was loaded is not taken to mean a new one.
         self._machine = Subscription(row.options, config, last_number=clock.now_us())

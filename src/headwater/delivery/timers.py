@@ -7,9 +7,9 @@ queue: setting it again replaces it. Moments are of the clock that never jumps.
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Callable, Hashable
 
+from headwater import threads
 from headwater.clock import Clock
 
 Ring = Callable[[], None]
@@ -21,12 +21,12 @@ class Timers:
     def __init__(self, clock: Clock, on_trouble: Callable[[str], None]) -> None:
         self._clock = clock
         self._on_trouble = on_trouble
-        self._changed = threading.Condition()
+        self._changed = threads.Condition()
         self._heap: list[tuple[int, int, Hashable]] = []
         self._due: dict[Hashable, tuple[int, Ring]] = {}
         self._count = 0
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
 
     def set(self, owner: Hashable, due_us: int | None, ring: Ring) -> None:
         """Call `ring` at a monotonic moment; None takes the owner out of the queue."""
@@ -42,7 +42,7 @@ class Timers:
             if len(self._heap) > 64 + 2 * len(self._due):
                 self._rebuild()
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="headwater-timers", daemon=True)
+                self._thread = threads.Thread(target=self._run, name="headwater-timers", daemon=True)
                 self._thread.start()
             elif self._heap[0][0] == due_us:
                 self._changed.notify()
@@ -64,7 +64,7 @@ class Timers:
             self._heap.clear()
             self._changed.notify()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread is not threads.current_thread():
             thread.join()
 
     def _run(self) -> None:

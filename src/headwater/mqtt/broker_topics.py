@@ -66,13 +66,13 @@ class BrokerTopics:
         self._executor = executor
         self._broker = broker
         self._every_s = every_s
-        self._watches: set[Watch] = set()
+        self._watches: dict[Watch, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
 
     def watch(self, filter: str, with_retained: bool) -> Watch:
         """What a filter matches from now on, or, with retained messages, also now; in any thread but the loop's."""
-        watch = Watch(filter, self._watches.discard)
+        watch = Watch(filter, lambda watch: self._watches.pop(watch, None))
         watch.show(self._values())
         if not with_retained:
             watch.take()
@@ -84,7 +84,7 @@ class BrokerTopics:
 
     def add(self, watch: Watch) -> None:
         """Show this one what changes, until it is closed."""
-        self._watches.add(watch)
+        self._watches[watch] = None
         if self._timer is None and self._every_s:
             self._timer = self._loop.call_later(self._every_s, self._begin)
 

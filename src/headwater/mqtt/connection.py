@@ -218,15 +218,19 @@ class MqttConnection(Line):
         numbers, places = which
         if numbers is NOBODY:
             return
-        is_end = error is not None and self._ends_with(error)
+        is_end = error is not None and self._ends_with(numbers, error)
         numbers.settle(places, error, is_end)
         if is_end:
             self._stop()
 
-    def _ends_with(self, error: HeadwaterError) -> bool:
+    def _ends_with(self, numbers: Numbers, error: HeadwaterError) -> bool:
         """Whether what was refused closes the connection. 3.1.1 has no word for a refusal: what its client may not do
-        may be acknowledged and dropped ([MQTT-3.3.5-2]); anything else that is acknowledged is on disk."""
-        return self.version == V4 and not isinstance(error, NotAllowed)
+        may be acknowledged and dropped ([MQTT-3.3.5-2]); anything else that is acknowledged is on disk. After a failure
+        of the disk nobody knows whether a message is stored, and a PUBREC with a reason would free its number for
+        another message, which the next start of the server would take for this one."""
+        if self.version == V4:
+            return not isinstance(error, NotAllowed)
+        return numbers.kind is Kind.PUBREC and isinstance(error, Failed)
 
     def _due(self) -> bytes:
         """The answers that may leave: of those that came first, as far as it is known what became of them."""
@@ -244,7 +248,7 @@ class MqttConnection(Line):
                 self.write(b"".join(said))
                 self._greeter.refused.closed(self.user, self.client_id, self.address, end)
                 unanswered.clear()
-                self.finish()
+                self._refuse(end)
                 return b""
         if self._ending is not None and not unanswered:
             self.write(b"".join(said))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headwater.errors import HeadwaterError
+from headwater.errors import Failed, HeadwaterError
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.receiving import Receiving
 
@@ -40,7 +40,7 @@ class Numbers(msgspec.Struct, eq=False):
             for number in self.packet_ids:
                 if error is None:
                     self.receiving.on_stored(number)
-                else:
+                elif not isinstance(error, Failed):
                     self.receiving.on_refused(number)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+from headwater import threads
 
 
 class Bell:
@@ -17,7 +18,7 @@ class Bell:
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
         """Made on the loop's own thread. `answer` looks for everything that there is to do."""
         self._loop = loop
-        self._home = threading.get_ident()
+        self._home = threads.get_ident()
         self._answer = answer
         self._is_rung = False
 
@@ -26,7 +27,7 @@ class Bell:
         if self._is_rung:
             return
         self._is_rung = True
-        if threading.get_ident() == self._home:
+        if threads.get_ident() == self._home:
             self._loop.call_soon(self._run)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._run)

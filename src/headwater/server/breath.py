@@ -6,8 +6,7 @@ wait for that several times over.
 
 from __future__ import annotations
 
-import threading
-
+from headwater import threads
 from headwater.clock import SystemClock
 
 WORK_US = 1000
@@ -23,7 +22,7 @@ class Breath:
 
     def __init__(self) -> None:
         self._clock = SystemClock()
-        self._pause = threading.Condition()
+        self._pause = threads.Condition()
         self._until_us = self._clock.monotonic_us() + WORK_US
 
     def take(self) -> int:

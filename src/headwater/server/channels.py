@@ -62,7 +62,7 @@ class Channels:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.frame_bytes_max = limits_of(broker.bus.config, broker.serving).frame_bytes_max
         self._channels: dict[str, Channel] = {}
-        self._connections: set[Line] = set()
+        self._connections: dict[Line, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
     # Coming and going
@@ -190,7 +190,7 @@ class Channels:
 
     def on_connection(self, connection: Line) -> None:
         """It is connected."""
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def on_frame(self, connection: Connection, frame: Frame) -> None:
         """A receiver speaks before it is greeted."""
@@ -198,7 +198,7 @@ class Channels:
 
     def on_lost(self, connection: Line) -> None:
         """It is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         _greeting(connection).fail(None)
         if connection.session is not None:
             connection.session.on_lost(connection)

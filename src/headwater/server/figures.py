@@ -6,10 +6,10 @@ answer. What each name means is in `counts.py`.
 
 from __future__ import annotations
 
-import threading
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
+from headwater import threads
 from headwater.bus import Bus
 from headwater.clock import SECOND_US
 from headwater.config import Serving
@@ -53,7 +53,7 @@ class Collector:
         self._bytes_began = sum(root.bytes_in for root in self._published())
         self._sizes: dict[str, tuple[int, int]] = {}
         self._sizes_us = -SIZES_US
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._last: Figures | None = None
         self._last_us = 0
 

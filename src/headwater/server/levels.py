@@ -7,12 +7,12 @@ be looked at again and again: its counts are as of a moment ago.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections.abc import Callable
 
 import msgspec
 
+from headwater import threads
 from headwater.bus import Bus
 from headwater.clock import SECOND_US
 from headwater.delivery import delays
@@ -62,7 +62,7 @@ class Levels:
         self._bus = bus
         self._roots = bus.inside.roots
         self._clock = bus.inside.clock
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._known: dict[tuple[str, str], _Below] = {}
         """By the topic, and by whose eyes; "" for those who see everything."""
 

@@ -63,8 +63,8 @@ class Listener:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._broker = broker
         self._counts = broker.bus.inside.roots.counts
-        self._connections: set[Line] = set()
-        self._greeting: set[Line] = set()
+        self._connections: dict[Line, None] = {}  # in the order in which they came
+        self._greeting: dict[Line, None] = {}
         self._by_address: Counter[str] = Counter()
         self._is_draining = False
         self._is_empty = asyncio.Event()
@@ -88,8 +88,8 @@ class Listener:
         peer = connection.peer
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
         self._counts.connections += 1
-        self._connections.add(connection)
-        self._greeting.add(connection)
+        self._connections[connection] = None
+        self._greeting[connection] = None
         self._by_address[connection.address] += 1
         serving = self.serving
         if connection.is_inner:
@@ -118,9 +118,9 @@ class Listener:
 
     def on_lost(self, connection: Line) -> None:
         """A connection is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._counts.handshakes_failed += connection in self._greeting
-        self._greeting.discard(connection)
+        self._greeting.pop(connection, None)
         self._uncount(connection)
         if connection.session is not None:
             connection.session.on_lost(connection)
@@ -129,7 +129,7 @@ class Listener:
 
     def on_registered(self, connection: Line) -> None:
         """A connection has its session."""
-        self._greeting.discard(connection)
+        self._greeting.pop(connection, None)
 
     def on_refused(self, connection: Line, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""

@@ -16,10 +16,10 @@ import json
 import logging
 import re
 import sys
-import threading
 from collections.abc import Mapping
 from typing import IO, Any
 
+from headwater import threads
 from headwater.clock import SECOND_US, Clock, SystemClock, to_datetime
 
 LINES_PER_SECOND_MAX = 10
@@ -82,7 +82,7 @@ class Flood:
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:
         self._logger = logger
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._second = 0
         self._seen: dict[str, int] = {}
         self._is_timed = False

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 
+from headwater import threads
 from headwater.bus import Bus
 from headwater.config import Serving
 from headwater.errors import Closed, Malformed
@@ -54,7 +54,7 @@ class Server:
         self.serving = serving or Serving()
         self._settings = settings or given(bus.config, self.serving, bus.folder)
         check_exposure(self.serving)
-        self._executor = ThreadPoolExecutor(WORKERS, "headwater-worker")
+        self._executor = threads.ThreadPoolExecutor(WORKERS, "headwater-worker")
         self._servers: list[asyncio.Server] = []
         self._tls: Tls | None = open_tls(self.serving)
         self._port = 0

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
 from typing import Generic, TypeVar
 
+from headwater import threads
 from headwater.errors import Closed, Conflict, Failed, HeadwaterError
 
 GATHER_CALLERS_MIN = 3
@@ -50,7 +50,7 @@ class Item:
         self.is_blocking = False
         """Whether its caller waits from the start, and so can wake the next of the group."""
         self._next: Item | None = None
-        self._done = threading.Lock()
+        self._done = threads.Lock()
         self._done.acquire()
 
     def result(self) -> object:
@@ -149,11 +149,11 @@ class GroupCommit(Generic[T]):
         self._on_add = on_add
         self._weight_max = weight_max
         self._items_max = items_max
-        self.places = threading.Lock()
+        self.places = threads.Lock()
         """Whoever holds it may `append`, as nobody else gets a place; it is not held while something blocks."""
-        self._room = threading.Condition(self.places)
-        self._work = threading.Condition(self.places)
-        self._idle = threading.Condition(self.places)
+        self._room = threads.Condition(self.places)
+        self._work = threads.Condition(self.places)
+        self._idle = threads.Condition(self.places)
         self._pending: list[T | Call] = []
         self._weight = 0
         self._busy = False
@@ -172,7 +172,7 @@ class GroupCommit(Generic[T]):
         self._pause_left = 0
         self._owner = 0
         """The thread that commits at the moment."""
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
         self.given_up: str | None = None
         """Why nothing is committed any more."""
         self.on_given_up: Callable[[str], None] = lambda _: None
@@ -260,7 +260,7 @@ class GroupCommit(Generic[T]):
 
     def refuse_owner(self) -> None:
         """Conflict if the calling thread is the one that commits: what it asks for would wait for itself."""
-        if self._owner == threading.get_ident():
+        if self._owner == threads.get_ident():
             raise Conflict(
                 "this would wait for itself: it was called by a callback in the thread that commits; "
                 "use publish_soon there, or hand the work to a thread of yours"
@@ -293,7 +293,7 @@ class GroupCommit(Generic[T]):
 
     def run(self, work: Callable[[], R]) -> R:
         """Do something in the committing role: after a group, before the next; answers what it answers."""
-        if self._owner == threading.get_ident():
+        if self._owner == threads.get_ident():
             return work()
         call = Call(work)
         self.submit_and_wait(call)
@@ -316,7 +316,7 @@ class GroupCommit(Generic[T]):
         while (
             waits
             and (self._weight >= self._weight_max or len(self._pending) >= self._items_max)
-            and self._owner != threading.get_ident()
+            and self._owner != threads.get_ident()
         ):
             if self._closed or self.given_up is not None:
                 break
@@ -355,7 +355,7 @@ class GroupCommit(Generic[T]):
                 if self._weight >= self._weight_max or len(group) >= self._items_max:
                     self._room.notify_all()
                 self._weight = 0
-            self._owner = threading.get_ident()
+            self._owner = threads.get_ident()
             self._answered = sum(item.is_awaited for item in group)
             items = [item for item in group if not isinstance(item, Call)]
             if items:
@@ -429,7 +429,7 @@ class GroupCommit(Generic[T]):
         if self._thread is not None:
             self._work.notify()
             return
-        thread = threading.Thread(target=self._run, name=f"headwater-{self._name}", daemon=True)
+        thread = threads.Thread(target=self._run, name=f"headwater-{self._name}", daemon=True)
         try:
             thread.start()
         except (RuntimeError, MemoryError):

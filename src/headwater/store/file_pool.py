@@ -11,12 +11,12 @@ Any thread may `get` a file; one thread writes and syncs.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from headwater import threads
 from headwater.errors import Closed, TooManyFiles
 from headwater.store.files import File, Files, open_files_limit
 
@@ -36,7 +36,7 @@ class FilePool:
         self._open: OrderedDict[str, File] = OrderedDict()
         self._dirty: dict[str, None] = {}
         """With unsynced writes, those that wait for longest first."""
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
         self._closed = False
         self.on_failed_sync: Callable[[str, OSError], Exception] = lambda _, error: error
         """Hears of a file whose sync failed; answers what to raise."""

@@ -22,11 +22,11 @@ import resource
 import stat
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from headwater import threads
 from headwater.errors import Malformed, Owned, TooManyFiles
 
 IOV_MAX = 1024
@@ -369,7 +369,7 @@ class DiskCells:
     def __init__(self, path: str, *, write: bool) -> None:
         self._file = DiskFile(path, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY)
         self._access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
-        self._growing = threading.Lock()
+        self._growing = threads.Lock()
         self._map_file()
 
     def get(self, index: int) -> int:
@@ -531,7 +531,7 @@ class DiskFiles:
             for place in places:
                 errors[place] = sync_error(files[place])
 
-        others = [threading.Thread(target=sync) for _ in files[1:SYNCS_AT_ONCE_MAX]]
+        others = [threads.Thread(target=sync) for _ in files[1:SYNCS_AT_ONCE_MAX]]
         started = []
         for thread in others:
             try:

@@ -8,12 +8,12 @@ more is taken until `mend` has opened the files anew, and what was reported as f
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from headwater import threads
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Damaged, Failed, Unwritable
 from headwater.store import chain
@@ -53,11 +53,11 @@ class RocksState:
         self.on_failed: Callable[[], None] | None = None
         """Called when a write failed, from any thread; it may neither wait nor use the state."""
         self._clock = clock or SystemClock()
-        self._order = threading.RLock()
+        self._order = threads.RLock()
         """Held while a write gets its number and goes to RocksDB, so that each is a record of its own in the log."""
-        self._syncing = threading.RLock()
+        self._syncing = threads.RLock()
         """Held while the log is synced; taken before `_order`."""
-        self._counting = threading.Condition()
+        self._counting = threads.Condition()
         self._scans = 0
         self._is_mending = False
         self._is_damaged = False

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import bisect
 import struct
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import msgspec
 
+from headwater import threads
 from headwater.errors import Malformed
 
 # What the first byte of a key says.
@@ -186,7 +186,7 @@ class MemoryState:
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
 
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)

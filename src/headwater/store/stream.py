@@ -9,11 +9,11 @@ One thread appends (the one that commits); any thread reads.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
+from headwater import threads
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly, TooManyFiles
 from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, seal_header, stored_body
@@ -80,8 +80,8 @@ class DiskStream:
         self._tail: list[Batch] = []
         self.tail_bytes = 0
         self._loaded: list[Segment] = []
-        self._lock = threading.Lock()
-        self._mending = threading.Lock()
+        self._lock = threads.Lock()
+        self._mending = threads.Lock()
         """Held by the one reader that makes an index anew."""
 
     # Appending: by the thread that commits.
