@@ -248,7 +248,7 @@ class MqttConnection(Line):
                 self.write(b"".join(said))
                 self._greeter.refused.closed(self.user, self.client_id, self.address, end)
                 unanswered.clear()
-                self._refuse(end)
+                self._finish_with(end)
                 return b""
         if self._ending is not None and not unanswered:
             self.write(b"".join(said))
@@ -317,6 +317,10 @@ class MqttConnection(Line):
                 self.write(data if len(data) <= self.bytes_max else encode(Connack(False, reason), version or V5))
             self.close()
             return
+        self._finish_with(error)
+
+    def _finish_with(self, error: HeadwaterError) -> None:
+        """Say no more than why."""
         if self.version == V5:
             self.send(Disconnect(goodbye_of(error, is_stopping=False), Properties(reason_string=str(error))))
         self.finish()
