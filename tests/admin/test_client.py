@@ -78,7 +78,7 @@ def test_clients_and_rules(ask: Drive, served: Served):
 
 def test_sessions(ask: Drive, served: Served):
     with headwater.connect(url(served, "ann")) as bus:
-        bus.subscribe("home/#")
+        _live = bus.subscribe("home/#")  # one that is forgotten is gone
         (session,) = [info.id for info in ask(lambda admin: admin.sessions.list()) if info.user == "ann"]
         (shown,) = ask(lambda admin: admin.sessions.show(session))
         assert [part.filter for part in shown.subscriptions] == ["home/#"]

@@ -64,6 +64,7 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "greet",
         "is_busy",
         "seek_subscriber",
+        "when_given_up",  # for a server, which ends then
         "threads",
     }
     inner |= {"take_batch", "take_retained", "still_valid", "ended", "wants_places", "is_read_only"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -193,13 +194,13 @@ def test_a_connect_with_a_will_takes_one_sync_and_one_without_a_session_to_keep_
     with Served(tmp_path) as served:
         state = served.bus.inside.state
         syncs: list[int] = []
-        sync = state.sync
+        commit = state.commit
 
-        def counted() -> None:
+        def counted(rows: Mapping[bytes, bytes | None]) -> None:
             syncs.append(1)
-            sync()
+            commit(rows)
 
-        state.sync = counted  # type: ignore[method-assign]
+        state.commit = counted  # type: ignore[method-assign]
         for options, count in (
             ({}, 0),
             ({"will": will("x")}, 1),
@@ -207,9 +208,9 @@ def test_a_connect_with_a_will_takes_one_sync_and_one_without_a_session_to_keep_
             ({"session_expiry_interval": KEPT_S, "will": will("y")}, 1),
         ):
             syncs.clear()
-            served.mqtt(f"s-{count}-{len(options)}", **options)
+            served.mqtt(f"s-{count}-{'-'.join(options)}", **options)
             assert len(syncs) == count, options
-        state.sync = sync  # type: ignore[method-assign]
+        state.commit = commit  # type: ignore[method-assign]
 
 
 def test_wills_are_bounded_in_number_and_in_bytes() -> None:
