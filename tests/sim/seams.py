@@ -134,6 +134,7 @@ def opened(world: World, network: Network, seed: int) -> Iterator[Threads]:
         stack.enter_context(patch.object(Flood, "admits", lambda *_: True))
         stack.enter_context(patch.object(secrets, "token_bytes", lambda length=32: chance.randbytes(length)))
         stack.enter_context(patch.object(os, "urandom", chance.randbytes))
+        stack.enter_context(patch.object(os, "sched_yield", lambda: None))  # there is nobody to yield to
         random.seed(seed)
         stack.callback(random.setstate, before)
         logger.handlers, logger.propagate = [Notes(world)], False
