@@ -4,15 +4,17 @@ import signal
 import sys
 from pathlib import Path
 from subprocess import PIPE, Popen
+from typing import Any
 
 import pytest
 
 import headwater
-from cli.command import objects, one_sentence, run, start
+from cli.command import here, objects, one_sentence, run, start
 from headwater import Config
 from headwater.store.files import DiskFiles
 from headwater.store.folder import check
 from headwater.store.segment import whole_batches
+from headwater.store.state_verify import verify_state
 from headwater.store.verify import Known, Report, verify
 
 BATCHES = 6
@@ -243,6 +245,15 @@ def test_it_works_beside_an_owner_that_is_writing(data: Path):
             *_, folder = objects("verify", data=data)
             assert folder["is_whole"]
         assert owner.wait(60) == 0
+
+
+def test_whoever_opens_the_folder_meanwhile_is_not_turned_away(data: Path, monkeypatch: pytest.MonkeyPatch):
+    def opened_meanwhile(*given: Any, **how: Any) -> Any:
+        headwater.open(data).close()
+        return verify_state(*given, **how)
+
+    monkeypatch.setattr("headwater.cli.verify.verify_state", opened_meanwhile)
+    here("verify", "--data", data)
 
 
 def test_the_journal_is_looked_at_after_kill_9(tmp_path: Path):

@@ -244,12 +244,13 @@ def test_a_pushed_filter_on_offsets_prunes_segments(folder):
 
 
 def retained_from(folder: Path) -> int:
-    """Delete the oldest two segments of home, as retention does."""
-    logs = sorted((folder / "streams/1-home").glob("*.log"))
-    for log in logs[:2]:
-        log.unlink()
-        log.with_suffix(".idx").unlink()
-    return int(logs[2].stem)
+    """Have retention delete the oldest two segments of home."""
+    first = int(sorted((folder / "streams/1-home").glob("*.log"))[2].stem)
+    with headwater.open(folder, SMALL) as bus:
+        root = bus.inside.roots.get("home")
+        assert root is not None
+        bus.inside.roots.commit.run(lambda: root.stream.trim(first - 1))
+    return first
 
 
 def test_messages_that_retention_took_are_an_error_only_if_they_were_asked_for(tmp_path):

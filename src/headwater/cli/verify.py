@@ -70,15 +70,21 @@ def verify(
 
 
 def _verify_state_here(files: Files, data: str) -> StateReport:
-    """As its owner where there is none, beside it where there is one."""
+    """As its owner where there is none, beside it where there is one. The folder is not held meanwhile: who opens it is
+    not turned away, and what was judged too strictly then is judged again."""
+    if not _has_owner(files, data):
+        state = _verify_state(files, data, is_owned=True)
+        if not state.troubles or not _has_owner(files, data):
+            return state
+    return _verify_state(files, data, is_owned=False)
+
+
+def _has_owner(files: Files, data: str) -> bool:
     try:
-        lock = files.lock(f"{data}/{LOCK}")
+        files.lock(f"{data}/{LOCK}").release()
     except (Owned, OSError):
-        return _verify_state(files, data, is_owned=False)
-    try:
-        return _verify_state(files, data, is_owned=True)
-    finally:
-        lock.release()
+        return True
+    return False
 
 
 def _verify_state(files: Files, data: str, *, is_owned: bool) -> StateReport:

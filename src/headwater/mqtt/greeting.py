@@ -152,7 +152,7 @@ class Greeter:
             self._take_up(cast("MqttSession", known), connection, connect, expire_s)
             return
         row = SessionRow(
-            id=secrets.token_urlsafe(16),
+            id=secrets.token_hex(16),
             user=user,
             expire_after_s=expire_s,
             client=client,

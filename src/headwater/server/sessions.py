@@ -140,9 +140,7 @@ class Sessions:
             then(None, error)
 
     def _create(self, connection: Line, request: Register, then: Then) -> None:
-        row = SessionRow(
-            id=secrets.token_urlsafe(16), user=connection.user, expire_after_s=self._expire_after_s(request)
-        )
+        row = SessionRow(id=secrets.token_hex(16), user=connection.user, expire_after_s=self._expire_after_s(request))
 
         def opened(session: Session | None, error: BaseException | None) -> None:
             if session is None:
