@@ -349,3 +349,20 @@ def test_a_linked_copy_shares_what_never_changes_again_and_copies_the_segment_th
         "streams/1-a/2.idx": 1,
         "streams/2-b/1.log": 1,
     }
+
+
+def test_a_copy_is_durable_when_it_is_made() -> None:
+    files = FaultyFiles()
+    files.make_folder("data")
+    prepare(files, "data")
+    files.make_folder("data/streams/1-home")
+    files.make_folder("data/state")
+    for path in ("data/streams/1-home/00000000000000000001.log", "data/state/000001.log", "data/watermarks"):
+        file = files.open(path, create=True)
+        file.pwritev([path.encode()], 0)
+        file.datasync()
+    copy(files, "data", "copy")
+    after = files.crash(random.Random(0), "none")
+    for path in ("streams/1-home/00000000000000000001.log", "state/000001.log", "watermarks"):
+        assert after.read(f"copy/{path}") == f"data/{path}".encode()
+    assert check(after, "copy") == check(after, "data")

@@ -74,3 +74,11 @@ def test_the_rows_of_a_write_are_read_back(pairs: list[tuple[bytes, bytes]]) -> 
     payload = wal.WRITE.pack(7, len(pairs)) + b"".join(wal.put(key, value) for key, value in pairs)
     assert wal.rows_in(payload) == pairs
     assert wal.rows_in(payload + b"\x0f") is None
+
+
+def test_a_write_with_anything_but_puts_and_deletes_is_not_read_as_rows() -> None:
+    put = wal.put(b"key", b"value")
+    assert wal.rows_in(wal.WRITE.pack(7, 1) + put) == [(b"key", b"value")]
+    merge = bytes((2,)) + put[1:]  # laid out alike, and something else
+    assert wal.rows_in(wal.WRITE.pack(7, 1) + merge) is None
+    assert wal.rows_in(wal.WRITE.pack(7, 2) + put) is None, "one is missing"
