@@ -23,9 +23,9 @@ test: $(INSTALLED) java chromium clients ## lint, formatting, types and tests
 	$(BIN)/mypy
 	$(BIN)/pytest $(PYTEST_WORKERS)
 
-# Without Spark, the browser, processes that are killed, wheels that are built, and what measures.
+# Without Spark, the browser, faults of the disk, wheels that are built, and what measures.
 CHECK_LEAVES_OUT := spark admin faults peers bench test_compiled.py cli/test_bench.py client/test_network.py
-check: $(INSTALLED) ## the same without what takes long: lint, types, and most tests, in less than three minutes
+check: $(INSTALLED) ## the same without what takes long: lint, types, and most tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
