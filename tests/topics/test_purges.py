@@ -104,3 +104,11 @@ def test_one_purge_too_many_is_refused_and_changes_nothing() -> None:
         assert bus.purge("home/+") == 1
         assert bus.purge("hall/a") == 1
         assert [(message.topic, message.offset) for message in bus.replay("#")] == [("hall/b", 2), ("hall/c", 3)]
+
+
+def test_a_purge_that_hides_nothing_more_is_not_remembered_and_a_wider_one_is() -> None:
+    narrow = purged([("home/+", 9)])
+    assert narrow.joined("home/a", 9, 1) is narrow
+    assert narrow.joined("home/+", 9, 1) is narrow
+    assert narrow.joined("home/#", 9, 1).upto("home/a/b") == 9
+    assert narrow.joined("home/a", 10, 2).upto("home/a") == 10

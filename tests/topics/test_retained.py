@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+import headwater
 from headwater.config import Config
 from headwater.errors import QuotaExceeded
 from headwater.message import Outgoing
@@ -309,3 +310,13 @@ class RetainedAgainstADict(RuleBasedStateMachine):
 
 TestRetainedAgainstADict = RetainedAgainstADict.TestCase
 TestRetainedAgainstADict.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+
+
+def test_exactly_as_many_bytes_as_a_root_may_retain_are_taken() -> None:
+    with headwater.open(":memory:", config=Config(retained_bytes_per_root_max=1000)) as bus:
+        bus.publish("home/a", b"x", retain=True)
+        size = bus.inside.roots.get("home").retained.size  # type: ignore[union-attr]  # it is there
+    with headwater.open(":memory:", config=Config(retained_bytes_per_root_max=size)) as bus:
+        bus.publish("home/a", b"x", retain=True)
+        with pytest.raises(QuotaExceeded, match="retained_bytes_per_root_max"):
+            bus.publish("home/b", b"x", retain=True)
