@@ -19,7 +19,7 @@ from typing import Literal
 
 from faults.lived_in import ROOTS, Image, Place, Seen, look, visit, visiting
 from headwater.cli.verify import _verify_state_here, _walk
-from headwater.errors import HeadwaterError
+from headwater.errors import Damaged, HeadwaterError, Malformed
 from headwater.store.batch import MAGIC
 from headwater.store.files import DiskFiles
 
@@ -284,6 +284,7 @@ def judge(image: Image, whole: Seen, case: Case, folder: str) -> Verdict:
             with visiting(folder) as bus:
                 seen = visit(bus)
         except HeadwaterError as error:
+            assert isinstance(error, Damaged | Malformed), f"{case}: refused for another reason ({error!r})"
             assert len(str(error)) > 40, f"{case}: an error that says little ({error})"
             return "refused"
         said = [text for kind, text in seen.events if kind not in SAYS_NOTHING]

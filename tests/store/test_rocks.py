@@ -15,6 +15,7 @@ from headwater.store import chain, rocks, wal
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
 from headwater.store.rocks import RocksReader, RocksState
+from headwater.store.rocksdb import open_rocks, scan_rocks
 from headwater.store.state_marks import Marks
 from headwater.store.state_recovery import Loss
 
@@ -324,6 +325,17 @@ def test_a_flipped_bit_in_a_table_is_an_error_for_whoever_reads_it_and_never_the
     with pytest.raises(Damaged):
         list(reader.scan(rows.FLOOR))
     reader.close()
+
+
+def test_whoever_keeps_the_error_of_a_bad_table_does_not_keep_the_state_locked(left: Path) -> None:
+    opened(left).close()
+    flip(next(left.glob("*.sst")), 100)
+    db = open_rocks(str(left))
+    with pytest.raises(Damaged) as caught:
+        list(scan_rocks(db, str(left), rows.FLOOR, None))
+    db.close()
+    open_rocks(str(left)).close()
+    assert caught.tb is not None  # it is kept until here, and the frame of the scan with it
 
 
 def opened_or_none(folder: Path) -> RocksState | None:

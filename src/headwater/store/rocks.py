@@ -321,7 +321,7 @@ class RocksState:
         try:
             self._db.close()
         except Exception as error:  # it could make no table of its log, in which all that counts is
-            log.warning("the state was closed as a kill would leave it: %s", error)
+            log.warning("the state was closed as a kill would leave it: %s", str(error))
         finally:
             self._marks.close()
 

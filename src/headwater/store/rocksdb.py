@@ -50,6 +50,7 @@ def open_rocks(path: str) -> Rdict:
 def scan_rocks(db: Rdict, path: str, prefix: bytes, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
     """Rows with a prefix. RocksDB's iterator ends at a bad block as if there were no more: so its end is looked at."""
     last = prefix if start is None else start
+    probe = None
     try:
         for key, value in cast("Iterator[tuple[bytes, bytes]]", db.items(from_key=last)):
             if not key.startswith(prefix):
@@ -64,6 +65,8 @@ def scan_rocks(db: Rdict, path: str, prefix: bytes, start: bytes | None) -> Iter
         probe.status()
     except Exception as error:
         raise unreadable(path, error) from error
+    finally:
+        del probe  # whoever keeps the error keeps this frame, and an iterator keeps RocksDB and its lock
 
 
 def unreadable(path: str, error: Exception) -> Exception:
