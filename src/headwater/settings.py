@@ -10,9 +10,11 @@ Sizes may be written as "64MiB" where the name speaks of bytes, durations as "30
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -146,7 +148,8 @@ def given(config: Config, serving: Serving, data: str) -> Loaded:
     return loaded
 
 
-def known() -> dict[str, Kind]:
+@functools.cache
+def known() -> Mapping[str, Kind]:
     """Every setting by its name, besides the rules of single roots, in the order of the code."""
     found: dict[str, Kind] = {}
     for struct in (Process, Serving, Config):
@@ -155,9 +158,10 @@ def known() -> dict[str, Kind]:
                 found |= {f"retention.{name}": kind for name, kind in _kinds(Retention).items()}
             elif field.name != "retention_roots":
                 found[field.name] = Kind(field.type, _default(field))
-    return found
+    return MappingProxyType(found)
 
 
+@functools.cache
 def _kinds(struct: type[msgspec.Struct]) -> dict[str, Kind]:
     return {field.name: Kind(field.type, _default(field)) for field in msgspec.structs.fields(struct)}
 

@@ -79,8 +79,8 @@ class FaultyState:
         with self._mutex:
             self._check()
             first = prefix if start is None else start
-            found = sorted((key, row) for key, row in self._rows.items() if key.startswith(prefix) and key >= first)
-        return iter(found)
+            found = sorted([key for key in self._rows if key >= first and key.startswith(prefix)])
+            return iter([(key, self._rows[key]) for key in found])
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
         with self._mutex:

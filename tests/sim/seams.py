@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures._base as futures
+import functools
 import gc
+import hashlib
 import logging
 import os
 import random
@@ -79,6 +81,8 @@ class Policy(asyncio.DefaultEventLoopPolicy):
 
 
 all_tasks = asyncio.all_tasks
+pbkdf2_hmac = functools.cache(hashlib.pbkdf2_hmac)
+"""Slow on purpose, and asked again and again for the same few secrets."""
 
 
 def in_order(tasks: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
@@ -134,6 +138,7 @@ def opened(world: World, network: Network, seed: int) -> Iterator[Threads]:
         stack.enter_context(patch.object(Flood, "admits", lambda *_: True))
         stack.enter_context(patch.object(secrets, "token_bytes", lambda length=32: chance.randbytes(length)))
         stack.enter_context(patch.object(os, "urandom", chance.randbytes))
+        stack.enter_context(patch.object(hashlib, "pbkdf2_hmac", pbkdf2_hmac))
         stack.enter_context(patch.object(os, "sched_yield", lambda: None))  # there is nobody to yield to
         random.seed(seed)
         stack.callback(random.setstate, before)
