@@ -122,7 +122,7 @@ class Desk:
         topic, payload, time_us = one
         if self._checked.get(topic) != root or not 0 <= time_us <= self._time_us_max or checksum(data) != crc:
             return None
-        return Early(root, topic, payload, time_us, 0, data, crc)
+        return Early(root, topic, payload, time_us, data)
 
     def run(
         self,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import ClassVar
 
 from headwater import threads
+from headwater.delivery.selection import Selection
 from headwater.errors import Closed, QuotaExceeded
-from headwater.log.root import Root
 from headwater.message import REPLY_TO, Headers, Message
-from headwater.store.batch import Batch
 
 REPLY_ROOT = "$reply"
 CORRELATION = "correlation-id"
@@ -21,6 +19,7 @@ class Replies:
     """Listens on the bus's reply topic for those who wait for an answer."""
 
     wants_places: ClassVar[bool] = True
+    takes_early: ClassVar[bool] = False
 
     def __init__(self, name: str, waiting_max: int) -> None:
         self._waiting_max = waiting_max
@@ -52,9 +51,9 @@ class Replies:
             if answer.set_running_or_notify_cancel():
                 answer.set_exception(Closed("the bus was closed before an answer came; open it again and ask again"))
 
-    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+    def deliver(self, selection: Selection) -> None:
         """Answers have arrived; from the thread that commits."""
-        for message in batch.body.messages(batch.first_offset, places):
+        for message in selection.taken():
             self.answer(message)
 
     def answer(self, message: Message) -> None:

@@ -53,12 +53,10 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "durables",  # the same, as its `subscriptions`
         "config",
         "folder",
-        "on_batch",
+        "deliver",
         "tell",
         "look",
         "fetch",
-        "on_early",
-        "on_one",
         "add_waker",
         "end",
         "greet",
@@ -67,7 +65,7 @@ def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
         "when_given_up",  # for a server, which ends then
         "threads",
     }
-    inner |= {"take_batch", "take_retained", "still_valid", "ended", "wants_places", "is_read_only"}
+    inner |= {"take", "take_retained", "ended", "wants_places", "takes_early", "is_read_only"}
     for embedded, remote in (
         (headwater.Bus, Bus),
         (EmbeddedConsumer, Consumer),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,8 +12,7 @@ import pytest
 import headwater
 from headwater import Bus, Config, Conflict, ManualClock, NotFound, Outgoing, QuotaExceeded
 from headwater.delivery.dispatcher import Dispatcher
-from headwater.log.root import Root
-from headwater.store.batch import Batch
+from headwater.delivery.selection import Selection
 from headwater.store.state import MemoryState
 
 
@@ -42,13 +41,13 @@ class Ear:
     """Hears of batches."""
 
     wants_places: ClassVar[bool] = True
+    takes_early: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.heard: list[list[str]] = []
 
-    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
-        topics = batch.body.topics
-        self.heard.append([topics[place] for place in (range(len(topics)) if places is None else places)])
+    def deliver(self, selection: Selection) -> None:
+        self.heard.append([message.topic for message in selection.taken()])
 
 
 def listen(bus: Bus, *filters: str) -> list[Ear]:
@@ -99,8 +98,9 @@ def test_nobody_is_told_before_the_message_is_durable(bus: Bus) -> None:
     seen: list[int] = []
 
     class Reader(Ear):
-        def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
-            seen.append(root.stream.durable - batch.last_offset)
+        def deliver(self, selection: Selection) -> None:
+            assert selection.batch is not None
+            seen.append(bus.ends()["home"] - selection.batch.last_offset)
 
     bus._roots.commit.run(lambda: bus._dispatcher.listen("#", Reader()))
     bus.publish_many([("home/a", b""), ("home/b", b"")])

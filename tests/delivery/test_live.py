@@ -15,6 +15,7 @@ import headwater
 from headwater import Closed, Config, Malformed, ManualClock, Message
 from headwater.clock import SystemClock
 from headwater.delivery.live import Live
+from headwater.delivery.selection import Selection
 from headwater.store.batch import Batch, Seed, checksum, read_batch, seal_header
 from headwater.store.body import encode_body
 
@@ -39,7 +40,7 @@ class Feed:
         return (message.offset, payload)
 
     def put(self, count: int = 1, places: list[int] | None = None, payload: bytes = b"x", expiry: int = 0) -> None:
-        self.live.on_batch(ROOT, self.batch(count, payload, expiry), places)
+        self.live.deliver(Selection("home", self.batch(count, payload, expiry), places))
 
     def batch(self, count: int, payload: bytes = b"x", expiry: int = 0) -> Batch:
         body = encode_body(["home/a"] * count, [payload] * count, 0, expiries=[expiry] * count)

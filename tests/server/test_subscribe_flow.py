@@ -163,7 +163,7 @@ def test_a_live_subscriber_that_crashes_ends_and_its_client_is_told(monkeypatch:
     with Running() as running:
         peer = running.peer()
         peer.subscribe(1, "a")
-        monkeypatch.setattr(Live, "take_batch", lambda _: 1 / 0)
+        monkeypatch.setattr(Live, "take", lambda _: 1 / 0)
         running.bus.publish("a", b"1")
         assert peer.notice(1).what == "ended"
         monkeypatch.undo()

@@ -20,7 +20,7 @@ from cli.command import ENVIRONMENT, objects, one_sentence, run
 from client.served import Served
 from headwater import Config, Conflict, Failed, Gap, Malformed, ManualClock, Retention
 from headwater.clock import to_datetime
-from headwater.delivery.history import Lot, Stretch
+from headwater.delivery.history import Stretch
 from headwater.message import Message
 from headwater.mqtt.kinds import V4
 from headwater.spark import lake_history, lake_scan
@@ -595,10 +595,3 @@ def test_mqtt_clients_are_served_while_the_lake_is_read_and_may_leave(
     blocked.go_on.set()
     assert peer.payloads(100) == [one[2] for one in whole]
     other.quiet()
-
-
-def test_lots_are_cut_by_count_and_bytes() -> None:
-    lot = Lot("home", 9, [1, 5, 9], ["a", "b", "c"], [b"12", b"345", b"6"], [1, 2, 3], [None, b"k", None], [(), (), ()])
-    assert [lot.fitting(size) for size in (0, 2, 4, 5, 6, 100)] == [1, 1, 1, 2, 3, 3]
-    head, rest = lot.cut(2)
-    assert (head.offsets, rest.offsets, rest.payloads) == ([1, 5], [9], [b"6"])

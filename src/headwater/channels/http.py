@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from headwater.channels.channel import Channel
 from headwater.channels.row import ChannelRow
 from headwater.clock import SECOND_US
-from headwater.delivery.handed import Handed
+from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Conflict, Disconnected, Gap
 from headwater.message import Message
 from headwater.server.log import Log
@@ -114,7 +114,7 @@ class HttpChannel(Channel):
             log.error("channel-broken", channel=self.row.id, error=repr(error))
             self.hold(f"the broker failed at it ({type(error).__name__}); see its log", self._push)
 
-    def _take(self) -> list[Handed]:
+    def _take(self) -> list[Selection]:
         assert self.durable is not None
         self.ticket.recalls.clear()  # what is taken back here was never far away
         try:
@@ -123,8 +123,8 @@ class HttpChannel(Channel):
             self._woken.set()  # the bus's events tell of it
             return []
 
-    async def _deliver(self, found: list[Handed]) -> None:
-        messages = [message for handed in found for message in _messages(handed)]
+    async def _deliver(self, found: list[Selection]) -> None:
+        messages = [message for selection in found for message in selection.taken()]
         self._is_posting = True
         try:
             answer = await self._post(messages)
@@ -172,11 +172,11 @@ class HttpChannel(Channel):
 
     # Answers
 
-    def _ack(self, found: Sequence[Handed], count: int) -> None:
+    def _ack(self, found: Sequence[Selection], count: int) -> None:
         assert self.durable is not None
         future: Future[object] = Future()
         future.add_done_callback(self._noted)
-        self.durable.ack_leases([(handed.lease, handed.lease.offsets) for handed in found], future)
+        self.durable.ack_leases([(one.lease, one.lease.offsets) for one in found if one.lease is not None], future)
         self._delivered += count
         self._batch = min(2 * self._batch, self.row.batch_messages_max)
         self.went_right()
@@ -186,7 +186,7 @@ class HttpChannel(Channel):
         if error is not None:
             log.error("channel-trouble", channel=self.row.id, error=repr(error))
 
-    def _refuse(self, found: Sequence[Handed], messages: Sequence[Message], error: str) -> None:
+    def _refuse(self, found: Sequence[Selection], messages: Sequence[Message], error: str) -> None:
         """Several: find out which of them it is. One: it has failed."""
         assert self.durable is not None
         self.error = error
@@ -195,7 +195,9 @@ class HttpChannel(Channel):
             self.durable.give_back(self.ticket)
             return
         self._batch = 1
-        self.durable.note_nack(found[0].lease, messages[0].offset, error, None, messages[0])
+        lease = found[0].lease
+        assert lease is not None
+        self.durable.note_nack(lease, messages[0].offset, error, None, messages[0])
         self.channels.broker.bus.inside.rows.kick()
 
     async def _on_gone(self) -> None:
@@ -253,12 +255,6 @@ class Hold(Exception):
     def __init__(self, error: str, delay_s: float | None = None) -> None:
         super().__init__(error)
         self.delay_s = delay_s
-
-
-def _messages(handed: Handed) -> Sequence[Message]:
-    if handed.batch is None:
-        return handed.messages
-    return handed.batch.body.messages(handed.batch.first_offset, handed.places)
 
 
 def _detail(answer: Answer) -> str:

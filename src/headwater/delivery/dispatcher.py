@@ -20,14 +20,13 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
-from headwater.delivery.live import Live
 from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
+from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
 from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
-from headwater.log.early import Early
 from headwater.log.group_commit import Call
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
@@ -51,9 +50,11 @@ class Listener(Hashable, Protocol):
 
     wants_places: ClassVar[bool]
     """Whether it has to know which messages of a batch match, or reads for itself."""
+    takes_early: ClassVar[bool]
+    """Whether it is given what is shown before it is on disk, and then not again."""
 
-    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
-        """A batch is durable; `places` are those of its messages that match, None for all or if nobody asked."""
+    def deliver(self, selection: Selection) -> None:
+        """Messages that match are there; all of their batch, if it does not want places."""
 
 
 class Dispatcher:
@@ -102,36 +103,29 @@ class Dispatcher:
         if self._trees.is_empty:
             return
         names: tuple[str, ...] | None = None
-        for root, batches in appended.items():
+        for batches in appended.values():
             for batch in batches:
                 if batch.body.names is not names:  # those of one publisher tend to have the same topics
                     names = batch.body.names
                     listeners = self._listeners(names)
-                for listener, matched in listeners:
-                    if not (batch.is_shown and isinstance(listener, Live)):
-                        listener.on_batch(root, batch, None if matched is None else batch.body.places_of(matched))
+                self._deliver(batch, listeners)
 
-    def show(self, root: Root, batch: Batch) -> None:
+    def show(self, batch: Batch) -> None:
         """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""
-        names = batch.body.names
-        if len(names) == 1:
-            with self._tree_lock:
-                found = self._trees.match(names[0])
-            for listener in found:
-                if isinstance(listener, Live):
-                    listener.on_early(root, batch, None)
-            return
-        for listener, matched in self._listeners(names):
-            if isinstance(listener, Live):
-                listener.on_early(root, batch, None if matched is None else batch.body.places_of(matched))
+        self._deliver(batch, self._listeners((batch.topic,) if batch.topic is not None else batch.body.names))
 
-    def show_one(self, root: Root, early: Early) -> None:
-        """The same for one message."""
-        with self._tree_lock:
-            found = self._trees.match(early.topic)
-        for listener in found:
-            if isinstance(listener, Live):
-                listener.on_one(root, early)
+    def _deliver(self, batch: Batch, listeners: Sequence[tuple[Listener, list[int] | None]]) -> None:
+        """The one way out: those whose filters match are given their selection of a batch."""
+        whole = Selection(batch.root, batch)
+        is_early = batch.is_early
+        is_for_some = is_early or batch.is_shown
+        for listener, matched in listeners:
+            if is_for_some and listener.takes_early is not is_early:
+                continue
+            if matched is None:
+                listener.deliver(whole)
+            else:
+                listener.deliver(Selection(batch.root, batch, batch.body.places_of(matched)))
 
     def _listeners(self, names: tuple[str, ...]) -> Sequence[tuple[Listener, list[int] | None]]:
         """Who is to hear of a batch with these topics, and of which of them; None for all, or if it does not care."""

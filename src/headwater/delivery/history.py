@@ -8,7 +8,7 @@ told as a hole; a lot that could not be read is read again by the next try.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, compress, repeat
+from itertools import compress, repeat
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -55,16 +55,6 @@ class Lot(msgspec.Struct, frozen=True):
                 *(repeat(False), repeat(1), repeat(origin)),
             )
         )
-
-    def fitting(self, bytes_max: int) -> int:
-        """How many messages, from the first on, have payloads of so many bytes together; at least one."""
-        sums = accumulate(map(len, self.payloads))
-        return max(1, sum(size <= bytes_max for size in sums))
-
-    def cut(self, count: int) -> tuple[Lot, Lot]:
-        """The first so many messages, and the rest."""
-        places = range(len(self.offsets))
-        return self._picked([place < count for place in places]), self._picked([place >= count for place in places])
 
     def without(self, purges: Purges) -> Lot:
         """Without messages that were purged."""

@@ -15,11 +15,9 @@ import msgspec
 from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
+from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Malformed
-from headwater.log.early import Early
-from headwater.log.root import Root
 from headwater.message import Message, Receipt
-from headwater.store.batch import Batch
 
 Policy = Literal["drop_oldest", "disconnect"]
 
@@ -28,6 +26,7 @@ class Live:
     """What `bus.subscribe(filter)` without an id gives."""
 
     wants_places: ClassVar[bool] = True
+    takes_early: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -52,13 +51,11 @@ class Live:
         self._changed = threads.Condition(self._lock)
         self._waiting = 0
         """Threads that wait for a change."""
-        self.hand: Callable[[Batch, Sequence[int] | None], bool] | None = None
-        """Takes a batch at once, past the buffer, from whoever shows it early; False if it cannot at the moment."""
-        self.hand_one: Callable[[Early], bool] | None = None
-        """The same for one message; those who set none get a batch."""
+        self.hand: Callable[[Selection], bool] | None = None
+        """Takes what is shown early at once, past the buffer; False if it cannot at the moment."""
         self._reading = threads.Lock()
         """Held by the reader, so that messages are made outside of the lock that the committing thread takes."""
-        self._batches: deque[tuple[Batch, Sequence[int] | None, int]] = deque()
+        self._buffer: deque[Selection] = deque()
         self._ready: deque[Message] = deque()
         self._messages = 0
         self._bytes = 0
@@ -76,14 +73,23 @@ class Live:
         self.dropped += max(0, over)
         self._ready.extend(msgspec.structs.replace(message, origin=self) for message in retained[max(0, over) :])
 
-    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
-        """A batch with messages that match is durable, or shown before it is."""
-        count = batch.header.count if places is None else len(places)
+    def deliver(self, selection: Selection) -> None:
+        """Messages that match are durable, or shown before they are."""
+        batch = selection.batch
+        assert batch is not None
+        if (
+            batch.is_early
+            and self.hand is not None
+            and not self._buffer
+            and self._closed is None
+            and self.hand(selection)
+        ):
+            return
         with self._lock:
             if self._closed is not None:
                 return
-            self._batches.append((batch, places, count))
-            self._messages += count
+            self._buffer.append(selection)
+            self._messages += selection.count
             self._bytes += len(batch.data)
             if self._messages > self._config.live_messages_max or self._bytes > self._config.live_bytes_max:
                 self._overflow()
@@ -93,33 +99,22 @@ class Live:
         for wake in wakers:
             wake()
 
-    def on_early(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
-        """A batch that nobody waits for is on its way to disk."""
-        if self.hand is None or self._batches or self._closed is not None or not self.hand(batch, places):
-            self.on_batch(root, batch, places)
-
-    def on_one(self, root: Root, early: Early) -> None:
-        """One message that nobody waits for is on its way to disk."""
-        if self.hand_one is None or self._batches or self._closed is not None or not self.hand_one(early):
-            self.on_early(root, early.batch, None)
-
     def _overflow(self) -> None:
         config = self._config
         if self._policy == "disconnect":
-            self._batches.clear()
+            self._buffer.clear()
             self._closed = self._too_slow()
             return
-        while self._batches:
-            batch, places, count = self._batches[0]
+        while self._buffer:
+            oldest = self._buffer[0]
             over = self._messages - config.live_messages_max
-            if over < count and (self._bytes <= config.live_bytes_max or len(self._batches) == 1):
+            if over < oldest.count and (self._bytes <= config.live_bytes_max or len(self._buffer) == 1):
                 break
-            self._batches.popleft()
-            self._forget(batch, count)
-            self.dropped += count
+            self._buffer.popleft()
+            self._forget(oldest)
+            self.dropped += oldest.count
         if over > 0:
-            kept = (range(batch.header.count) if places is None else places)[over:]
-            self._batches[0] = (batch, kept, count - over)
+            self._buffer[0] = oldest.cut(over)[1]
             self._messages -= over
             self.dropped += over
 
@@ -130,9 +125,10 @@ class Live:
             'subscribe with when_full="drop_oldest" or with an id'
         )
 
-    def _forget(self, batch: Batch, count: int) -> None:
-        self._messages -= count
-        self._bytes -= len(batch.data)
+    def _forget(self, selection: Selection) -> None:
+        assert selection.batch is not None
+        self._messages -= selection.count
+        self._bytes -= len(selection.batch.data)
 
     # The reader takes out.
 
@@ -149,9 +145,9 @@ class Live:
             # Not held while waiting: another thread that reads too has a timeout of its own.
             with self._reading:
                 if not self._ready:
-                    batch = self.take_batch()
-                    if batch is not None:
-                        self._ready.extend(self._messages_of(*batch))
+                    found = self.take()
+                    if found is not None:
+                        self._ready.extend(found.taken(self))
                 if self._ready:
                     return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
             if not self._await(until_us):
@@ -161,19 +157,19 @@ class Live:
         """The next of the retained messages that come first."""
         return self._ready.popleft() if self._ready else None
 
-    def take_batch(self) -> tuple[Batch, Sequence[int] | None] | None:
-        """The oldest batch, if there is one, and the places of the messages in it that match; None for all."""
+    def take(self) -> Selection | None:
+        """The oldest messages that came together, if there are any, without those whose ttl is over."""
         with self._lock:
-            if not self._batches:
+            if not self._buffer:
                 return None
-            batch, places, count = self._batches.popleft()
-            self._forget(batch, count)
-            return batch, places
+            found = self._buffer.popleft()
+            self._forget(found)
+        return self._still_valid(found)
 
     def _await(self, until_us: int | None) -> bool:
         """Wait for a batch; False when the time has passed."""
         with self._changed:
-            while not self._batches:
+            while not self._buffer:
                 if self._closed is not None:
                     raise Closed(self._closed)
                 left_us = None if until_us is None else until_us - self._clock.monotonic_us()
@@ -187,17 +183,13 @@ class Live:
                     self._waiting -= 1
             return True
 
-    def still_valid(self, batch: Batch, places: Sequence[int] | None) -> tuple[Batch, Sequence[int] | None]:
-        """The same places without those whose ttl is over."""
-        expiries = batch.body.expiries
-        if expiries is None:
-            return batch, places
-        now_us = self._clock.now_us()
-        there = range(batch.header.count) if places is None else places
-        return batch, [place for place in there if not 0 < expiries[place] <= now_us]
-
-    def _messages_of(self, batch: Batch, places: Sequence[int] | None) -> list[Message]:
-        return batch.body.messages(batch.first_offset, self.still_valid(batch, places)[1], self)
+    def _still_valid(self, selection: Selection) -> Selection:
+        batch = selection.batch
+        if batch is None or batch.body.expiries is None:
+            return selection
+        expiries, now_us = batch.body.expiries, self._clock.now_us()
+        there = range(batch.count) if selection.places is None else selection.places
+        return Selection(batch.root, batch, [place for place in there if not 0 < expiries[place] <= now_us])
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -229,7 +221,7 @@ class Live:
         with self._changed:
             if self._closed is None:
                 self._closed = reason
-            self._batches.clear()
+            self._buffer.clear()
             self._changed.notify_all()
             wakers = tuple(self._wakers)
         for wake in wakers:

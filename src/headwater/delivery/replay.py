@@ -20,6 +20,7 @@ from headwater.config import Config
 from headwater.delivery.cursor import Cursor
 from headwater.delivery.history import History, Lot, Past, Stretch
 from headwater.delivery.live import check_max
+from headwater.delivery.selection import Selection
 from headwater.errors import Gap, Malformed
 from headwater.log.root import Root
 from headwater.log.roots import Roots
@@ -63,11 +64,12 @@ class Bell:
     __slots__ = ("_reading",)
 
     wants_places: ClassVar[bool] = False
+    takes_early: ClassVar[bool] = False
 
     def __init__(self, reading: Reading) -> None:
         self._reading = weakref.ref(reading)
 
-    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+    def deliver(self, selection: Selection) -> None:
         """There is more; from the thread that commits."""
         reading = self._reading()
         if reading is not None:
@@ -164,21 +166,15 @@ class Reading:
     def _fill(self) -> bool:
         """Make messages of the oldest batch that was not read yet."""
         while not self._ready:
-            found = self.take_batch()
+            found = self.take()
             if found is None:
                 return False
-            if isinstance(found, Lot):
-                self._ready.extend(found.messages(self._origin))
-                continue
-            batch, places = found
-            self._ready.extend(batch.body.messages(batch.first_offset, places, self._origin))
+            self._ready.extend(found.taken(self._origin))
         return True
 
-    def take_batch(self) -> tuple[Batch, Sequence[int] | None] | Lot | None:
-        """The oldest batch that was not read yet, and the places of the messages in it that match; None for all.
-
-        Or a lot of history instead. It waits for that, unless `look` has said that it is at hand.
-        """
+    def take(self) -> Selection | None:
+        """The oldest messages that were not read yet and stand together. It waits for those that are history, unless
+        `look` has said that they are at hand."""
         while not self.look():
             self.fetch()
         if not self._next:
@@ -186,11 +182,11 @@ class Reading:
         name = min(self._next, key=lambda root: self._next[root][0])
         _, batch, places = self._next.pop(name)
         if isinstance(batch, Lot):
-            return batch
+            return Selection(name, None, None, batch.messages(self._origin))
         if not self._follows:
             last = self._ends[name] - batch.first_offset
             places = places if batch.last_offset <= self._ends[name] else [p for p in places if p <= last]
-        return batch, None if len(places) == batch.header.count else places
+        return Selection(name, batch, None if len(places) == batch.count else places)
 
     def look(self) -> bool:
         """Have the next messages of every root at hand; False where `fetch` has to read them from history first."""

@@ -22,18 +22,17 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import keys_of
-from headwater.delivery.handed import Handed, Held
+from headwater.delivery.held import Held
 from headwater.delivery.lane import Remote
 from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
+from headwater.delivery.selection import Selection
 from headwater.delivery.subscription import Changes, LaneId, Lease, MessageState, Moment, Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
-from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import Message, Receipt
 from headwater.store import state as rows
-from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.store.state import Rows, State
 
@@ -61,6 +60,7 @@ class Subscriber:
     """One durable subscription, being served."""
 
     wants_places: ClassVar[bool] = False
+    takes_early: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Subscriber:
 
     # Waking
 
-    def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
+    def deliver(self, selection: Selection) -> None:
         """Something that matches is durable: whoever waits should look."""
         self.wake()
 
@@ -209,22 +209,19 @@ class Subscriber:
     def take(self, consumer: object, limit: int) -> list[Message]:
         """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
         found: list[Message] = []
-        for handed in self.hand(consumer, limit):
-            held = Held(self, handed.lease)
-            if handed.batch is not None:
-                found += handed.batch.body.messages(handed.batch.first_offset, handed.places, held)
-            else:
-                found += [msgspec.structs.replace(message, origin=held) for message in handed.messages]
+        for selection in self.hand(consumer, limit):
+            assert selection.lease is not None
+            found += selection.taken(Held(self, selection.lease))
         return found
 
-    def hand(self, consumer: object, limit: int, bytes_max: int = NO_LIMIT) -> list[Handed]:
+    def hand(self, consumer: object, limit: int, bytes_max: int = NO_LIMIT) -> list[Selection]:
         """The same in the form in which they are read: a batch is not taken apart. With `bytes_max`, no more is begun
         once so much was handed out."""
         with self._lock:
             self._check_open()
             self._supply.open()
             now = self._moment()
-            found: list[Handed] = []
+            found: list[Selection] = []
             try:
                 left, size = self._take_again(consumer, limit, now, found, bytes_max)
                 if left > 0 and size < bytes_max and self._gap is None:
@@ -243,7 +240,7 @@ class Subscriber:
             return found
 
     def _take_again(
-        self, consumer: object, limit: int, now: Moment, found: list[Handed], bytes_max: int
+        self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int
     ) -> tuple[int, int]:
         """What was handed out before, or is a copy; answers how many more may be taken, and the bytes of these."""
         again = self._machine.redeliverable(consumer, limit, now)
@@ -261,7 +258,7 @@ class Subscriber:
                 if offset in there
             ]
             if messages:
-                found.append(Handed(lease, self._supply.name(lane[0]), messages=messages))
+                found.append(Selection(self._supply.name(lane[0]), None, None, messages, lease))
                 self._counts.retries += sum(message.attempt > 1 for message in messages)
                 limit -= len(messages)
                 size += sum(len(message.payload) for message in messages)
@@ -270,7 +267,7 @@ class Subscriber:
                 self._commit.kick()
         return limit, size
 
-    def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Handed], bytes_max: int) -> None:
+    def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int) -> None:
         """Go round the roots, so that a busy one does not starve the others."""
         streams = self._supply.streams
         for step in range(len(streams)):
@@ -283,11 +280,11 @@ class Subscriber:
                 ahead = self._look(stream, now)
                 if ahead is None:
                     break
-                handed = self._hand_out(consumer, stream, ahead, room, now, bytes_max)
-                if handed is not None:
-                    found.append(handed)
-                    limit -= len(handed)
-                    bytes_max -= handed.bytes
+                selection = self._hand_out(consumer, stream, ahead, room, now, bytes_max)
+                if selection is not None:
+                    found.append(selection)
+                    limit -= selection.count
+                    bytes_max -= selection.bytes
         self._turn += 1
 
     def _look(self, stream: int, now: Moment) -> Ahead | None:
@@ -317,7 +314,7 @@ class Subscriber:
 
     def _hand_out(
         self, consumer: object, stream: int, ahead: Ahead, room: int, now: Moment, bytes_max: int
-    ) -> Handed | None:
+    ) -> Selection | None:
         batch = ahead.batch
         assert batch is not None
         if bytes_max != NO_LIMIT:
@@ -337,7 +334,7 @@ class Subscriber:
         if len(lease.offsets) != len(places):
             places = [offset - first for offset in lease.offsets]
         self._hold(lease)
-        return Handed(lease, ahead.cursor.root.name, batch, places)
+        return Selection(ahead.cursor.root.name, batch, places, (), lease)
 
     def begin(self, lease: Lease, offsets: Sequence[int]) -> None:
         """A remote application took these of a hand-out: the time for all that it took of it counts from now."""

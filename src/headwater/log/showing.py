@@ -140,7 +140,7 @@ class Showing:
         self._ways: defaultdict[str, _Way] = defaultdict(_Way)
 
     def show(
-        self, name: str, body: Body, crc: int, tell: Callable[[Root, Batch], None], new: Callable[[str, int], S]
+        self, name: str, body: Body, crc: int, tell: Callable[[Batch], None], new: Callable[[str, int], S]
     ) -> S | None:
         """Tell of a batch of a root at once: what it joins on its way to disk; None if it has to be there first, or may
         be refused."""
@@ -158,14 +158,14 @@ class Showing:
                 return None
             count, data = body.count, body.data
             header = Header(name, offset, count, body.time_span()[1], 0, None, 0, QUIET, 0, len(data), crc)
-            tell(root, Batch(header, data, body))
+            tell(Batch(header, data, body, is_early=True))
             shown = self._place(way, name, new)
             shown.add(body, crc)
             commit.grow(shown, len(data) + BATCH_WEIGHT)
             way.next = offset + count
         return shown
 
-    def show_one(self, early: Early, tell: Callable[[Root, Early], None], new: Callable[[str, int], S]) -> S | None:
+    def show_one(self, early: Early, tell: Callable[[Batch], None], new: Callable[[str, int], S]) -> S | None:
         """The same for one message without options."""
         name = early.root
         roots = self._roots
@@ -178,8 +178,7 @@ class Showing:
             offset = way.first_free(root)
             if not offset or not commit.is_open:
                 return None
-            early.offset = offset
-            tell(root, early)
+            tell(Batch.of_one(name, offset, early.topic, early.payload, early.time_us, early.data))
             shown = self._place(way, name, new)
             commit.grow(shown, shown.add_one(early))
             way.next = offset + 1

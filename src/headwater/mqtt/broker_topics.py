@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+from headwater.delivery.selection import Selection
 from headwater.log.root import MQTT_SYS
 from headwater.message import Message
 from headwater.server.log import Log
@@ -157,7 +158,7 @@ class WatchSubscriber(Subscriber):
 
     def _pump(self) -> None:
         if self._may_send and (messages := self.watch.take()):
-            self._send_messages(MQTT_SYS, messages)
+            self._send(Selection(MQTT_SYS, None, None, messages))
 
     def leave(self) -> None:
         self.watch.close()

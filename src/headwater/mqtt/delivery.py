@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwater.clock import Clock
-from headwater.log.early import Early
 from headwater.message import Kept, Message
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.kinds import V5
@@ -30,7 +29,7 @@ class Deliveries:
         self._clock = clock
         self._kept: dict[Key, tuple[Batch, Publishes]] = {}
         self._bytes = 0
-        self._early: Early | None = None
+        self._one: Batch | None = None
         """The message whose packets were made last."""
         self._packets: dict[int, bytes] = {}
         """By version."""
@@ -62,13 +61,14 @@ class Deliveries:
             self._kept[key] = (batch, made)
         return made
 
-    def one(self, early: Early, version: int) -> bytes:
-        """The packet of one message with QoS 0, the same for all whose wish is plain."""
-        if early is not self._early:
-            self._early, self._packets = early, {}
+    def one(self, batch: Batch, version: int) -> bytes:
+        """The packet of a single message with QoS 0, the same for all whose options are plain."""
+        if batch is not self._one:
+            self._one, self._packets = batch, {}
         packet = self._packets.get(version)
         if packet is None:
-            packet = self._packets[version] = quiet_packet(early.topic, early.payload, version)
+            assert batch.topic is not None
+            packet = self._packets[version] = quiet_packet(batch.topic, batch.payload, version)
         return packet
 
     def make(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from headwater.delivery.selection import Selection
 from headwater.errors import Failed
-from headwater.log.early import Early
 from headwater.message import Kept, Message
 from headwater.mqtt.aliases import ALIAS_BYTES
 from headwater.mqtt.delivery import expiry_of
@@ -65,14 +65,42 @@ class Sending(Flight):
 
     # Messages
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
-        """Send messages of a batch, or those at these places."""
+    def deliver(self, subscriber: Subscriber, selection: Selection) -> int:
+        """Send messages; how many bytes that took of the credit."""
+        batch = selection.batch
+        if batch is not None and batch.topic is not None and (size := self._deliver_one(subscriber, batch)):
+            return size
         session = self._session
-        wish, overlaps = session.wishes[subscriber.number], session.overlaps
-        header = batch.header
-        if wish.is_replay:
-            messages = batch.body.messages(header.first_offset, places)
-            return self.deliver_messages(subscriber, header.root, messages, lease)
+        wish, lease = session.wishes[subscriber.number], selection.lease_number
+        if batch is None or wish.is_replay:
+            messages = selection.messages if batch is None else selection.taken()
+            return self._deliver_messages(subscriber, selection.root, messages, lease)
+        return self._deliver_batch(subscriber, batch, selection.places, lease, wish)
+
+    def _deliver_one(self, subscriber: Subscriber, batch: Batch) -> int:
+        """One message, shown early, of a live subscription, by the shortest way; 0 if it has to go that of others."""
+        session = self._session
+        connection: MqttConnection = session.connection  # type: ignore[assignment]  # those of its language
+        overlaps, wish = session.overlaps, session.wishes[subscriber.number]
+        is_alone = overlaps is None or subscriber.number not in overlaps.crossing
+        if self._outbox is None and connection.aliases is None and is_alone and wish.is_plain:
+            data = session.sessions.deliveries.one(batch, connection.version)
+            if len(data) <= connection.bytes_max:
+                connection.write(data)
+                return len(data)
+        return 0
+
+    def _deliver_batch(
+        self,
+        subscriber: Subscriber,
+        batch: Batch,
+        places: Sequence[int] | None,
+        lease: int,
+        wish: SubscriptionOptions,
+    ) -> int:
+        """Messages of a batch, or those at these places."""
+        session = self._session
+        overlaps, header = session.overlaps, batch.header
         if (
             overlaps is None
             or subscriber.kind not in PLAIN
@@ -175,19 +203,6 @@ class Sending(Flight):
             return self._send(subscriber, header.root, offsets, lease, made, copies=copies)
         return self._send(subscriber, header.root, offsets, lease, made, others)
 
-    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
-        """Send one message, shown early, of a live subscription."""
-        session = self._session
-        connection: MqttConnection = session.connection  # type: ignore[assignment]  # those of its language
-        overlaps, wish = session.overlaps, session.wishes[subscriber.number]
-        is_alone = overlaps is None or subscriber.number not in overlaps.crossing
-        if self._outbox is None and connection.aliases is None and is_alone and wish.is_plain:
-            data = session.sessions.deliveries.one(early, connection.version)
-            if len(data) <= connection.bytes_max:
-                connection.write(data)
-                return len(data)
-        return self.deliver_batch(subscriber, early.batch, None, 0)
-
     def _of_others(
         self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int
     ) -> Sequence[int]:
@@ -198,7 +213,7 @@ class Sending(Flight):
         self._done(subscriber, lease, batch.header.root, [batch.first_offset + place for place in own])
         return [place for place in there if place not in own]
 
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+    def _deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
         """Retained messages, and those that come again one by one."""
         wish, overlaps = self._session.wishes[subscriber.number], self._session.overlaps
         if overlaps is None or subscriber.kind not in PLAIN or any(one.retained for one in messages):

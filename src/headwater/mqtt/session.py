@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from headwater.delivery.selection import Selection
 from headwater.errors import Closed, HeadwaterError, NotAllowed
-from headwater.log.early import Early
-from headwater.message import Message
 from headwater.mqtt.encoding import PINGRESP
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.packets import (
@@ -41,7 +40,6 @@ from headwater.server.log import Log
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store import state as rows
-from headwater.store.batch import Batch
 from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
@@ -275,14 +273,8 @@ class MqttSession(SubscribingSession):
 
     # Deliveries
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
-        return self._sending.deliver_batch(subscriber, batch, places, lease)
-
-    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
-        return self._sending.deliver_one(subscriber, early)
-
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
-        return self._sending.deliver_messages(subscriber, root, messages, lease)
+    def deliver(self, subscriber: Subscriber, selection: Selection) -> int:
+        return self._sending.deliver(subscriber, selection)
 
     def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
         """MQTT cannot take messages back: the client acknowledges what it has, or loses the connection."""

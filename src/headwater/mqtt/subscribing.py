@@ -9,7 +9,6 @@ misses nothing.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,8 +18,8 @@ import msgspec
 from headwater.delivery.live import Live
 from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
+from headwater.delivery.selection import Selection
 from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, QuotaExceeded
-from headwater.log.early import Early
 from headwater.log.root import MQTT_SYS
 from headwater.message import Headers, Message
 from headwater.mqtt.broker_topics import Watch, WatchSubscriber
@@ -67,10 +66,6 @@ class SubscribingSession(Session):
         self.tag: Headers = ()
         """What its publishes carry, so that subscriptions that want none of its own messages know them."""
         self._last_number = max((one.number for one in row.subscriptions), default=0)
-
-    @abstractmethod
-    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
-        """Send one message that is shown early; how many bytes that took."""
 
     def _resume_all(self) -> None:
         """The client is back: every subscription of its session goes on."""
@@ -280,7 +275,7 @@ class SubscribingSession(Session):
         subscriber = self.subscribers.get(one.number)
         if error is None and subscriber is not None and connection is self.connection:
             for message in messages:
-                self.deliver_messages(subscriber, message.root, [message], 0)
+                self.deliver(subscriber, Selection(message.root, None, None, (message,)))
 
     def _open_live(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
@@ -298,7 +293,7 @@ class SubscribingSession(Session):
             return live
 
         def serve(live: Live) -> LiveSubscriber:
-            return LiveSubscriber(self, one.number, live, CREDIT, self.deliver_one)
+            return LiveSubscriber(self, one.number, live, CREDIT)
 
         self._open(one.number, one.filter, make, serve, then)
 

@@ -358,7 +358,7 @@ class NativeSession(Speech, Session):
             return live
 
         def serve(live: Live) -> Subscriber:
-            return LiveSubscriber(self, request.number, live, credit, self.deliver_one)
+            return LiveSubscriber(self, request.number, live, credit)
 
         self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
 

@@ -19,7 +19,6 @@ from headwater.clock import Clock
 from headwater.log.early import Early
 from headwater.log.group_commit import Call
 from headwater.log.publish import Part, Publish
-from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.log.showing import Shown
 from headwater.outgoing import Desk
@@ -124,11 +123,8 @@ class Quiet(Shown):
 class Shower(Protocol):
     """Who tells live subscriptions of what is not on disk yet."""
 
-    def show(self, root: Root, batch: Batch) -> None:
+    def show(self, batch: Batch) -> None:
         """Tell of a batch."""
-
-    def show_one(self, root: Root, early: Early) -> None:
-        """Tell of one message."""
 
 
 class Entry:
@@ -224,7 +220,7 @@ class Entry:
         nothing has happened, if it has to go the way of others."""
         if self._waiting:
             return False
-        quiet = self._roots.showing.show_one(early, self._shower.show_one, self._new_quiet)
+        quiet = self._roots.showing.show_one(early, self._shower.show, self._new_quiet)
         if quiet is None:
             return False
         self._on_shown(connection, quiet, len(early.payload))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from headwater.config import Serving
 from headwater.counts import Counts
 from headwater.delivery.rows import RowsItem
+from headwater.delivery.selection import Selection
 from headwater.errors import HeadwaterError
-from headwater.message import Message
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.outbox import Outbox
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from headwater.server.connection import Connection
     from headwater.server.slices import Slices
     from headwater.server.subscriber import Subscriber
-    from headwater.store.batch import Batch
 
 
 class Host(Protocol):
@@ -105,11 +104,8 @@ class Party(Protocol):
     def on_writable(self) -> None:
         """The connection takes more."""
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
-        """Send messages of a batch, or those at these places of it; how many bytes that took of the credit."""
-
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
-        """The same for messages that come from here and there."""
+    def deliver(self, subscriber: Subscriber, selection: Selection) -> int:
+        """Send messages; how many bytes that took of the credit."""
 
     def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
         """Say that messages were taken back."""

@@ -19,16 +19,15 @@ from headwater.actor import Actor, Desk
 from headwater.delivery.lane import Remote
 from headwater.delivery.options import Options
 from headwater.delivery.rows import RowsItem
+from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start
 from headwater.errors import Closed, Conflict, HeadwaterError, NotAllowed, NotFound
 from headwater.errors import Failed as StorageFailed
-from headwater.message import Message
 from headwater.server import subscriber as served
 from headwater.server.connection import Connection
 from headwater.server.log import Log
 from headwater.server.session_row import SessionRow, SubscriptionOf
 from headwater.server.subscriber import DurableSubscriber, Subscriber
-from headwater.store.batch import Batch
 from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
@@ -103,12 +102,8 @@ class Session(Actor):
         """How many messages it takes at once of a subscription that others take from, too."""
 
     @abstractmethod
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
-        """Send messages of a batch, or those at these places of it; how many bytes that took of the credit."""
-
-    @abstractmethod
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
-        """The same for messages that come from here and there."""
+    def deliver(self, subscriber: Subscriber, selection: Selection) -> int:
+        """Send messages; how many bytes that took of the credit."""
 
     @abstractmethod
     def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:

@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from headwater.log.early import Early
+from headwater.delivery.selection import Selection
 from headwater.message import Message
 from headwater.server.connection import Connection
 from headwater.server.slices import Slices
 from headwater.server.subscriber import Subscriber
-from headwater.store.batch import Batch, checksum
+from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.wire import batches, requests
 from headwater.wire.batches import Range
@@ -43,25 +43,21 @@ class Speech:
         """How many messages it takes at once of a subscription that others take from, too."""
         return ROOM_MAX
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
-        header = batch.header
-        root = header.root.encode()
-        if places is None or len(places) == header.count:
-            return self._send(
-                subscriber.number, root, header.first_offset, header.count, header.body_crc, batch.data, None, lease
-            )
+    def deliver(self, subscriber: Subscriber, selection: Selection) -> int:
+        """Send messages; how many bytes that took of the credit."""
+        batch, places, lease = selection.batch, selection.places, selection.lease_number
+        if batch is None:
+            return self._deliver_messages(subscriber, selection.root, selection.messages, lease)
+        root, first_offset = selection.root.encode(), batch.first_offset
+        if places is None or len(places) == batch.count:
+            return self._send(subscriber.number, root, first_offset, batch.count, batch.crc, batch.data, None, lease)
         first = places[0]
         body, crc = self.slices.get(batch, places)
         is_dense = places[-1] - first + 1 == len(places)
         deltas = None if is_dense else [place - first for place in places]
-        return self._send(subscriber.number, root, header.first_offset + first, len(places), crc, body, deltas, lease)
+        return self._send(subscriber.number, root, first_offset + first, len(places), crc, body, deltas, lease)
 
-    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
-        """Send one message that is shown early; how many bytes that took of the credit."""
-        body, crc = early.body
-        return self._send(subscriber.number, early.root.encode(), early.offset, 1, crc, body, None, 0)
-
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+    def _deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
         name, size = root.encode(), 0
         for (attempt, is_retained), run in groupby(messages, key=lambda one: (one.attempt, one.retained)):
             flags = batches.RETAINED if is_retained else 0

@@ -17,17 +17,13 @@ from typing import Any
 import msgspec
 
 from headwater.actor import Actor, Desk
-from headwater.delivery.handed import Handed
-from headwater.delivery.history import Lot
 from headwater.delivery.lane import Lease, Remote
 from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
+from headwater.delivery.selection import Selection
 from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled, TooManyFiles
-from headwater.log.early import Early
-from headwater.message import Message
 from headwater.server.party import Party
-from headwater.store.batch import Batch
 from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range
@@ -129,8 +125,8 @@ class Subscriber(Actor):
         """Whether its session has let go of it."""
         self._credit_messages = 0
         self._credit_bytes = 0
-        self._rest: tuple[Batch, Sequence[int] | None] | None = None
-        """What is left of a batch for which there was not credit enough."""
+        self._rest: Selection | None = None
+        """What is left of a selection for which there was not credit enough."""
         self._grant(*credit)
 
     def receive(self, message: Any) -> None:
@@ -211,33 +207,26 @@ class Subscriber(Actor):
     def _pump(self) -> None:
         """Send as much as there is and may be sent."""
 
-    def _send_batch(self, batch: Batch, places: Sequence[int] | None, lease: int = 0) -> None:
-        count = batch.header.count if places is None else len(places)
-        self._note_sent(count, self.session.deliver_batch(self, batch, places, lease))
-
-    def _send_some(self, batch: Batch, places: Sequence[int] | None) -> None:
-        """As much of a batch as there is credit for; the rest waits for more."""
-        there = range(batch.header.count) if places is None else places
-        if not there:
-            return  # what matches in it comes after the end of what was asked for
-        room = min(self._credit_messages, batch.body.fitting(there, self._credit_bytes))
-        if len(there) > room:
-            places, self._rest = there[:room], (batch, there[room:])
-        self._send_batch(batch, places)
-
-    def _take_rest(self) -> tuple[Batch, Sequence[int] | None] | None:
-        rest, self._rest = self._rest, None
-        return rest
-
-    def _send_messages(self, root: str, messages: Sequence[Message], lease: int = 0) -> None:
-        self._note_sent(len(messages), self.session.deliver_messages(self, root, messages, lease))
-
-    def _note_sent(self, messages: int, size: int) -> None:
-        self._credit_messages -= messages
+    def _send(self, selection: Selection) -> None:
+        count, size = selection.count, self.session.deliver(self, selection)
+        self._credit_messages -= count
         self._credit_bytes -= size
         counts = self.session.sessions.counts
-        counts.messages_out += messages
+        counts.messages_out += count
         counts.bytes_out += size
+
+    def _send_some(self, selection: Selection) -> None:
+        """As much as there is credit for; the rest waits for more."""
+        if not selection.count:
+            return  # what matches in it comes after the end of what was asked for, or its ttl is over
+        room = min(self._credit_messages, selection.fitting(self._credit_bytes))
+        if selection.count > room:
+            selection, self._rest = selection.cut(room)
+        self._send(selection)
+
+    def _take_rest(self) -> Selection | None:
+        rest, self._rest = self._rest, None
+        return rest
 
     def notice(self, what: str, error: BaseException | None = None, count: int = 0) -> None:
         """Tell the client something about this subscription."""
@@ -271,55 +260,40 @@ class Subscriber(Actor):
 class LiveSubscriber(Subscriber):
     """A live subscription: whatever matches from now on."""
 
-    __slots__ = ("_deliver_one", "_dropped", "live")
+    __slots__ = ("_dropped", "live")
 
-    def __init__(
-        self,
-        session: Party,
-        number: int,
-        live: Live,
-        credit: tuple[int, int],
-        deliver_one: Callable[[Subscriber, Early], int] | None = None,
-    ) -> None:
-        """`deliver_one` sends one message, in languages that have a shorter way for that than a batch of one."""
+    def __init__(self, session: Party, number: int, live: Live, credit: tuple[int, int]) -> None:
         super().__init__(session, number, "live", None, live.filter, credit)
         self.live = live
         self._dropped = 0
-        self._deliver_one = deliver_one
         live.add_waker(self.ring)
         live.hand = self._hand
-        if deliver_one is not None:
-            live.hand_one = self._hand_one
 
-    def _hand(self, batch: Batch, places: Sequence[int] | None) -> bool:
-        """Send a batch that is shown early, in the turn that brought it, if nothing is to be sent before it."""
-        if self.is_rung or self._rest is not None or not self._may_send or batch.body.expiries is not None:
-            return False
-        if self._credit_messages >= batch.header.count and self._credit_bytes >= len(batch.data):
-            self._send_batch(batch, places)
-        else:
-            self._send_some(batch, places)
-        return True
-
-    def _hand_one(self, early: Early) -> bool:
-        """The same with one message."""
+    def _hand(self, selection: Selection) -> bool:
+        """Send what is shown early, in the turn that brought it, if nothing is to be sent before it."""
         if self.is_rung or self._rest is not None or not self._may_send:
             return False
-        assert self._deliver_one is not None
-        self._note_sent(1, self._deliver_one(self, early))
+        batch = selection.batch
+        assert batch is not None
+        if batch.topic is not None:  # one message without options: there is credit for one
+            self._send(selection)
+        elif batch.body.expiries is not None:
+            return False
+        elif self._credit_messages >= batch.count and self._credit_bytes >= len(batch.data):
+            self._send(selection)
+        else:
+            self._send_some(selection)
         return True
 
     def _pump(self) -> None:
         live = self.live
         while self._may_send and (message := live.take_retained()) is not None:
-            self._send_messages(message.root, [message])
+            self._send(Selection(message.root, None, None, (message,)))
         while self._may_send:
-            found = self._take_rest() or live.take_batch()
+            found = self._take_rest() or live.take()
             if found is None:
                 break
-            batch, places = live.still_valid(*found)
-            if places is None or places:
-                self._send_some(batch, places)
+            self._send_some(found)
         if live.dropped != self._dropped:
             self._note_drops()
             self.notice("dropped", count=self._dropped)
@@ -344,25 +318,23 @@ class LiveSubscriber(Subscriber):
 class ReadingSubscriber(Subscriber):
     """History, and with `follow` what comes after it. What is in the lake is read in a thread."""
 
-    __slots__ = ("_desk", "_is_fetching", "_lot", "reading")
+    __slots__ = ("_desk", "_is_fetching", "reading")
 
     def __init__(self, session: Party, number: int, kind: str, reading: Reading, credit: tuple[int, int]) -> None:
         super().__init__(session, number, kind, None, reading.filter, credit)
         self.reading = reading
         self._desk: Desk | None = None
         self._is_fetching = False
-        self._lot: Lot | None = None
-        """What is left of a lot for which there was not credit enough."""
         reading.add_waker(self.ring)
 
     def _pump(self) -> None:
         while self._may_send and not self._is_fetching:
             try:
-                found = self._take_rest() or self._take_lot()
+                found = self._take_rest()
                 if found is None and not self.reading.look():
                     self._fetch()
                     return
-                found = found or self.reading.take_batch()
+                found = found or self.reading.take()
             except Gap as gap:
                 self.notice("gap", gap)
                 continue
@@ -371,21 +343,7 @@ class ReadingSubscriber(Subscriber):
                     self.notice("over")
                     self.session.on_over(self)
                 return
-            if isinstance(found, Lot):
-                self._send_lot(found)
-            else:
-                self._send_some(*found)
-
-    def _take_lot(self) -> Lot | None:
-        lot, self._lot = self._lot, None
-        return lot
-
-    def _send_lot(self, lot: Lot) -> None:
-        """As much of it as there is credit for; the rest waits for more."""
-        room = min(self._credit_messages, lot.fitting(self._credit_bytes))
-        if len(lot.offsets) > room:
-            lot, self._lot = lot.cut(room)
-        self._send_messages(lot.root, lot.messages())
+            self._send_some(found)
 
     def _fetch(self) -> None:
         sessions = self.session.sessions
@@ -452,20 +410,18 @@ class DurableSubscriber(Subscriber):
         except Closed as error:
             self.session.on_ended(self, error)
             return
-        for handed in found:
-            self._hand(handed)
+        for selection in found:
+            self._hand(selection)
         if found:
             # What is written leaves before the next look, and others have their turn.
             self.ring()
 
-    def _hand(self, handed: Handed) -> None:
-        lease = handed.lease
-        ascending = lease.offsets if handed.batch is not None else sorted(lease.offsets)
+    def _hand(self, selection: Selection) -> None:
+        lease = selection.lease
+        assert lease is not None
+        ascending = lease.offsets if selection.batch is not None else sorted(lease.offsets)
         self._leases[lease.number] = (lease, set(lease.offsets), ascending)
-        if handed.batch is not None:
-            self._send_batch(handed.batch, handed.places, lease.number)
-        else:
-            self._send_messages(handed.root, handed.messages, lease.number)
+        self._send(selection)
 
     def recall_all(self) -> None:
         """Take back what the client has: it comes again from another subscriber."""

@@ -32,7 +32,7 @@ from typing import NewType
 import google_crc32c
 import msgspec
 
-from headwater.store.body import RETAIN, Body, columns_of
+from headwater.store.body import RETAIN, Body, columns_of, encode_body
 from headwater.store.compression import compress, decompress
 
 if sys.byteorder != "little":
@@ -89,22 +89,60 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, eq=False, gc=False):
-    """A whole batch whose checksums were right; its columns are decoded when they are first asked for.
+    """A whole batch whose checksums were right; its columns are decoded when they are first asked for, and one that is
+    a single message on its way to disk is encoded when it is.
 
     Nothing in it leads back to it, and thousands may be in memory: the garbage collector need not walk them.
     """
 
-    header: Header
-    data: bytes
+    _header: Header | None
+    _data: bytes = b""
     _body: Body | None = None
     is_shown: bool = False
     """Whether live subscriptions have it already."""
+    is_early: bool = False
+    """Whether it is not on disk yet."""
+    root: str = ""
     first_offset: int = 0
     last_offset: int = 0
+    count: int = 1
+    topic: str | None = None
+    """Of a single message without options, on its way to disk; None for all others."""
+    payload: bytes = b""
+    _time_us: int = 0
 
     def __post_init__(self) -> None:
-        self.first_offset = self.header.first_offset
-        self.last_offset = self.first_offset + self.header.count - 1
+        header = self._header
+        if header is not None:
+            self.root, self.first_offset, self.count = header.root, header.first_offset, header.count
+            self.last_offset = header.first_offset + header.count - 1
+
+    @staticmethod
+    def of_one(root: str, offset: int, topic: str, payload: bytes, time_us: int, data: bytes = b"") -> Batch:
+        """A single message without options on its way to disk, with its body if there is one."""
+        return Batch(None, data, None, False, True, root, offset, offset, 1, topic, payload, time_us)
+
+    @property
+    def header(self) -> Header:
+        if self._header is None:
+            data = self.data
+            self._header = Header(
+                self.root, self.first_offset, 1, self._time_us, 0, None, 0, QUIET, 0, len(data), checksum(data)
+            )
+        return self._header
+
+    @property
+    def data(self) -> bytes:
+        """The body, as it is stored and sent."""
+        if not self._data:
+            assert self.topic is not None
+            self._data = encode_body((self.topic,), (self.payload,), self._time_us)
+        return self._data
+
+    @property
+    def crc(self) -> int:
+        """The body's checksum."""
+        return self._header.body_crc if self._header is not None else checksum(self.data)
 
     @property
     def has_retained(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a consumer was handed, and what it can say about it."""
+"""What a consumer can say about messages of a durable subscription that it was given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from headwater.delivery.lane import Lease
 from headwater.message import Message, Receipt
-from headwater.store.batch import Batch
 
 if TYPE_CHECKING:
     from headwater.delivery.subscriber import Subscriber
@@ -36,34 +35,3 @@ class Held:
 
     def reply(self, message: Message, payload: bytes) -> Receipt:
         return self.subscriber.reply(message, payload)
-
-
-class Handed:
-    """Messages of one root that one consumer was given together: places in a batch, or copies of single ones."""
-
-    __slots__ = ("batch", "lease", "messages", "places", "root")
-
-    def __init__(
-        self,
-        lease: Lease,
-        root: str,
-        batch: Batch | None = None,
-        places: Sequence[int] = (),
-        messages: Sequence[Message] = (),
-    ) -> None:
-        self.lease = lease
-        self.root = root
-        self.batch = batch
-        self.places = places
-        self.messages = messages
-
-    @property
-    def bytes(self) -> int:
-        """Of a batch, its share."""
-        batch = self.batch
-        if batch is None:
-            return sum(len(message.payload) for message in self.messages)
-        return len(batch.data) * len(self) // batch.header.count
-
-    def __len__(self) -> int:
-        return len(self.places) or len(self.messages)
