@@ -13,10 +13,10 @@ from headwater.bus import Bus
 from headwater.clock import ManualClock
 from headwater.config import KIB, Config, Retention
 from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded, TooLarge
+from headwater.log.roots import STAGED
 from headwater.staging import EPOCH_MAX, Staging
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
-from headwater.topics.roots import STAGED
 
 
 @pytest.fixture

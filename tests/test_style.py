@@ -374,7 +374,7 @@ def test_importing_headwater_loads_nothing_heavy() -> None:
         (find_clock_reads, "bus.py", "from datetime import datetime, UTC\ndatetime.now(UTC)"),
         (find_clock_reads, "bus.py", "import time\ntime.perf_counter()"),
         (find_threads, "bus.py", "import threading\nthreading.Lock()"),
-        (find_threads, "store/commit.py", "from threading import Condition\nCondition()"),
+        (find_threads, "log/group_commit.py", "from threading import Condition\nCondition()"),
         (find_threads, "server/server.py", "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(8)"),
         (find_event_loops, "wire/frame.py", "import asyncio.events"),
         (find_event_loops, "topics/tree.py", "def f():\n    from socket import socket"),

@@ -38,6 +38,7 @@ from headwater.errors import (
     Unwritable,
 )
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
+from headwater.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from headwater import seal as seal
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from headwater.client.bus import Bus as ServedBus
     from headwater.client.receiver import Receiver
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Bus",

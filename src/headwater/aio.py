@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from headwater.bus import Bus as ThreadBus
 from headwater.config import Config, Connecting
 from headwater.delivery.consumer import Consumer as ThreadConsumer
-from headwater.delivery.dead_letters import Place
+from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as ThreadLive
 from headwater.delivery.replay import After
@@ -429,7 +429,7 @@ class Bus:
     async def redrive(
         self,
         id: str,
-        offsets: Collection[Place] | None = None,
+        offsets: Collection[Position] | None = None,
         *,
         mended: Iterable[DeadLetter] | None = None,
         write: str | None = None,
@@ -449,7 +449,7 @@ class Bus:
         """Forget what a write has mended and not redriven; the dead letters stay as they are."""
         await self._run(self.threads.drop_mended, id, write)
 
-    async def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
+    async def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget dead letters; answers how many."""
         return await self._run(self.threads.drop_dead_letters, id, offsets)
 

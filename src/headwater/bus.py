@@ -22,7 +22,7 @@ from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock, SteadyClock, StepState, SystemClock, from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
-from headwater.delivery.dead_letters import DeadLetters, Place
+from headwater.delivery.dead_letters import DeadLetters, Position
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
@@ -38,6 +38,9 @@ from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, ReadOnly, TimedOut
 from headwater.events import Event, Events
+from headwater.log.publish import Publish
+from headwater.log.root import Root
+from headwater.log.roots import Roots
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.outgoing import Desk
 from headwater.requests import Replies, answer_headers
@@ -55,16 +58,13 @@ from headwater.store.state import MemoryState, State
 from headwater.store.state_recovery import Loss
 from headwater.store.streams import Streams
 from headwater.topics.name import check_filter, compile_filter, filter_covers_root
-from headwater.topics.publish import Publish
-from headwater.topics.root import Root
-from headwater.topics.roots import Roots
 from headwater.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from headwater.access.acl import Acl
     from headwater.access.clients import Clients
     from headwater.access.tokens import Tokens
-    from headwater.delivery.channels import Channels
+    from headwater.channels.registry import ChannelRegistry
 
 MEMORY = ":memory:"
 ID_BYTES = 8
@@ -121,7 +121,7 @@ class Bus:
         """Of readings that nobody has any more: let go of with the next one, or in time."""
         self._clients: Clients | None = None
         self._acl: Acl | None = None
-        self._channels: Channels | None = None
+        self._channels: ChannelRegistry | None = None
         self._tokens: Tokens | None = None
         self._access_lock = threads.RLock()
         seed = self._own()
@@ -673,7 +673,7 @@ class Bus:
         self._check_open()
         return self._dead_letters.all(id, after, limit)
 
-    def dead_letter(self, id: str, offset: Place) -> DeadLetter:
+    def dead_letter(self, id: str, offset: Position) -> DeadLetter:
         """One of them."""
         self._check_open()
         return self._dead_letters.get(id, offset)
@@ -681,7 +681,7 @@ class Bus:
     def redrive(
         self,
         id: str,
-        offsets: Collection[Place] | None = None,
+        offsets: Collection[Position] | None = None,
         *,
         mended: Iterable[DeadLetter] | None = None,
         write: str | None = None,
@@ -720,14 +720,14 @@ class Bus:
         self._check_open(writes=True)
         self._mending.drop(id, write)
 
-    def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
+    def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget dead letters; answers how many."""
         self._check_open(writes=True)
         count = self._dead_letters.drop(id, offsets)
         self._note_letters("dropped", id, count, offsets)
         return count
 
-    def _note_letters(self, what: str, id: str, count: int, offsets: Collection[Place] | None = None) -> None:
+    def _note_letters(self, what: str, id: str, count: int, offsets: Collection[Position] | None = None) -> None:
         if count:
             which = {} if offsets is None else {"offsets": list(offsets)}
             self._audit.note(f"dead-letters-{what}", id, None, {"count": count, **which})
@@ -831,14 +831,14 @@ class Bus:
             return self._acl
 
     @property
-    def channels(self) -> Channels:
+    def channels(self) -> ChannelRegistry:
         """What is pushed where, while the bus is served."""
         self._check_open()
         with self._access_lock:
             if self._channels is None:
-                from headwater.delivery.channels import Channels
+                from headwater.channels.registry import ChannelRegistry
 
-                self._channels = Channels(
+                self._channels = ChannelRegistry(
                     self._state,
                     self._clock,
                     self.config,

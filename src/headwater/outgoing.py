@@ -17,16 +17,16 @@ import msgspec
 
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
-from headwater.delivery import delays
 from headwater.errors import Malformed, NotAllowed, TooLarge
+from headwater.log import delays
+from headwater.log.early import Early
+from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
+from headwater.log.root import MQTT_SYS, SYS
+from headwater.log.roots import STAGED
 from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
 from headwater.store.body import Body, encode_body, one_of
-from headwater.store.early import Early
 from headwater.topics.name import check_topic, is_utf8
-from headwater.topics.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
-from headwater.topics.root import MQTT_SYS, SYS
-from headwater.topics.roots import STAGED
 
 CHECKED_TOPICS_MAX = 100_000
 TIME_AHEAD_US_MAX = 86_400 * SECOND_US

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from headwater import threads
 from headwater.errors import Closed, QuotaExceeded
+from headwater.log.root import Root
 from headwater.message import REPLY_TO, Headers, Message
 from headwater.store.batch import Batch
-from headwater.topics.root import Root
 
 REPLY_ROOT = "$reply"
 CORRELATION = "correlation-id"

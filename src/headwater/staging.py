@@ -23,14 +23,14 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.rows import RowCommit
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, TooLarge
+from headwater.log.publish import Part, Publish
+from headwater.log.roots import STAGED, Roots
 from headwater.message import Outgoing
 from headwater.outgoing import Desk
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import Rows, State
 from headwater.topics.name import is_utf8
-from headwater.topics.publish import Part, Publish
-from headwater.topics.roots import STAGED, Roots
 
 BATCHES_PER_EPOCH_MAX = 4096
 """Batches of one root in an epoch; a producer's sequence is its epoch times this, and the batch."""

@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterable
 from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
-from headwater.delivery import delays
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.timers import Timers
 from headwater.errors import HeadwaterError
 from headwater.events import Events
+from headwater.log import delays
+from headwater.log.publish import Publish
+from headwater.log.root import Root
+from headwater.log.roots import STAGED, Roots
 from headwater.outgoing import Desk
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.log import Hole, Log
 from headwater.store.state import Rows, State
 from headwater.topics.name import filter_covers_root, is_everything_of
-from headwater.topics.publish import Publish
-from headwater.topics.root import Root
-from headwater.topics.roots import STAGED, Roots
 
 SNAPSHOT_FIRST_S = 60.0
 """How long after its opening the first snapshot of the state is taken, if anything was written since the last."""

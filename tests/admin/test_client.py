@@ -17,7 +17,7 @@ from client.served import Served
 from headwater.admin import Admin
 from headwater.audit import TOPIC
 from headwater.errors import Conflict, NotAllowed, NotFound, Unauthenticated
-from headwater.server.connection import Connection
+from headwater.native.connection import NativeConnection
 
 SECRET = "a secret of a test"
 Drive = Callable[[Callable[[Admin], Any]], Any]
@@ -121,7 +121,7 @@ def test_the_process_beside_the_server_may_do_everything_and_names_whom_it_speak
     async def open_door() -> asyncio.Server:
         loop = asyncio.get_running_loop()
         return await loop.create_unix_server(
-            lambda: Connection(served.server.listener, is_inner=True), str(tmp_path / "door")
+            lambda: NativeConnection(served.server.listener, is_inner=True), str(tmp_path / "door")
         )
 
     door = asyncio.run_coroutine_threadsafe(open_door(), served._loop).result(60)

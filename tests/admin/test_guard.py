@@ -14,7 +14,7 @@ import pytest
 from admin.served import Served, serving
 from headwater.admin.api.app import make_app
 from headwater.admin.client import Admin
-from headwater.admin.line import Line
+from headwater.admin.http_protocol import HttpProtocol
 from headwater.admin.settings import Outside
 from headwater.config import Config
 from headwater.errors import Disconnected, TimedOut
@@ -176,7 +176,7 @@ def test_a_connection_that_says_nothing_is_closed_and_so_is_one_that_never_finis
     async def run() -> None:
         import uvicorn
 
-        class Hasty(Line):
+        class Hasty(HttpProtocol):
             head_s = 0.2
 
         config = uvicorn.Config(

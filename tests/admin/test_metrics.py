@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.admin.metrics import OTHERS, PREFIX, ROOTS, SESSIONS, SUBSCRIPTIONS, exposition
 from headwater.counts import BOUNDS_US, COUNTERS, GAUGES, HISTOGRAMS, Durations
-from headwater.server.figures import histogram
+from headwater.server.watch.figures import histogram
 from headwater.wire.administration import Figures, RootFigures, SlowConsumer, SubscriptionFigures
 
 REPO = Path(__file__).resolve().parents[2]

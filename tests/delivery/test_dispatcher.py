@@ -12,9 +12,9 @@ import pytest
 import headwater
 from headwater import Bus, Config, Conflict, ManualClock, NotFound, Outgoing, QuotaExceeded
 from headwater.delivery.dispatcher import Dispatcher
+from headwater.log.root import Root
 from headwater.store.batch import Batch
 from headwater.store.state import MemoryState
-from headwater.topics.root import Root
 
 
 @pytest.fixture

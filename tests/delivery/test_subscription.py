@@ -15,9 +15,9 @@ from headwater.delivery.subscription import (
     Event,
     Failure,
     Lease,
+    MessageState,
     Moment,
     Options,
-    State,
     Subscription,
     step,
 )
@@ -50,7 +50,7 @@ def again(sub: Subscription, consumer: str = "a", now: Moment = NOW) -> list[int
     return [offset for _, offset in sub.redeliverable(consumer, 100, now)]
 
 
-def state_of(sub: Subscription, offset: int) -> State | None:
+def state_of(sub: Subscription, offset: int) -> MessageState | None:
     return next((state for lane, at, state, _ in sub.states() if (lane, at) == (HOME, offset)), None)
 
 
@@ -58,19 +58,19 @@ def state_of(sub: Subscription, offset: int) -> State | None:
 
 
 def test_the_way_of_a_message_is_the_design_s() -> None:
-    assert step(State.PENDING, Event.DELIVER) is State.IN_FLIGHT
-    assert step(State.IN_FLIGHT, Event.ACK) is State.ACKED
-    assert step(State.IN_FLIGHT, Event.NACK) is State.RETRY
-    assert step(State.IN_FLIGHT, Event.TIMEOUT) is State.RETRY
-    assert step(State.RETRY, Event.DELIVER) is State.IN_FLIGHT
-    assert step(State.IN_FLIGHT, Event.REJECT) is State.DEAD
-    assert step(State.IN_FLIGHT, Event.EXHAUST) is State.DEAD
-    assert step(State.IN_FLIGHT, Event.RECALL) is State.PENDING
-    assert step(State.PENDING, Event.SPARE) is State.ACKED
+    assert step(MessageState.PENDING, Event.DELIVER) is MessageState.IN_FLIGHT
+    assert step(MessageState.IN_FLIGHT, Event.ACK) is MessageState.ACKED
+    assert step(MessageState.IN_FLIGHT, Event.NACK) is MessageState.RETRY
+    assert step(MessageState.IN_FLIGHT, Event.TIMEOUT) is MessageState.RETRY
+    assert step(MessageState.RETRY, Event.DELIVER) is MessageState.IN_FLIGHT
+    assert step(MessageState.IN_FLIGHT, Event.REJECT) is MessageState.DEAD
+    assert step(MessageState.IN_FLIGHT, Event.EXHAUST) is MessageState.DEAD
+    assert step(MessageState.IN_FLIGHT, Event.RECALL) is MessageState.PENDING
+    assert step(MessageState.PENDING, Event.SPARE) is MessageState.ACKED
 
 
 def test_a_pair_that_is_not_in_the_table_is_a_conflict() -> None:
-    for state in State:
+    for state in MessageState:
         for event in Event:
             if (state, event) not in TRANSITIONS:
                 with pytest.raises(Conflict, match=str(event)):
@@ -152,7 +152,7 @@ def test_an_ack_of_many_changes_all_or_nothing() -> None:
     sub.nack(lease, 2, "no", None, NOW)
     with pytest.raises(Recalled):
         sub.ack(lease, [1, 3])
-    assert state_of(sub, 1) is State.IN_FLIGHT
+    assert state_of(sub, 1) is MessageState.IN_FLIGHT
 
 
 def test_acking_twice_through_the_same_lease_does_nothing() -> None:
@@ -292,7 +292,11 @@ def test_strict_a_nack_recalls_everything_handed_out_after_it() -> None:
     first = hand_out(sub, 1, 2, 3)
     second = sub.hand_out("a", 2, [1], 2, NOW)
     sub.nack(first, 2, "no", None, NOW)
-    assert (state_of(sub, 1), state_of(sub, 2), state_of(sub, 3)) == (State.IN_FLIGHT, State.RETRY, State.PENDING)
+    assert (state_of(sub, 1), state_of(sub, 2), state_of(sub, 3)) == (
+        MessageState.IN_FLIGHT,
+        MessageState.RETRY,
+        MessageState.PENDING,
+    )
     for lease, offset in ((first, 3), (second, 1)):
         with pytest.raises(Recalled, match="message 2 before it failed"):
             sub.ack(lease, [offset])
@@ -391,7 +395,7 @@ def test_a_delay_that_is_no_delay_is_refused_and_nothing_happens() -> None:
     for delay_s in (-1.0, float("nan")):
         with pytest.raises(Malformed):
             sub.nack(lease, 1, "no", delay_s, NOW)
-    assert state_of(sub, 1) is State.IN_FLIGHT
+    assert state_of(sub, 1) is MessageState.IN_FLIGHT
 
 
 def test_the_newest_errors_are_kept_and_cut_between_characters() -> None:
@@ -607,7 +611,7 @@ def test_a_stored_failure_waits_on_the_monotonic_clock_within_the_longest_delay(
         sub = Subscription(Options(id="s", filter="#", order="none"), Config())
         sub.load_lane(HOME, 0, [], {1: Failure(1, WALL_US + retry_at_s * SECOND_US)}, NOW)
         sub.attach("a")
-        assert (sub.retrying, state_of(sub, 1)) == (1, State.RETRY)
+        assert (sub.retrying, state_of(sub, 1)) == (1, MessageState.RETRY)
         sub.hand_out("a", 1, sub.wanted(1, [1]), 2, NOW)
         assert (again(sub, now=later(waits_s - 0.001)), again(sub, now=later(waits_s))) == ([], [1])
 

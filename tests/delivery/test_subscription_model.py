@@ -19,13 +19,13 @@ from hypothesis.stateful import (
 
 from headwater.clock import SECOND_US
 from headwater.config import Config
-from headwater.delivery.subscription import Changes, Failure, LaneId, Lease, Moment, Options, State, Subscription
+from headwater.delivery.subscription import Changes, Failure, LaneId, Lease, MessageState, Moment, Options, Subscription
 from headwater.errors import Recalled
 
 CONFIG = Config(held_max=8, retry_delay_s=1.0, retry_delay_s_max=4.0)
 STREAMS = (1, 2)
 CONSUMERS = ("a", "b", "c")
-OPEN = (State.PENDING, State.IN_FLIGHT, State.RETRY)
+OPEN = (MessageState.PENDING, MessageState.IN_FLIGHT, MessageState.RETRY)
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class Told:
     """A message as the model knows it."""
 
     key: str
-    state: State = State.PENDING
+    state: MessageState = MessageState.PENDING
     attempts: int = 0
     lease: Lease | None = None
     at: int = 0
@@ -169,7 +169,7 @@ class Model(RuleBasedStateMachine):
             assert any(lease.taken and offset in lease.taken for offset in offsets)
             return
         for message in told:
-            message.state, message.lease = State.ACKED, None
+            message.state, message.lease = MessageState.ACKED, None
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), kind=st.sampled_from(["nack", "nack at once", "nack at once", "reject"]))
@@ -183,7 +183,7 @@ class Model(RuleBasedStateMachine):
             return
         if kind == "reject":
             changes = self.sub.reject(lease, offset, "never", self.now)
-            told.attempts, told.state, told.lease = told.attempts + 1, State.DEAD, None
+            told.attempts, told.state, told.lease = told.attempts + 1, MessageState.DEAD, None
         else:
             changes = self.sub.nack(lease, offset, "no", 0.0 if kind == "nack at once" else None, self.now)
             self.failed(told, changes)
@@ -225,7 +225,7 @@ class Model(RuleBasedStateMachine):
         self.rows.store(changes)
         for one in told:
             if one.state in OPEN:
-                one.state, one.lease = State.ACKED, None
+                one.state, one.lease = MessageState.ACKED, None
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
@@ -247,7 +247,7 @@ class Model(RuleBasedStateMachine):
         self.rows.store(self.sub.seek(stream, position))
         for (lane, offset), told in self.messages.items():
             if lane == (stream, False):
-                told.state = State.PENDING if offset >= position else State.ACKED
+                told.state = MessageState.PENDING if offset >= position else MessageState.ACKED
                 told.attempts, told.lease, told.due_us, told.read = 0, None, 0, False
 
     @rule(
@@ -297,7 +297,7 @@ class Model(RuleBasedStateMachine):
                 for (of, offset), told in self.messages.items():
                     if of == lane and told.state in OPEN:
                         told.lease, told.read = None, copies
-                        told.state = State.RETRY if told.attempts else State.PENDING
+                        told.state = MessageState.RETRY if told.attempts else MessageState.PENDING
                         if told.attempts:
                             wait_us = failures[offset].retry_at_us - self.now.wall_us
                             told.due_us = self.now.monotonic_us + min(max(wait_us, 0), failures[offset].delay_us or 0)
@@ -325,12 +325,12 @@ class Model(RuleBasedStateMachine):
         return [other for other in self.messages.values() if self.order == "strict" or other.key == told.key]
 
     def recall(self, told: Told) -> None:
-        told.state, told.lease = State.PENDING, None
+        told.state, told.lease = MessageState.PENDING, None
 
     def failed(self, told: Told, changes: Changes) -> None:
         told.attempts += 1
         dead = 0 < self.options.max_attempts <= told.attempts
-        told.state, told.lease = State.DEAD if dead else State.RETRY, None
+        told.state, told.lease = MessageState.DEAD if dead else MessageState.RETRY, None
         if self.order != "none":
             for other in self.chain(told):
                 if other.lease and other.at > told.at:
@@ -350,20 +350,20 @@ class Model(RuleBasedStateMachine):
             self.leases.append(lease)
         for offset in lease.offsets:
             told = self.messages[lease.lane, offset]
-            assert told.state in (State.PENDING, State.RETRY)
+            assert told.state in (MessageState.PENDING, MessageState.RETRY)
             assert told.lease is None
-            assert self.now.monotonic_us >= told.due_us or told.state is not State.RETRY
+            assert self.now.monotonic_us >= told.due_us or told.state is not MessageState.RETRY
             assert self.sub.attempt(lease.lane, offset) == told.attempts + 1
             if self.order != "none":
                 self.in_order(lease, offset, told)
             self.clock += 1
-            told.state, told.lease, told.at = State.IN_FLIGHT, lease, self.clock
+            told.state, told.lease, told.at = MessageState.IN_FLIGHT, lease, self.clock
 
     def in_order(self, lease: Lease, offset: int, told: Told) -> None:
         chain = self.chain(told)
         for (lane, before), other in self.messages.items():
             if lane == lease.lane and other in chain and other.state in OPEN and (before < offset) and not lane[1]:
-                assert other.state is State.IN_FLIGHT, f"{before} has to go before {offset}"
+                assert other.state is MessageState.IN_FLIGHT, f"{before} has to go before {offset}"
                 assert not other.attempts, f"{before} failed and is not done: {offset} has to wait"
         for other in chain:
             if other.lease:
@@ -372,9 +372,9 @@ class Model(RuleBasedStateMachine):
             if other is not told and other.state in OPEN and other.attempts and other.read:
                 assert told.at or told.read, "nothing fresh while a failed one is not done"
 
-    def is_unread(self, lane: LaneId, offset: int, state: State) -> bool:
+    def is_unread(self, lane: LaneId, offset: int, state: MessageState) -> bool:
         """Whether a message is done before it was read."""
-        return state is State.ACKED and not lane[1] and offset >= self.sub.position(lane[0])
+        return state is MessageState.ACKED and not lane[1] and offset >= self.sub.position(lane[0])
 
     # What is always so
 
@@ -383,19 +383,19 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "sub"):
             return
         told = self.messages.values()
-        in_flight = sum(message.state is State.IN_FLIGHT for message in told)
+        in_flight = sum(message.state is MessageState.IN_FLIGHT for message in told)
         assert self.sub.in_flight == in_flight <= self.options.max_in_flight
-        assert self.sub.retrying == sum(message.state is State.RETRY for message in told)
+        assert self.sub.retrying == sum(message.state is MessageState.RETRY for message in told)
         states = self.sub.states()
         shown = {(lane, offset): state for lane, offset, state, _ in states}
-        assert self.sub.held == sum(state is State.PENDING for state in shown.values())
+        assert self.sub.held == sum(state is MessageState.PENDING for state in shown.values())
         unread = sum(self.is_unread(lane, offset, state) for lane, offset, state, _ in states)
         assert len(shown) - unread <= CONFIG.held_max + 2 * self.options.max_in_flight + 2 * 4
         for row, message in self.messages.items():
-            if message.state in (State.IN_FLIGHT, State.RETRY):
+            if message.state in (MessageState.IN_FLIGHT, MessageState.RETRY):
                 assert shown[row] is message.state
             elif row in shown:
-                assert shown[row] is (message.state if message.state in OPEN else State.ACKED)
+                assert shown[row] is (message.state if message.state in OPEN else MessageState.ACKED)
 
     @invariant()
     def the_room_is_what_the_window_and_what_waits_leave(self) -> None:
@@ -403,7 +403,7 @@ class Model(RuleBasedStateMachine):
             return
         window = self.options.max_in_flight
         behind = sum(
-            state is not State.IN_FLIGHT and not self.is_unread(lane, offset, state)
+            state is not MessageState.IN_FLIGHT and not self.is_unread(lane, offset, state)
             for lane, offset, state, _ in self.sub.states()
         )
         left = max(0, min(window - self.sub.in_flight, max(window, CONFIG.held_max) - behind))
@@ -474,7 +474,7 @@ class Model(RuleBasedStateMachine):
                 )
                 for offset in lease.offsets:
                     if self.holds(self.messages[lease.lane, offset], lease):
-                        self.messages[lease.lane, offset].state = State.ACKED
+                        self.messages[lease.lane, offset].state = MessageState.ACKED
                         self.messages[lease.lane, offset].lease = None
             self.leases.clear()
         self.the_window_and_the_counts_are_right()

@@ -11,7 +11,7 @@ import headwater
 from cli.command import here, objects_here
 from headwater import NotAllowed, Unauthenticated
 from headwater.config import Serving
-from headwater.server.health import Health
+from headwater.server.watch.health import Health
 from headwater.store import chain
 from headwater.store import state as rows
 from headwater.store.rocks import RocksState

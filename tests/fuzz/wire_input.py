@@ -12,7 +12,7 @@ from typing import Any
 from headwater.errors import Malformed, TooLarge
 from headwater.wire import batches, handshake, requests
 from headwater.wire.frame import LENGTH_BYTES, Frame, Kind, pack
-from headwater.wire.handshake import State
+from headwater.wire.handshake import Phase
 from headwater.wire.reader import FrameReader
 
 ALLOWED = (Malformed, TooLarge)
@@ -69,7 +69,7 @@ def check(data: bytes) -> None:
     assert (frames, error) == feed_all(data, max(1, len(data))), "frames depend on how their bytes were split"
     again = b"".join(pack(frame.kind, frame.id, frame.payload, frame.flags) for frame in frames)
     assert data.startswith(again), "a frame is not written as it was read"
-    state = State.GREETING
+    state = Phase.GREETING
     for frame in frames:
         assert len(frame.payload) <= LIMIT - LENGTH_BYTES
         try:
@@ -82,4 +82,4 @@ def check(data: bytes) -> None:
         try:
             state = handshake.step(state, frame)
         except Malformed:
-            state = State.REGISTERED  # go on where most may come
+            state = Phase.REGISTERED  # go on where most may come

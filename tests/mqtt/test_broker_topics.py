@@ -11,7 +11,7 @@ from headwater.mqtt.broker_topics import NAMES
 from headwater.mqtt.kinds import V4, V5
 from headwater.mqtt.packets import Subscription
 from headwater.mqtt.reasons import Reason
-from headwater.server import figures as collecting
+from headwater.server.watch import figures as collecting
 from mqtt.peer import MqttPeer, Served
 
 OTHERS = ("clients/disconnected", "subscriptions/count", "uptime", "version")

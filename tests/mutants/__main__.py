@@ -33,7 +33,7 @@ from mutants.sites import sites
 
 REPO = Path(__file__).resolve().parents[2]
 SOURCE = REPO / "src" / "headwater"
-SHARES = {"store": 40, "topics": 20, "delivery": 25, "mqtt": 15}
+SHARES = {"store": 35, "log": 20, "topics": 5, "delivery": 25, "mqtt": 15}
 """Of each hundred, by room."""
 TEST_S_MAX = 90
 TESTS_S_MAX = 180

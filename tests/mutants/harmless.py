@@ -14,7 +14,7 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "files.remove_tree(taking); files.remove_tree(making)",
     ): "what a snapshot left that a crash cut short: two folders, removed in either order",
     (
-        "store/commit.py:GroupCommit._gather",
+        "log/group_commit.py:GroupCommit._gather",
         "invert",
         "min(len(self._pending) + answered, self._items_max)",
     ): "for how many it waits, a millisecond at most",
@@ -29,22 +29,22 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "if not names: return []",
     ): "a shortcut: what follows finds nothing, too",
     (
-        "topics/root.py:Root.foresee",
+        "log/root.py:Root.foresee",
         "off-by-one",
         "self.topic_count + len(topics) > self._config.topics_per_root_max",
     ): "when to look closely; what is found there decides",
     (
-        "topics/retained.py:Retained.admit",
+        "log/retained.py:Retained.admit",
         "off-by-one",
         "size + sum(sizes.values()) > config.retained_bytes_per_root_max",
     ): "when to look closely; what is found there decides",
     (
-        "topics/showing.py:_Singles.add",
+        "log/showing.py:_Singles.add",
         "swap",
         "self.topics.append(early.topic); self._payloads.append(early.payload)",
     ): "columns of one message, read once all of them are there",
     (
-        "topics/showing.py:_Singles.add",
+        "log/showing.py:_Singles.add",
         "swap",
         "self._payloads.append(early.payload); self._times.append(early.time_us)",
     ): "columns of one message, read once all of them are there",

@@ -11,24 +11,24 @@ import uvloop
 from headwater import __version__
 from headwater.wire import batches, requests
 from headwater.wire.frame import Kind, pack
-from headwater.wire.handshake import TRANSITIONS, State
+from headwater.wire.handshake import TRANSITIONS, Phase
 from headwater.wire.requests import encode
 from server.harness import Ended, Got, Peer, Running, code
 
 
-def reach(running: Running, state: State) -> Peer:
+def reach(running: Running, state: Phase) -> Peer:
     """A peer whose connection is in a state, as the server sees it."""
     peer = running.connect()
-    if state is State.GREETING:
+    if state is Phase.GREETING:
         return peer
     peer.hello(user="ann")
-    if state is State.CHALLENGED:
+    if state is Phase.CHALLENGED:
         return peer
     peer.respond()
-    if state is State.PROVEN:
+    if state is Phase.PROVEN:
         return peer
     peer.send(pack(Kind.OK))
-    if state is State.REGISTERED:
+    if state is Phase.REGISTERED:
         peer.register()
     return peer
 
@@ -88,8 +88,8 @@ PAYLOADS = {
 }
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_frame_that_may_not_come_in_a_state_gets_422_and_a_closed_connection(state: State):
+@pytest.mark.parametrize("state", Phase)
+def test_every_frame_that_may_not_come_in_a_state_gets_422_and_a_closed_connection(state: Phase):
     with Running() as running:
         for kind in Kind:
             if (state, kind) in TRANSITIONS:
@@ -102,8 +102,8 @@ def test_every_frame_that_may_not_come_in_a_state_gets_422_and_a_closed_connecti
         running.until(lambda: not running.server.listener.connections)
 
 
-@pytest.mark.parametrize("state", State)
-def test_a_ping_is_answered_with_its_payload_in_every_state_and_a_goodbye_closes(state: State):
+@pytest.mark.parametrize("state", Phase)
+def test_a_ping_is_answered_with_its_payload_in_every_state_and_a_goodbye_closes(state: Phase):
     with Running() as running:
         peer = reach(running, state)
         peer.ping(b"")
@@ -164,7 +164,7 @@ def test_a_frame_longer_than_a_hello_before_the_handshake_is_through_gets_413():
 
 def test_a_connection_that_says_nothing_is_closed_at_the_deadline_with_504():
     with Running(handshake_s=0.8) as running:
-        peers = [reach(running, state) for state in State if state is not State.REGISTERED]
+        peers = [reach(running, state) for state in Phase if state is not Phase.REGISTERED]
         there = running.peer("there")
         for peer in peers:
             said = peer.ends()

@@ -10,8 +10,8 @@ import pytest
 
 from headwater.config import Config
 from headwater.errors import Closed, NotAllowed, NotFound, TimedOut
-from headwater.server import presence
 from headwater.server.session_row import stored_sessions
+from headwater.server.watch import presence
 from headwater.wire import administration as wire
 from headwater.wire import requests
 from headwater.wire.frame import Kind

@@ -14,7 +14,7 @@ import pytest
 
 import headwater
 from headwater.config import Config
-from headwater.server.line import Line
+from headwater.server.connection import Connection
 from headwater.store.log import Write
 from headwater.store.stream import DiskStream
 from headwater.wire import batches, requests
@@ -283,7 +283,9 @@ def test_who_has_left_is_not_remembered_for_what_was_shown():
         def is_forgotten() -> bool:
             gc.collect()
             lines = [
-                one for one in gc.get_objects() if isinstance(one, Line) and one.listener is running.server.listener
+                one
+                for one in gc.get_objects()
+                if isinstance(one, Connection) and one.listener is running.server.listener
             ]
             return lines == [running.session_of(ann).connection]
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from headwater.log.purges import Purge
 from headwater.spark.columns import Columns, coalesced
 from headwater.spark.conditions import Conditions
 from headwater.store.batch import BadBatch
 from headwater.store.body import Body
 from headwater.topics.name import compile_filter
-from headwater.topics.purges import Purge
 from spark.rows import SCHEMA, checked, row_of, row_of_message
 from store.test_body import MESSAGES, PLAIN, TIME_US, Given, encode
 

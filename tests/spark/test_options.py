@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater.errors import Malformed
-from headwater.spark.options import Place, check_batch, check_streaming, read_options, resolve
+from headwater.spark.options import Location, check_batch, check_streaming, read_options, resolve
 
 
 def options(**given: str):
@@ -15,12 +15,12 @@ def options(**given: str):
 def test_a_read_needs_no_more_than_a_folder():
     found = options()
     assert (found.data, found.topics, found.table) == ("/data", "#", "messages")
-    assert (found.start, found.end) == (Place("earliest"), Place("latest"))
+    assert (found.start, found.end) == (Location("earliest"), Location("latest"))
     assert found.fail_on_data_loss
 
 
 def test_names_are_understood_in_any_case_as_spark_does():
-    assert options(STARTINGOFFSETS="latest", failondataloss="FALSE").start == Place("latest")
+    assert options(STARTINGOFFSETS="latest", failondataloss="FALSE").start == Location("latest")
 
 
 def test_a_relative_folder_is_meant_where_the_query_was_written(tmp_path, monkeypatch):
@@ -96,12 +96,12 @@ def test_a_place_is_resolved_against_what_a_root_has():
     def at(place):
         return resolve(place, "home", 10, 21, lambda time_us: time_us)
 
-    assert at(Place("earliest")) == 10
-    assert at(Place("latest")) == 21
-    assert at(Place("earliest", time_us=15)) == 15
-    assert at(Place("earliest", roots={"home": 3})) == 3
-    assert at(Place("latest", roots={"home": "earliest"})) == 10
-    assert at(Place("latest", roots={"other": 3})) == 21
+    assert at(Location("earliest")) == 10
+    assert at(Location("latest")) == 21
+    assert at(Location("earliest", time_us=15)) == 15
+    assert at(Location("earliest", roots={"home": 3})) == 3
+    assert at(Location("latest", roots={"home": "earliest"})) == 10
+    assert at(Location("latest", roots={"other": 3})) == 21
 
 
 def test_the_secret_of_a_url_does_not_show() -> None:

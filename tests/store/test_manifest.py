@@ -22,7 +22,7 @@ from headwater.errors import Malformed
 from headwater.store import folder as folders
 from headwater.store import manifest as module
 from headwater.store.files import DiskFiles
-from headwater.store.manifest import Line, Listed, Manifest, found, quote, unquote
+from headwater.store.manifest import Listed, Manifest, Record, found, quote, unquote
 from headwater.store.memory_files import MemoryFiles
 from headwater.store.verify import Known, verify
 
@@ -81,7 +81,7 @@ def test_what_was_added_is_read_again() -> None:
 def test_neither_the_order_of_lines_nor_a_line_that_is_there_twice_matters(
     lines: list[tuple[int, int, int]], rng: random.Random
 ) -> None:
-    texts = [module._format(Line(stream, f"r{stream}", first, segment)) for stream, segment, first in lines]
+    texts = [module._format(Record(stream, f"r{stream}", first, segment)) for stream, segment, first in lines]
     files = MemoryFiles()
     files.make_folder("data")
     files.write("data/manifest", b"".join(texts))
@@ -393,7 +393,7 @@ def test_a_manifest_that_went_bad_is_told_and_written_anew(tmp_path: Path, harm:
     elif harm == "a damaged line":
         path.write_bytes(data.replace(b"home", b"hone", 1))
     else:
-        path.write_bytes(module._format(Line(9, "elsewhere", 1, 1)))
+        path.write_bytes(module._format(Record(9, "elsewhere", 1, 1)))
     if harm != "another folder's":  # of whose streams there is no watermark
         with headwater.open(folder, read_only=True) as reader:
             assert contents(reader, "home")[0] == [b"%d" % number for number in range(3, 12)]

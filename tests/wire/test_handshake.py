@@ -14,8 +14,8 @@ from headwater.wire.handshake import (
     Challenge,
     Hello,
     Limits,
+    Phase,
     Response,
-    State,
     Welcome,
     choose_version,
     step,
@@ -46,7 +46,7 @@ GOODBYE     GREETING    CHALLENGED  PROVEN   OPEN   REGISTERED
 """
 LINES = [line.split() for line in TABLE.strip().splitlines()]
 PAIRS = [
-    (State[state], Kind[kind], after) for kind, *row in LINES[1:] for state, after in zip(LINES[0], row, strict=True)
+    (Phase[state], Kind[kind], after) for kind, *row in LINES[1:] for state, after in zip(LINES[0], row, strict=True)
 ]
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -78,27 +78,27 @@ VALUES = st.one_of(
 
 
 def test_the_table_has_every_pair() -> None:
-    assert len(PAIRS) == len(State) * len(Kind)
-    assert {(state, kind) for state, kind, _ in PAIRS} == {(state, kind) for state in State for kind in Kind}
+    assert len(PAIRS) == len(Phase) * len(Kind)
+    assert {(state, kind) for state, kind, _ in PAIRS} == {(state, kind) for state in Phase for kind in Kind}
 
 
 @pytest.mark.parametrize(("state", "kind", "after"), PAIRS, ids=lambda value: getattr(value, "name", value))
-def test_a_frame_leads_to_the_state_of_the_table(state: State, kind: Kind, after: str) -> None:
+def test_a_frame_leads_to_the_state_of_the_table(state: Phase, kind: Kind, after: str) -> None:
     frame = Frame(kind, 0, 0, b"")
     if after == "-":
         with pytest.raises(Malformed, match=kind.name):
             step(state, frame)
         assert (state, kind) not in TRANSITIONS
     else:
-        assert step(state, frame) is State[after]
+        assert step(state, frame) is Phase[after]
 
 
 def test_nothing_but_the_handshake_leads_to_open_and_no_frame_alone_to_registered() -> None:
     ways = {(a, b) for (a, _), b in TRANSITIONS.items() if a is not b}
     assert ways == {
-        (State.GREETING, State.CHALLENGED),
-        (State.CHALLENGED, State.PROVEN),
-        (State.PROVEN, State.OPEN),
+        (Phase.GREETING, Phase.CHALLENGED),
+        (Phase.CHALLENGED, Phase.PROVEN),
+        (Phase.PROVEN, Phase.OPEN),
     }
 
 

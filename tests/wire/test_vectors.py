@@ -22,7 +22,7 @@ from headwater.store.body import Body
 from headwater.wire import administration, batches, handshake, requests
 from headwater.wire.channel import ChannelHello, ChannelWelcome
 from headwater.wire.frame import Kind
-from headwater.wire.handshake import TRANSITIONS, Challenge, Hello, Limits, Response, State, Welcome
+from headwater.wire.handshake import TRANSITIONS, Challenge, Hello, Limits, Phase, Response, Welcome
 from headwater.wire.reader import FrameReader
 from headwater.wire.request import OPTION_NAMES
 from wire.tables import field_rows, rows_under, words
@@ -136,15 +136,15 @@ def test_the_table_of_kinds_is_that_of_the_code() -> None:
 
 
 def test_the_table_of_states_is_that_of_the_code() -> None:
-    said: dict[tuple[State, int], State] = {}
+    said: dict[tuple[Phase, int], Phase] = {}
     for where, takes, then in rows_under("### Which frame may come when"):
         for kind in takes.split(", "):
             if where == "every state":
-                said |= {(state, Kind[kind]): state for state in State}
+                said |= {(state, Kind[kind]): state for state in Phase}
             else:
                 name, _, what = where.partition(": ")
-                assert State[name].value == what
-                said[State[name], Kind[kind]] = State[then.partition(";")[0]]
+                assert Phase[name].value == what
+                said[Phase[name], Kind[kind]] = Phase[then.partition(";")[0]]
     assert said == TRANSITIONS
 
 

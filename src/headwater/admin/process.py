@@ -20,7 +20,7 @@ import uvicorn
 from headwater import aio
 from headwater.admin.api.app import make_app
 from headwater.admin.client import Admin
-from headwater.admin.line import Line
+from headwater.admin.http_protocol import HttpProtocol
 from headwater.admin.settings import Listening, Outside
 from headwater.config import Connecting
 from headwater.errors import HeadwaterError
@@ -83,7 +83,7 @@ async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> in
             access_log=False,
             server_header=False,
             proxy_headers=False,  # what a proxy says about others, anybody on this machine could say
-            http=Line,
+            http=HttpProtocol,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             limit_concurrency=outside.connections_max,
             ssl_certfile=outside.tls_certificate or None,

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from headwater import Bus
 from headwater.access.destination import Destinations
+from headwater.channels.table import read_table, write_table
 from headwater.cli.clients import given_secret
 from headwater.cli.options import Data, Json, Url, look, own, place
 from headwater.cli.output import complain, console, emit, iso, safe, say
 from headwater.clock import to_datetime
-from headwater.delivery.channel_table import read_table, write_table
 from headwater.errors import HeadwaterError, Malformed
 from headwater.settings import load
 from headwater.wire.administration import ChannelInfo, ChannelSpec

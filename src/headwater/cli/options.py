@@ -51,7 +51,7 @@ RELATIVE = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """Where a command works: on a folder, or at a server."""
 
     data: str
@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return self.url is not None
 
 
-def place(data: str | None, url: str | None) -> Place:
+def place(data: str | None, url: str | None) -> Target:
     """What was said, by flags or else by the environment; saying both is Malformed."""
     if data is not None and url is not None:
         raise Malformed("--data is a folder, --url a server; give one of them")
@@ -71,7 +71,7 @@ def place(data: str | None, url: str | None) -> Place:
         data, url = os.environ.get("HEADWATER_DATA") or None, os.environ.get("HEADWATER_URL") or None
         if data is not None and url is not None:
             raise Malformed("HEADWATER_DATA and HEADWATER_URL are both set; unset one, or say --data or --url")
-    return Place(data or DATA, url)
+    return Target(data or DATA, url)
 
 
 def own(data: str | None, url: str | None) -> headwater.Bus:

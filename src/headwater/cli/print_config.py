@@ -27,24 +27,25 @@ HEAD = """\
 """
 
 
-class Line(NamedTuple):
+class SettingLine(NamedTuple):
     """What the code says about a setting."""
 
     section: str
     text: str
 
 
-def described() -> dict[str, Line]:
+def described() -> dict[str, SettingLine]:
     """By the name of the setting: the heading above it, and the line below it."""
     found = _lines_of(process_settings, Process) | _lines_of(bus_settings, Serving) | _lines_of(bus_settings, Config)
     section = found.pop("retention").section
     found |= {
-        f"retention.{name}": Line(section, line.text) for name, line in _lines_of(bus_settings, Retention).items()
+        f"retention.{name}": SettingLine(section, line.text)
+        for name, line in _lines_of(bus_settings, Retention).items()
     }
     return found
 
 
-def _lines_of(module: Any, struct: type[msgspec.Struct]) -> dict[str, Line]:
+def _lines_of(module: Any, struct: type[msgspec.Struct]) -> dict[str, SettingLine]:
     source = inspect.getsource(module)
     rows = source.splitlines()
     (found,) = (
@@ -59,7 +60,7 @@ def _lines_of(module: Any, struct: type[msgspec.Struct]) -> dict[str, Line]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             text = following.value if isinstance(following, ast.Expr) else None
             said = text.value if isinstance(text, ast.Constant) else ""
-            lines[node.target.id] = Line(section, " ".join(str(said).split()))
+            lines[node.target.id] = SettingLine(section, " ".join(str(said).split()))
     return lines
 
 

@@ -9,10 +9,12 @@ import msgspec
 from headwater.access.acl import Rule
 from headwater.access.clients import ClientRow
 from headwater.access.tokens import TokenRow
-from headwater.delivery.channel_row import ChannelRow
+from headwater.channels.row import ChannelRow
 from headwater.delivery.mending import MendedRow, RedrivenRow
 from headwater.delivery.rows import CopyRow, DeadRow, SubscriptionRow
 from headwater.delivery.subscription import Failure
+from headwater.log.retained import RetainedRow
+from headwater.log.root import Producer, RootRow
 from headwater.mqtt.receiving import ReceivedRow
 from headwater.mqtt.wills import WillRow
 from headwater.mqtt.window import Sent
@@ -20,8 +22,6 @@ from headwater.server.session_row import SessionRow
 from headwater.staging import CommittedRow, StagedRow
 from headwater.store import state as rows
 from headwater.store.state_verify import Decode
-from headwater.topics.retained import RetainedRow
-from headwater.topics.root import Producer, RootRow
 
 
 def _row(type_: object, name_at: int | None = None, key_bytes: int | None = None) -> Decode:

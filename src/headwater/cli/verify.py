@@ -14,6 +14,7 @@ from headwater import Failed, NotFound, Owned
 from headwater.cli.options import Data, Json, Url, folder
 from headwater.cli.output import console, emit, progress, safe, say, size
 from headwater.cli.state_rows import DECODERS
+from headwater.log.root import RootRow
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles, Files
 from headwater.store.folder import LOCK, STATE, STREAMS, VERSION
@@ -23,7 +24,6 @@ from headwater.store.state_verify import StateReport, verify_state
 from headwater.store.verify import Known, Report, StreamReport, segment_bytes
 from headwater.store.verify import quarantine as set_apart
 from headwater.store.verify import verify as walk
-from headwater.topics.root import RootRow
 
 
 def verify(

@@ -33,20 +33,20 @@ from headwater.client.bus import (
 )
 from headwater.client.client import Client
 from headwater.client.feed import Feed
-from headwater.client.link import State
+from headwater.client.link import LinkState
 from headwater.client.url import Address, parse_url
 from headwater.clock import to_datetime
 from headwater.config import Config, Connecting
-from headwater.delivery.dead_letters import Place
+from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import check_max
 from headwater.delivery.mending import write_of
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError, TimedOut
 from headwater.events import Event
+from headwater.log.publish import Publish
 from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.message import Message as ThreadMessage
-from headwater.topics.publish import Publish
 from headwater.wire import requests as wire
 from headwater.wire.administration import ChannelInfo
 from headwater.wire.request import Request
@@ -163,7 +163,7 @@ class _Reader:
             try:
                 found = await self.batch(self._ahead)
             except Closed:
-                if self._closed or self._client.link.state is State.CLOSED:
+                if self._closed or self._client.link.state is LinkState.CLOSED:
                     return
                 raise
             if not found:
@@ -426,14 +426,14 @@ class Bus:
         """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
         return cast("list[DeadLetter]", await self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
 
-    async def dead_letter(self, id: str, offset: Place) -> DeadLetter:
+    async def dead_letter(self, id: str, offset: Position) -> DeadLetter:
         """One of them."""
         return one_letter(await self.ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
 
     async def redrive(
         self,
         id: str,
-        offsets: Collection[Place] | None = None,
+        offsets: Collection[Position] | None = None,
         *,
         mended: Iterable[DeadLetter] | None = None,
         write: str | None = None,
@@ -463,7 +463,7 @@ class Bus:
         """Forget what a write has mended and not redriven; the dead letters stay as they are."""
         await self.ask(wire.DropMended(id=id, write=write))
 
-    async def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
+    async def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget dead letters; answers how many."""
         return cast(int, await self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
 

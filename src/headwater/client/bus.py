@@ -23,12 +23,12 @@ from headwater import threads
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
-from headwater.client.link import State
+from headwater.client.link import LinkState
 from headwater.client.publisher import Call
 from headwater.client.url import Address, parse_url
 from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config, Connecting
-from headwater.delivery.dead_letters import Place
+from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import CLOSED_BY_USER, Policy, check_max
 from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.replay import After
@@ -36,9 +36,9 @@ from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import _text as text_of
 from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotFound, TimedOut
 from headwater.events import Event
+from headwater.log.publish import Publish
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.topics.name import root_of
-from headwater.topics.publish import Publish
 from headwater.wire import requests as wire
 from headwater.wire.administration import ChannelInfo
 from headwater.wire.contents import Deliver
@@ -394,14 +394,14 @@ class Bus:
         """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
         return cast("list[DeadLetter]", self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
 
-    def dead_letter(self, id: str, offset: Place) -> DeadLetter:
+    def dead_letter(self, id: str, offset: Position) -> DeadLetter:
         """One of them."""
         return one_letter(self.ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
 
     def redrive(
         self,
         id: str,
-        offsets: Collection[Place] | None = None,
+        offsets: Collection[Position] | None = None,
         *,
         mended: Iterable[DeadLetter] | None = None,
         write: str | None = None,
@@ -438,7 +438,7 @@ class Bus:
         """Forget what a write has mended and not redriven; the dead letters stay as they are."""
         self.ask(wire.DropMended(id=id, write=write))
 
-    def drop_dead_letters(self, id: str, offsets: Collection[Place] | None = None) -> int:
+    def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget dead letters; answers how many."""
         return cast(int, self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
 
@@ -600,7 +600,7 @@ class _Reader:
     @property
     def _is_done(self) -> bool:
         """Whether its user, and not the server, has ended it."""
-        return self._closed or self._bus._client.link.state is State.CLOSED
+        return self._closed or self._bus._client.link.state is LinkState.CLOSED
 
     def close(self) -> None:
         """Leave."""
@@ -749,14 +749,14 @@ def retained_message(one: wire.RetainedMessage) -> Message:
     return Message(one.topic, one.offset, one.payload, one.time_us, one.key, one.headers, retained=True)
 
 
-def one_letter(found: list[DeadLetter], id: str, offset: Place) -> DeadLetter:
+def one_letter(found: list[DeadLetter], id: str, offset: Position) -> DeadLetter:
     """The letter that was asked for."""
     if not found:
         raise NotFound(f'subscription "{id}" has no dead letter {offset}; see bus.dead_letters("{id}")')
     return found[0]
 
 
-def places_of(offsets: Collection[Place] | None) -> tuple[wire.Place, ...] | None:
+def places_of(offsets: Collection[Position] | None) -> tuple[wire.Place, ...] | None:
     """Places as they are sent."""
     return None if offsets is None else tuple(offsets)
 
@@ -764,7 +764,7 @@ def places_of(offsets: Collection[Place] | None) -> tuple[wire.Place, ...] | Non
 def mending(id: str, write: str, letters: Iterable[DeadLetter], part: str) -> list[wire.Mend]:
     """Requests that mend letters, few enough in each."""
     groups: list[list[DeadLetter]] = []
-    seen: set[Place] = set()
+    seen: set[Position] = set()
     size = LETTERS_BYTES
     for letter in letters:
         check_letter(letter, id)

@@ -18,7 +18,7 @@ import msgspec
 from headwater import threads
 from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
-from headwater.client.link import Link, State
+from headwater.client.link import Link, LinkState
 from headwater.client.publisher import Call, Publisher
 from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
@@ -27,12 +27,12 @@ from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER
 from headwater.delivery.replay import After, check_after
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
+from headwater.log.publish import Publish
 from headwater.message import Message, Outgoing, Receipt
 from headwater.outgoing import Desk
 from headwater.requests import REPLY_ROOT, Replies, answer_headers
 from headwater.store.batch import checksum
 from headwater.topics.name import check_filter
-from headwater.topics.publish import Publish
 from headwater.wire import requests as wire
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_published, read_ranges
 from headwater.wire.frame import Frame, Kind
@@ -85,7 +85,7 @@ class Client:
 
     async def close(self) -> None:
         """Finish what is under way, as long as an answer may take, and leave."""
-        if self.link.state is State.CLOSED:
+        if self.link.state is LinkState.CLOSED:
             return
         try:
             async with asyncio.timeout(self.settings.request_timeout_s):
@@ -458,7 +458,7 @@ class Client:
 
     def refusal(self, feed: Feed, ranges: list[Range]) -> HeadwaterError:
         """Why messages cannot be acked."""
-        if self.link.state is State.CLOSED:
+        if self.link.state is LinkState.CLOSED:
             return feed.error or Closed(BUS_CLOSED)
         if self._feeds.get(feed.number) is not feed:
             return feed.error or Recalled(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.errors import Disconnected, HeadwaterError, Malformed
+from headwater.version import __version__
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import VERSIONS, Challenge, Hello, Mechanism, Response, Welcome
 from headwater.wire.reader import FrameReader
@@ -308,7 +309,6 @@ def mechanism_of(address: Address) -> Mechanism:
 
 
 async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> tuple[Challenge, Welcome]:
-    from headwater import __version__
 
     address = connection.address
     login: ClientLogin | None = None

@@ -69,7 +69,7 @@ LONG = frozenset((wire.Backup, wire.Purge, wire.CommitStage, wire.Redrive, wire.
 """Requests that take as long as there is to do; they are given up with the connection alone."""
 
 
-class State(Enum):
+class LinkState(Enum):
     """How a link is."""
 
     IDLE = "was not opened"
@@ -118,7 +118,7 @@ class Link:
     def __init__(self, address: Address, settings: Connecting, clock: ServedClock, watcher: Watcher) -> None:
         self.address = address
         self.session: str | None = None
-        self.state = State.IDLE
+        self.state = LinkState.IDLE
         self.limits: Limits
         self.connections = 0
         """How many there were."""
@@ -157,7 +157,7 @@ class Link:
         self.session, self.bus = greeted.registered.session, greeted.registered.bus
         self._connection = greeted.connection
         self._next_id = FIRST_ID
-        self.state = State.UP
+        self.state = LinkState.UP
         self.connections += 1
         self._up_s = self._loop.time()
         self._watcher.on_up(greeted.registered)
@@ -182,14 +182,14 @@ class Link:
     def close(self, end_session: bool = True) -> Connection | None:
         """Say goodbye; nothing is asked any more. The connection, which has yet to send what waits."""
         connection, self._connection = self._connection, None
-        if self.state is not State.CLOSED:
+        if self.state is not LinkState.CLOSED:
             self._end(Closed(f"the connection to {self.address} is closed; connect again"))
         if connection is not None:
             connection.close(Goodbye(end_session=end_session))
         return connection
 
     def _end(self, error: HeadwaterError) -> None:
-        self.state = State.CLOSED
+        self.state = LinkState.CLOSED
         self._ended = error
         if self._reconnecting is not None and self._reconnecting is not asyncio.current_task(self._loop):
             self._reconnecting.cancel()
@@ -204,10 +204,10 @@ class Link:
     # Losing a connection, and finding another
 
     def _on_lost(self, error: HeadwaterError) -> None:
-        if self.state is not State.UP:
+        if self.state is not LinkState.UP:
             return
         connection, self._connection = self._connection, None
-        self.state = State.DOWN
+        self.state = LinkState.DOWN
         self._trouble = error
         self._up.clear()
         self._part()
@@ -278,12 +278,12 @@ class Link:
             timeout_s = self._settings.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                while self.state is not State.UP:
+                while self.state is not LinkState.UP:
                     self.check_open()
                     await self._up.wait()
                 return await self._ask(request)
         except TimeoutError:
-            if self.state is not State.UP:
+            if self.state is not LinkState.UP:
                 raise Disconnected(
                     f"{self.address} cannot be reached since {timeout_s} s; the last error was: {self._trouble}"
                 ) from None
@@ -309,7 +309,7 @@ class Link:
     def ask(self, pack: Callable[[int], Sequence[bytes]]) -> asyncio.Future[Any]:
         """Send a frame that is answered with an empty REPLY; fails with the connection."""
         asked = _Asked(None, self._loop.create_future())
-        if self.state is State.UP:
+        if self.state is LinkState.UP:
             self._send_asked(asked, pack)
         else:
             asked.future.set_exception(self._ended or self._trouble or Disconnected("there is no connection"))
@@ -339,7 +339,7 @@ class Link:
     @property
     def is_up(self) -> bool:
         """Whether there is a connection."""
-        return self.state is State.UP
+        return self.state is LinkState.UP
 
     @property
     def is_writable(self) -> bool:

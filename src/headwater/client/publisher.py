@@ -25,9 +25,9 @@ from headwater.client.link import Link, renewed
 from headwater.clock import Clock
 from headwater.config import Connecting
 from headwater.errors import HeadwaterError
+from headwater.log.publish import Part, Publish
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
-from headwater.topics.publish import Part, Publish
 from headwater.wire.batches import pack_publish
 from headwater.wire.contents import Published
 

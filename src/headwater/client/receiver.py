@@ -38,6 +38,7 @@ from headwater.errors import (
 )
 from headwater.message import Message, Receipt
 from headwater.store.batch import checksum
+from headwater.version import __version__
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_ranges
 from headwater.wire.channel import NUMBER, ChannelHello, ChannelWelcome
 from headwater.wire.frame import Frame, Kind, pack
@@ -65,7 +66,7 @@ class Receiver:
         self.host = host
         self.port = port
         self._clock = SystemClock()
-        self._lines: list[Line] = []
+        self._lines: list[ReceiverConnection] = []
         self._turn = 0
         self._changed = threads.Condition()
         self._version = 0
@@ -116,7 +117,6 @@ class Receiver:
         self._open(connection, hello, version)
 
     def _open(self, connection: Incoming, hello: ChannelHello, version: int) -> None:
-        from headwater import __version__
 
         window = (self.settings.prefetch_messages, self.settings.prefetch_bytes)
         welcome = ChannelWelcome(
@@ -128,7 +128,7 @@ class Receiver:
         connection.grow(min(hello.frame_bytes_max, self.settings.frame_bytes_max), hello.keepalive_s)
         connection.send((pack(Kind.OK, 0, encode(welcome)),))
         if not hello.trial:
-            line = Line(self, connection, hello, window)
+            line = ReceiverConnection(self, connection, hello, window)
             self._lines = [*self._lines, line]
             connection.use(line.on_frame, line.on_lost, lambda: None)
 
@@ -144,7 +144,7 @@ class Receiver:
         """What time it is."""
         return self._clock
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: ReceiverConnection) -> None:
         """A connection is gone."""
         self._lines = [one for one in self._lines if one is not line]
         self.wake()
@@ -265,7 +265,7 @@ class Incoming(Connection):
         self._on_made(self)
 
 
-class Line:
+class ReceiverConnection:
     """The connection of one channel, past its greeting."""
 
     def __init__(
@@ -360,7 +360,7 @@ class Line:
 class Verbs:
     """What is said about a message."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ReceiverConnection) -> None:
         self._line = line
 
     def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> None:

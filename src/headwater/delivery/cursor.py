@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from headwater.config import Config
+from headwater.log.purges import Purges
+from headwater.log.root import Root
 from headwater.store.batch import BadBatch, Batch
 from headwater.store.log import Hole
-from headwater.topics.purges import Purges
-from headwater.topics.root import Root
 
 Wanted = Callable[[str], bool]
 

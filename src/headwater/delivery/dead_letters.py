@@ -15,13 +15,13 @@ from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import CopyRow, DeadRow
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Conflict, Malformed, NotFound
+from headwater.log.roots import Roots
 from headwater.message import DeadLetter, Headers
 from headwater.store import state as rows
 from headwater.store.state import Rows, State
 from headwater.topics.name import root_of
-from headwater.topics.roots import Roots
 
-Place = int | tuple[str, int]
+Position = int | tuple[str, int]
 """An offset; or a root and an offset, for a subscription whose filter reaches over several roots."""
 
 PAGE_BYTES_MAX = 8 * 1024 * 1024
@@ -67,14 +67,14 @@ class DeadLetters:
             raise Malformed(f'there is no root "{root}" after which dead letters could be')
         return rows.key_message(rows.DEAD, number, known.stream.number, min(offset, 2**63) + 1)
 
-    def get(self, id: str, offset: Place) -> DeadLetter:
+    def get(self, id: str, offset: Position) -> DeadLetter:
         """One of them."""
         found = [row.letter(id, at) for _, at, row in self._rows(self._number(id), {offset})]
         if not found:
             raise NotFound(f'subscription "{id}" has no dead letter {offset}; headwater dead list {id} shows them')
         return found[0]
 
-    def redrive(self, id: str, offsets: Collection[Place] | None) -> int:
+    def redrive(self, id: str, offsets: Collection[Position] | None) -> int:
         """Hand them to their subscription again, in order; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
@@ -93,7 +93,7 @@ class DeadLetters:
 
         return self._dispatcher.use(id, work)
 
-    def drop(self, id: str, offsets: Collection[Place] | None) -> int:
+    def drop(self, id: str, offsets: Collection[Position] | None) -> int:
         """Forget them; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
@@ -113,7 +113,7 @@ class DeadLetters:
             raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
         return row.number
 
-    def _rows(self, number: int, places: Collection[Place] | None) -> list[tuple[int, int, DeadRow]]:
+    def _rows(self, number: int, places: Collection[Position] | None) -> list[tuple[int, int, DeadRow]]:
         found: list[tuple[int, int, DeadRow]] = []
         by_offset: dict[int, str] = {}
         for key, value in self._state.scan(rows.key_u32(rows.DEAD, number)):

@@ -27,15 +27,15 @@ from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
 from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
+from headwater.log.early import Early
+from headwater.log.group_commit import Call
+from headwater.log.root import Root, retained_message
+from headwater.log.roots import Roots
 from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
-from headwater.store.commit import Call
-from headwater.store.early import Early
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, filter_covers_root
-from headwater.topics.root import Root, retained_message
-from headwater.topics.roots import Roots
 from headwater.topics.tree import Trees
 
 R = TypeVar("R")

@@ -19,11 +19,11 @@ from headwater.delivery.rows import SubscriptionRow
 from headwater.delivery.start import Start, check_start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import HeadwaterError, Malformed, NotFound
+from headwater.log.root import Root
+from headwater.log.roots import Roots
 from headwater.message import SubscriptionInfo
 from headwater.store.readers import Reader
 from headwater.topics.name import check_filter, filter_covers_root
-from headwater.topics.root import Root
-from headwater.topics.roots import Roots
 
 
 class Durables:

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from headwater.log.purges import Purges
 from headwater.message import Headers, Message
 from headwater.store.log import Hole
-from headwater.topics.purges import Purges
 
 Wanted = Callable[[str], bool]
 T = TypeVar("T")

@@ -23,7 +23,7 @@ Key = bytes | str
 """What order="key" goes by: a message's key, or its topic when it has none."""
 
 
-class State(StrEnum):
+class MessageState(StrEnum):
     """Of one message in one subscription."""
 
     PENDING = "pending"
@@ -49,27 +49,27 @@ class Event(StrEnum):
     """Done with for another reason than an ack: its client has it from elsewhere."""
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.PENDING, Event.DELIVER): State.IN_FLIGHT,
-    (State.RETRY, Event.DELIVER): State.IN_FLIGHT,
-    (State.IN_FLIGHT, Event.ACK): State.ACKED,
-    (State.IN_FLIGHT, Event.NACK): State.RETRY,
-    (State.IN_FLIGHT, Event.TIMEOUT): State.RETRY,
-    (State.IN_FLIGHT, Event.REJECT): State.DEAD,
-    (State.IN_FLIGHT, Event.EXHAUST): State.DEAD,
-    (State.IN_FLIGHT, Event.RECALL): State.PENDING,
-    (State.PENDING, Event.SPARE): State.ACKED,
-    (State.IN_FLIGHT, Event.SPARE): State.ACKED,
-    (State.RETRY, Event.SPARE): State.ACKED,
+TRANSITIONS: dict[tuple[MessageState, Event], MessageState] = {
+    (MessageState.PENDING, Event.DELIVER): MessageState.IN_FLIGHT,
+    (MessageState.RETRY, Event.DELIVER): MessageState.IN_FLIGHT,
+    (MessageState.IN_FLIGHT, Event.ACK): MessageState.ACKED,
+    (MessageState.IN_FLIGHT, Event.NACK): MessageState.RETRY,
+    (MessageState.IN_FLIGHT, Event.TIMEOUT): MessageState.RETRY,
+    (MessageState.IN_FLIGHT, Event.REJECT): MessageState.DEAD,
+    (MessageState.IN_FLIGHT, Event.EXHAUST): MessageState.DEAD,
+    (MessageState.IN_FLIGHT, Event.RECALL): MessageState.PENDING,
+    (MessageState.PENDING, Event.SPARE): MessageState.ACKED,
+    (MessageState.IN_FLIGHT, Event.SPARE): MessageState.ACKED,
+    (MessageState.RETRY, Event.SPARE): MessageState.ACKED,
     # A seek takes back everything, whatever its state.
-    (State.PENDING, Event.RECALL): State.PENDING,
-    (State.RETRY, Event.RECALL): State.PENDING,
-    (State.ACKED, Event.RECALL): State.PENDING,
-    (State.DEAD, Event.RECALL): State.PENDING,
+    (MessageState.PENDING, Event.RECALL): MessageState.PENDING,
+    (MessageState.RETRY, Event.RECALL): MessageState.PENDING,
+    (MessageState.ACKED, Event.RECALL): MessageState.PENDING,
+    (MessageState.DEAD, Event.RECALL): MessageState.PENDING,
 }
 
 
-def step(state: State, event: Event) -> State:
+def step(state: MessageState, event: Event) -> MessageState:
     """The state after an event; Conflict if it cannot happen in that state."""
     after = TRANSITIONS.get((state, event))
     if after is None:
@@ -216,17 +216,17 @@ class Lane:
         """Whether nothing of it is in flight or waits."""
         return not self.in_flight and not self.numbers
 
-    def state(self, offset: int) -> State:
+    def state(self, offset: int) -> MessageState:
         """Derived from where the message is kept; a dead one is done here, as an acked one is."""
         if offset in self.in_flight:
-            return State.IN_FLIGHT
+            return MessageState.IN_FLIGHT
         if offset in self.due:
-            return State.RETRY
+            return MessageState.RETRY
         if offset in self.acked:
-            return State.ACKED
+            return MessageState.ACKED
         if offset in self.numbers or (offset >= self.position and not self.id[1]):
-            return State.PENDING
-        return State.ACKED
+            return MessageState.PENDING
+        return MessageState.ACKED
 
     def known(self) -> list[int]:
         """Offsets that there is something to say about, ascending."""

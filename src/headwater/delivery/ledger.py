@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
-from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, State, step
+from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, MessageState, step
 from headwater.delivery.waiting import Waiting
 from headwater.errors import Conflict, NotFound, Recalled
 
@@ -69,7 +69,7 @@ class Ledger:
 
     def deliver(self, lane: Lane, offsets: Sequence[int], position: int, lease: Lease) -> None:
         """A run of fresh messages, nothing in the way of any."""
-        step(State.PENDING, Event.DELIVER)
+        step(MessageState.PENDING, Event.DELIVER)
         lease.offsets.extend(offsets)
         lane.in_flight.update(dict.fromkeys(offsets, lease))
         lane.trail.extend(offsets)
@@ -91,7 +91,7 @@ class Ledger:
                 lane.keys[offset] = key
             may_go = len(lease.offsets) < room and self.waiting.is_clear(key, lease.consumer)
             if may_go and offset not in lane.due:
-                step(State.PENDING, Event.DELIVER)
+                step(MessageState.PENDING, Event.DELIVER)
                 lease.offsets.append(offset)
                 lane.in_flight[offset] = lease
                 self.waiting.start(lane, offset, lease.consumer)
@@ -119,7 +119,7 @@ class Ledger:
 
     def finish(self, lane: Lane, offsets: Sequence[int], event: Event, changes: Changes) -> None:
         """A run of messages is acked or dead."""
-        step(State.IN_FLIGHT, event)
+        step(MessageState.IN_FLIGHT, event)
         self._land(lane, offsets)
         if lane.numbers or lane.keys:
             for offset in offsets:
@@ -132,7 +132,7 @@ class Ledger:
 
     def retry(self, lane: Lane, offset: int, event: Event, failure: Failure, due_us: int, changes: Changes) -> None:
         """A message failed and waits until it is due."""
-        step(State.IN_FLIGHT, event)
+        step(MessageState.IN_FLIGHT, event)
         lane.numbers.setdefault(offset, lane.in_flight[offset].number)
         self._land(lane, (offset,))
         lane.failures[offset] = changes.failures[lane.id, offset] = failure
@@ -142,7 +142,7 @@ class Ledger:
 
     def recall(self, messages: list[tuple[Lane, int]], why: str) -> None:
         """Messages are taken back; no attempt is counted."""
-        step(State.IN_FLIGHT, Event.RECALL)
+        step(MessageState.IN_FLIGHT, Event.RECALL)
         for lane, offset in messages:
             lease = lane.in_flight[offset]
             lease.take(offset, why)
@@ -245,7 +245,7 @@ class Ledger:
                 raise Recalled(f"message {offset} was taken back: {lease.taken[offset]}; drop it")
             elif offset not in lease.offsets:
                 raise Conflict(f"message {offset} was not handed out with this lease")
-            elif current is not None or lane.state(offset) is not State.ACKED:
+            elif current is not None or lane.state(offset) is not MessageState.ACKED:
                 raise Recalled(f"message {offset} was taken back and comes again; drop it")
         return held
 

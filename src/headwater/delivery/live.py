@@ -16,10 +16,10 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.errors import Closed, Malformed
+from headwater.log.early import Early
+from headwater.log.root import Root
 from headwater.message import Message, Receipt
 from headwater.store.batch import Batch
-from headwater.store.early import Early
-from headwater.topics.root import Root
 
 Policy = Literal["drop_oldest", "disconnect"]
 

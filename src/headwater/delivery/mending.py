@@ -25,11 +25,11 @@ from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import CopyRow, DeadRow, RowCommit
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Malformed, NotFound, QuotaExceeded
+from headwater.log.roots import Roots
 from headwater.message import DeadLetter, Headers
 from headwater.store import state as rows
 from headwater.store.state import Rows, State
 from headwater.topics.name import is_utf8, root_of
-from headwater.topics.roots import Roots
 
 ATTEMPTS_MAX = 8
 """How often all letters of a subscription may be mended before they are redriven, as by tasks that are tried again."""

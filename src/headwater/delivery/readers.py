@@ -10,10 +10,10 @@ from __future__ import annotations
 from headwater.delivery.durables import Durables
 from headwater.errors import Conflict, HeadwaterError, Malformed, QuotaExceeded
 from headwater.events import Events
+from headwater.log.roots import Roots
 from headwater.store import readers
 from headwater.store.files import Files
 from headwater.store.readers import Reader
-from headwater.topics.roots import Roots
 
 
 class Readers:

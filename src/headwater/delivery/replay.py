@@ -21,12 +21,12 @@ from headwater.delivery.cursor import Cursor
 from headwater.delivery.history import History, Lot, Past, Stretch
 from headwater.delivery.live import check_max
 from headwater.errors import Gap, Malformed
+from headwater.log.root import Root
+from headwater.log.roots import Roots
 from headwater.message import Message
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.topics.name import compile_filter, filter_covers_root, root_of_filter
-from headwater.topics.root import Root
-from headwater.topics.roots import Roots
 
 After = int | Mapping[str, int] | None
 

@@ -13,9 +13,9 @@ import msgspec
 
 from headwater.delivery.subscription import Changes, Failure, LaneId, Options
 from headwater.errors import Failed, HeadwaterError, Unwritable
+from headwater.log.group_commit import GroupCommit, Item
 from headwater.message import DeadLetter, Headers, Kept, Message
 from headwater.store import state as rows
-from headwater.store.commit import GroupCommit, Item
 from headwater.store.state import Rows, State
 
 COPIES = 0x8000_0000

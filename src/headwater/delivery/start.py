@@ -8,8 +8,8 @@ import msgspec
 
 from headwater.clock import from_datetime
 from headwater.errors import Malformed
+from headwater.log.root import Root
 from headwater.topics.name import root_of_filter
-from headwater.topics.root import Root
 
 Start = str | int | datetime
 

@@ -25,18 +25,17 @@ from headwater.delivery.cursor import keys_of
 from headwater.delivery.handed import Handed, Held
 from headwater.delivery.lane import Remote
 from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
-from headwater.delivery.subscription import Changes, LaneId, Lease, Moment, State, Subscription
+from headwater.delivery.subscription import Changes, LaneId, Lease, MessageState, Moment, Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
+from headwater.log.root import Root
+from headwater.log.roots import Roots
 from headwater.message import Message, Receipt
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
-from headwater.store.state import Rows
-from headwater.store.state import State as StateStore
-from headwater.topics.root import Root
-from headwater.topics.roots import Roots
+from headwater.store.state import Rows, State
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
 Messages = dict[tuple[LaneId, int], Message]
@@ -67,7 +66,7 @@ class Subscriber:
         self,
         row: SubscriptionRow,
         roots: Roots,
-        state: StateStore,
+        state: State,
         commit: RowCommit,
         timers: Timers,
         config: Config,
@@ -734,7 +733,7 @@ class Subscriber:
             states = self._machine.states()
             known = {(lane[0], offset) for lane, offset, _, _ in states if not lane[1]}
             lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
-            lag += sum(state is not State.ACKED for _, _, state, _ in states)
+            lag += sum(state is not MessageState.ACKED for _, _, state, _ in states)
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
 
     def standing(self, messages_max: int) -> Standing:

@@ -27,8 +27,8 @@ from headwater.delivery.lane import (
     Lane,
     LaneId,
     Lease,
+    MessageState,
     Moment,
-    State,
     step,
 )
 from headwater.delivery.ledger import Ledger
@@ -44,9 +44,9 @@ __all__ = [
     "Key",
     "LaneId",
     "Lease",
+    "MessageState",
     "Moment",
     "Options",
-    "State",
     "Subscription",
     "step",
 ]
@@ -130,7 +130,7 @@ class Subscription:
         failure = found.failures.get(offset) if found else None
         return failure.attempts + 1 if failure else 1
 
-    def states(self) -> list[tuple[LaneId, int, State, Failure | None]]:
+    def states(self) -> list[tuple[LaneId, int, MessageState, Failure | None]]:
         """Every message that there is something to say about."""
         return [
             (lane.id, offset, lane.state(offset), lane.failures.get(offset))
@@ -327,7 +327,7 @@ class Subscription:
     def undone(self, stream: int, offsets: Sequence[int]) -> list[int]:
         """Those of these messages that are not done."""
         lane = self._ledger.lane((stream, False))
-        return [offset for offset in offsets if lane.state(offset) is not State.ACKED]
+        return [offset for offset in offsets if lane.state(offset) is not MessageState.ACKED]
 
     def nack(self, lease: Lease, offset: int, error: str, delay_s: float | None, now: Moment) -> Changes:
         """A message failed: it is tried again after `delay_s`, or a growing delay."""
@@ -368,10 +368,10 @@ class Subscription:
             self._ledger.recall(self._ledger.after(lane, offset), f"message {offset} before it failed ({event})")
             if 0 < self.options.max_attempts <= attempts:
                 event = Event.EXHAUST
-        after = step(State.IN_FLIGHT, event)
+        after = step(MessageState.IN_FLIGHT, event)
         lane.in_flight[offset].take(offset, f"it failed ({event}) and is now {after}")
         errors = self._errors(lane, offset, error)
-        if after is State.RETRY:
+        if after is MessageState.RETRY:
             delay_us = self._delay_us(attempts, delay_s)
             failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us)
             self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)

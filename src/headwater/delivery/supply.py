@@ -16,15 +16,15 @@ from headwater.config import Config
 from headwater.delivery.cursor import Cursor, estimate, places_in
 from headwater.delivery.rows import CopyRow, SubscriptionRow
 from headwater.delivery.subscription import LaneId, Moment, Subscription
+from headwater.log.purges import Purges
+from headwater.log.root import Root
+from headwater.log.roots import Roots
 from headwater.message import Kept, Message
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.store.state import State
 from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
-from headwater.topics.purges import Purges
-from headwater.topics.root import Root
-from headwater.topics.roots import Roots
 
 
 class Ahead:

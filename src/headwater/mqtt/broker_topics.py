@@ -12,13 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from headwater import __version__
+from headwater.log.root import MQTT_SYS
 from headwater.message import Message
 from headwater.server.log import Log
 from headwater.server.party import Party
 from headwater.server.subscriber import UNBOUNDED, Subscriber
 from headwater.topics.name import compile_filter
-from headwater.topics.root import MQTT_SYS
+from headwater.version import __version__
 from headwater.wire.administration import Figures
 
 if TYPE_CHECKING:

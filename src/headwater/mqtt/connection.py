@@ -19,22 +19,22 @@ from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import acks_bytes, encode
 from headwater.mqtt.kinds import V4, V5, Kind
-from headwater.mqtt.numbers import NOBODY, Numbers, Which
+from headwater.mqtt.packet_ids import NOBODY, PacketIds, Which
 from headwater.mqtt.packets import Ack, Auth, Connack, Connect, Disconnect, Packet, Received, Suback, Unsuback
 from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import MqttError, Reason, VersionRefused, violation
 from headwater.mqtt.refusal import goodbye_of, reason_of
 from headwater.mqtt.window import NUMBER_MAX
-from headwater.server.line import Line
+from headwater.server.connection import Connection
 
 if TYPE_CHECKING:
     from headwater.mqtt.authentication import Authentication, Proven
     from headwater.mqtt.greeting import Greeter
     from headwater.mqtt.receiving import Receiving
     from headwater.mqtt.wills import KeptWill
+    from headwater.server.entry import Served
     from headwater.server.listener import Listener
-    from headwater.server.root import Served
 
 PACKET_BYTES_MAX = 1 << 28
 """No packet is longer."""
@@ -42,7 +42,7 @@ PATIENCE = 1.5
 """Times its keep alive that a client may be silent."""
 
 
-class MqttConnection(Line):
+class MqttConnection(Connection):
     """One MQTT client's connection."""
 
     __slots__ = (
@@ -78,7 +78,7 @@ class MqttConnection(Line):
         self._is_greeting = self._is_greeted = False
         self._packet_s = 0.0
         """When a packet last ended, or one began."""
-        self._unanswered: deque[Numbers] | None = None
+        self._unanswered: deque[PacketIds] | None = None
         """Packets that came and are not answered yet, in their order; made with the first."""
         self._ending: HeadwaterError | None = None
         """What the connection is closed for once all that came before it is answered."""
@@ -189,9 +189,9 @@ class MqttConnection(Line):
         elif isinstance(packet, Connack):
             self.close()
 
-    def expect(self, kind: Kind, packet_ids: Sequence[int], receiving: Receiving | None = None) -> Numbers:
+    def expect(self, kind: Kind, packet_ids: Sequence[int], receiving: Receiving | None = None) -> PacketIds:
         """Packets have come that are to be answered, after those that came before them."""
-        numbers = Numbers(kind, packet_ids, receiving)
+        numbers = PacketIds(kind, packet_ids, receiving)
         if self._unanswered is None:
             self._unanswered = deque()
         self._unanswered.append(numbers)
@@ -223,7 +223,7 @@ class MqttConnection(Line):
         if is_end:
             self._stop()
 
-    def _ends_with(self, numbers: Numbers, error: HeadwaterError) -> bool:
+    def _ends_with(self, numbers: PacketIds, error: HeadwaterError) -> bool:
         """Whether what was refused closes the connection. 3.1.1 has no word for a refusal: what its client may not do
         may be acknowledged and dropped ([MQTT-3.3.5-2]); anything else that is acknowledged is on disk. After a failure
         of the disk nobody knows whether a message is stored, and a PUBREC with a reason would free its number for
@@ -257,7 +257,7 @@ class MqttConnection(Line):
         return b"".join(said)
 
     def _say_each(
-        self, numbers: Numbers, refused: dict[int, HeadwaterError], said: list[bytes]
+        self, numbers: PacketIds, refused: dict[int, HeadwaterError], said: list[bytes]
     ) -> HeadwaterError | None:
         """Answer packets of which some were refused, up to one that ends the connection: why that was."""
         counting = self._greeter.refused

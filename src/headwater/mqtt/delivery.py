@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwater.clock import Clock
+from headwater.log.early import Early
 from headwater.message import Kept, Message
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.properties import EMPTY
 from headwater.mqtt.publishes import Publishes, quiet_packet
+from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.translation import block_of
-from headwater.mqtt.wish import Wish
 from headwater.store.batch import Batch
 from headwater.store.body import Body
-from headwater.store.early import Early
 
 Key = tuple[int, tuple[int, ...] | None, int, int, bool, tuple[int, ...]]
 
@@ -41,7 +41,9 @@ class Deliveries:
         """Messages of this body came in packets that may go out as they are."""
         self._came = (body, version, packets)
 
-    def get(self, batch: Batch, places: Sequence[int] | None, version: int, qos: int, wish: Wish) -> Publishes:
+    def get(
+        self, batch: Batch, places: Sequence[int] | None, version: int, qos: int, wish: SubscriptionOptions
+    ) -> Publishes:
         """The packets of the messages at these places, or of all."""
         body, came_version, packets = self._came
         if body is batch.data and came_version == version and not qos and places is None and not wish.identifier:
@@ -75,7 +77,7 @@ class Deliveries:
         places: Sequence[int] | None,
         version: int,
         qos: int,
-        wish: Wish,
+        wish: SubscriptionOptions,
         aliases: Aliases | None = None,
     ) -> Publishes:
         """The same, made anew."""
@@ -108,7 +110,12 @@ class Deliveries:
         ]
 
     def of_messages(
-        self, messages: Sequence[Message], version: int, qos: int, wish: Wish, aliases: Aliases | None = None
+        self,
+        messages: Sequence[Message],
+        version: int,
+        qos: int,
+        wish: SubscriptionOptions,
+        aliases: Aliases | None = None,
     ) -> Publishes:
         """The packets of messages that come from here and there."""
         topics = [one.topic for one in messages]

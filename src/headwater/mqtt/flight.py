@@ -16,8 +16,8 @@ from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.packets import Ack
 from headwater.mqtt.reasons import Reason
+from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Place, Sent, Window
-from headwater.mqtt.wish import Wish
 from headwater.server import subscriber as served
 from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store import state as rows
@@ -59,7 +59,7 @@ class Flight:
         of_messages = self._session.sessions.deliveries.of_messages
         for number, sent in self.window.copies().items():
             assert sent.copy is not None
-            wish = self._session.wishes.get(sent.place[0], Wish())
+            wish = self._session.wishes.get(sent.place[0], SubscriptionOptions())
             made = of_messages([sent.copy.message()], connection.version, sent.qos, wish)
             connection.write(made.numbered([number], [True]))
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headwater.delivery.start import Ends
+from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Sent
-from headwater.mqtt.wish import Wish
 from headwater.server import subscriber as served
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import DurableSubscriber, Subscriber
@@ -38,7 +38,7 @@ class Meeting(msgspec.Struct, frozen=True):
     durables: tuple[int, ...]
     """The oldest first; also the live ones."""
     lives: tuple[int, ...]
-    wish: Wish | None
+    wish: SubscriptionOptions | None
     """What they want of a message together; None if none of them wants it."""
 
     @property
@@ -129,7 +129,7 @@ class Overlaps:
 
     def _meet(self, match: tuple[int, ...], is_own: bool) -> Meeting:
         there = [self._found[number] for number in sorted(match)]
-        wishes = [one.wish or Wish() for one in there]
+        wishes = [one.wish or SubscriptionOptions() for one in there]
         wanting = [wish for wish in wishes if not (is_own and wish.no_local)]
         durables = tuple(one.number for one in there if one.kind == "session")
         lives = tuple(one.number for one in there if one.kind == "live")
@@ -192,10 +192,10 @@ class Overlaps:
         return [there[n] for n in self.crossing if n in there and self._found[n].kind == "session"]
 
 
-def together(wishes: Sequence[Wish]) -> Wish:
+def together(wishes: Sequence[SubscriptionOptions]) -> SubscriptionOptions:
     """What several subscriptions want of a message that comes once."""
     identifiers = [wish.identifier for wish in wishes if wish.identifier]
-    return Wish(
+    return SubscriptionOptions(
         qos=max(wish.qos for wish in wishes),
         retain_as_published=any(wish.retain_as_published for wish in wishes),
         identifier=identifiers[0] if identifiers else 0,

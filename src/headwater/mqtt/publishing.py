@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import HeadwaterError
 from headwater.message import Headers
 from headwater.mqtt.kinds import V5, Kind
-from headwater.mqtt.numbers import NOBODY, Which
+from headwater.mqtt.packet_ids import NOBODY, Which
 from headwater.mqtt.packets import Ack, Publish, Run
 from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.reasons import MqttError, Reason, violation

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headwater.log.root import Root
 from headwater.mqtt.reasons import MqttError, Reason
 from headwater.mqtt.window import NUMBER_MAX
 from headwater.store import state as rows
-from headwater.topics.root import Root
 
 if TYPE_CHECKING:
     from headwater.mqtt.session import MqttSession

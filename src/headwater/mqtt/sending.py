@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from headwater.errors import Failed
+from headwater.log.early import Early
 from headwater.message import Kept, Message
 from headwater.mqtt.aliases import ALIAS_BYTES
 from headwater.mqtt.delivery import expiry_of
 from headwater.mqtt.flight import Flight
 from headwater.mqtt.overlap import PLAIN, Overlaps, Part
 from headwater.mqtt.publishes import Publishes
+from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Copy, Place
-from headwater.mqtt.wish import Wish
 from headwater.server import subscriber as served
 from headwater.server.subscriber import Subscriber
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, QUIET, Batch
-from headwater.store.early import Early
 from headwater.store.state import Rows
 from headwater.wire.batches import Range
 
@@ -117,7 +117,7 @@ class Sending(Flight):
         batch: Batch,
         places: Sequence[int] | None,
         lease: int,
-        wish: Wish,
+        wish: SubscriptionOptions,
         others: tuple[int, ...] = (),
     ) -> int:
         """Messages of a batch that are wanted alike."""
@@ -140,7 +140,7 @@ class Sending(Flight):
         places: Sequence[int] | None,
         lease: int,
         qos: int,
-        wish: Wish,
+        wish: SubscriptionOptions,
         others: tuple[int, ...],
     ) -> int:
         """The same, of one QoS."""
@@ -218,7 +218,7 @@ class Sending(Flight):
         root: str,
         messages: Sequence[Message],
         lease: int,
-        wish: Wish,
+        wish: SubscriptionOptions,
         others: tuple[int, ...] = (),
     ) -> int:
         """Messages that are wanted alike."""
@@ -230,7 +230,7 @@ class Sending(Flight):
             size += self._deliver_run(subscriber, root, list(run), lease, qos if lease else 0, wish, others)
         return size
 
-    def _qos(self, wish: Wish, place: Place, message: Message) -> int:
+    def _qos(self, wish: SubscriptionOptions, place: Place, message: Message) -> int:
         """What a message goes with: what it went with before, or the lower of what it has and what is wanted."""
         before = self.window.qos_of(place)
         flags = message.flags if isinstance(message, Kept) else 0
@@ -243,7 +243,7 @@ class Sending(Flight):
         run: list[Message],
         lease: int,
         qos: int,
-        wish: Wish,
+        wish: SubscriptionOptions,
         others: tuple[int, ...],
     ) -> int:
         """Messages of the same QoS."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from headwater.errors import Closed, HeadwaterError, NotAllowed
+from headwater.log.early import Early
 from headwater.message import Message
 from headwater.mqtt.encoding import PINGRESP
 from headwater.mqtt.kinds import Kind
@@ -41,13 +42,12 @@ from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store import state as rows
 from headwater.store.batch import Batch
-from headwater.store.early import Early
 from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
     from headwater.mqtt.wills import KeptWill
-    from headwater.server.line import Line
+    from headwater.server.connection import Connection
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions
 
@@ -104,7 +104,7 @@ class MqttSession(SubscribingSession):
 
         self.later(both, done)
 
-    def attach(self, connection: Line) -> None:
+    def attach(self, connection: Connection) -> None:
         mine, old = cast("MqttConnection", connection), cast("MqttConnection | None", self.connection)
         self._will.forget()
         super().attach(connection)
@@ -118,7 +118,7 @@ class MqttSession(SubscribingSession):
         self._sending.window.size = mine.receive_max
         self._publishing.on_connected()
 
-    def on_registered(self, connection: Line) -> None:
+    def on_registered(self, connection: Connection) -> None:
         """The client knows that the session is its own: every subscription of it goes on."""
         if connection is self.connection:
             self._sending.on_registered(cast("MqttConnection", connection))
@@ -147,7 +147,7 @@ class MqttSession(SubscribingSession):
             self.overlaps.on_lost()
         self._sending.suspend()
 
-    def on_lost(self, connection: Line) -> None:
+    def on_lost(self, connection: Connection) -> None:
         is_mine = connection is self.connection
         super().on_lost(connection)
         left = cast("MqttConnection", connection).take_will() if is_mine else None

@@ -20,6 +20,8 @@ from headwater.delivery.live import Live
 from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading
 from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, QuotaExceeded
+from headwater.log.early import Early
+from headwater.log.root import MQTT_SYS
 from headwater.message import Headers, Message
 from headwater.mqtt.broker_topics import Watch, WatchSubscriber
 from headwater.mqtt.overlap import PLAIN, Overlaps
@@ -27,19 +29,17 @@ from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Un
 from headwater.mqtt.reasons import Reason, violation
 from headwater.mqtt.refusal import reason_of
 from headwater.mqtt.replaying import Place, split_replay
+from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.translation import FROM
 from headwater.mqtt.window import NUMBER_MAX
-from headwater.mqtt.wish import Wish
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, ReadingSubscriber, Subscriber
-from headwater.store.early import Early
 from headwater.topics.name import check_filter
-from headwater.topics.root import MQTT_SYS
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
-    from headwater.server.line import Line
+    from headwater.server.connection import Connection
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions
 
@@ -54,7 +54,7 @@ class SubscribingSession(Session):
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(sessions, row)
-        self.wishes: dict[int, Wish] = {}
+        self.wishes: dict[int, SubscriptionOptions] = {}
         """By the subscription's number."""
         self.replays: dict[str, SubscriptionOf] = {}
         """By their filters; they are the connection's, not the session's."""
@@ -81,7 +81,7 @@ class SubscribingSession(Session):
         self._attach_all([one for one in self.row.subscriptions if one.kind != "live"])
 
     def _note_wish(self, one: SubscriptionOf) -> None:
-        wish = self.wishes[one.number] = one.wish or Wish()
+        wish = self.wishes[one.number] = one.wish or SubscriptionOptions()
         if wish.no_local and not self.tag:
             self.tag = (self.mark,)
         if one.kind not in PLAIN:
@@ -100,7 +100,7 @@ class SubscribingSession(Session):
         if self.overlaps is not None:
             self.overlaps.remove(number)
 
-    def _objection(self, connection: Line | None, number: int, filter: str) -> HeadwaterError | None:
+    def _objection(self, connection: Connection | None, number: int, filter: str) -> HeadwaterError | None:
         if number not in self.wishes and connection is self.connection:
             return Closed("it was unsubscribed meanwhile")
         return super()._objection(connection, number, filter)
@@ -160,7 +160,7 @@ class SubscribingSession(Session):
         if group is not None and is_sys:
             raise Malformed(f'"{MQTT_SYS}" is told to each who subscribes, and cannot be shared')
         qos = 0 if is_sys else one.qos
-        wish = Wish(qos, one.no_local, one.retain_as_published, identifier)
+        wish = SubscriptionOptions(qos, one.no_local, one.retain_as_published, identifier)
         kind = "named" if group is not None else "session" if qos else "live"
         known = self._known(one.filter)
         if known is not None and known.kind in (kind, "session"):
@@ -194,7 +194,7 @@ class SubscribingSession(Session):
         if len(self.wishes) >= serving.subscriptions_per_session_max:
             raise QuotaExceeded("this session has as many subscriptions as subscriptions_per_session_max allows")
         self._last_number += 1
-        wish = Wish(0, one.no_local, one.retain_as_published, identifier, is_replay=True)
+        wish = SubscriptionOptions(0, one.no_local, one.retain_as_published, identifier, is_replay=True)
         made = SubscriptionOf(self._last_number, "follow", one.filter, wanted, *CREDIT, wish)
         self._note_wish(made)
         self.replays[one.filter] = made
@@ -249,7 +249,9 @@ class SubscribingSession(Session):
         granted = one.wish.qos if one.wish is not None else 0
         self._keep(one, lambda _, error: then(granted if error is None else reason_of(error, Reason.UNSPECIFIED_ERROR)))
 
-    def _change(self, known: SubscriptionOf, wish: Wish, with_retained: bool, then: Callable[[int], None]) -> None:
+    def _change(
+        self, known: SubscriptionOf, wish: SubscriptionOptions, with_retained: bool, then: Callable[[int], None]
+    ) -> None:
         """The same filter again: what is wanted of it is now this, and nothing that comes is missed."""
         one = msgspec.structs.replace(known, wish=wish)
         self._note_wish(one)

@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headwater.errors import Closed, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
+from headwater.log.root import WILLS
 from headwater.mqtt.packets import Will
 from headwater.mqtt.publishing import FLAGS
 from headwater.mqtt.translation import FROM, headers_of
 from headwater.server.log import Log
 from headwater.store import state as rows
 from headwater.topics.name import root_of
-from headwater.topics.root import WILLS
 
 if TYPE_CHECKING:
+    from headwater.log.publish import Publish
     from headwater.message import Headers
     from headwater.outgoing import Desk
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions, Then
     from headwater.store.state import Rows
-    from headwater.topics.publish import Publish
 
 AT_ONCE_MAX = 1000
 """Wills that are published in one commit, where many clients are gone at once."""

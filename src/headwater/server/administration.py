@@ -12,8 +12,8 @@ import msgspec
 
 from headwater.errors import Malformed
 from headwater.server.broker import Broker
-from headwater.server.presence import Presence
 from headwater.server.subscriptions import Subscriptions
+from headwater.server.watch.presence import Presence
 from headwater.wire import administration as wire
 from headwater.wire.request import Request
 

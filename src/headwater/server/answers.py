@@ -29,7 +29,7 @@ from headwater.wire.request import Change, Request
 from headwater.wire.requests import encode
 
 if TYPE_CHECKING:
-    from headwater.server.line import Line
+    from headwater.server.connection import Connection
     from headwater.server.party import Asker
     from headwater.server.session import Session
 
@@ -46,21 +46,21 @@ class Answers:
         self._bell = Bell(loop, self._answer)
         self._broker = broker
         self._administration = Administration(loop, broker)
-        self._done: deque[tuple[Asker, Line | None, int, Future[object]]] = deque()
+        self._done: deque[tuple[Asker, Connection | None, int, Future[object]]] = deque()
 
     # Rows that are on disk
 
-    def expect(self, session: Asker, connection: Line | None, id: int, future: Future[object]) -> None:
+    def expect(self, session: Asker, connection: Connection | None, id: int, future: Future[object]) -> None:
         """Answer a request once its future is done, which may be in any thread."""
         future.add_done_callback(lambda done: self._on_done((session, connection, id, done)))
 
-    def _on_done(self, done: tuple[Asker, Line | None, int, Future[object]]) -> None:
+    def _on_done(self, done: tuple[Asker, Connection | None, int, Future[object]]) -> None:
         self._done.append(done)
         self._bell.ring()
 
     def _answer(self) -> None:
         """Tell each client what was written, in one piece."""
-        told: dict[Line, list[bytes]] = {}
+        told: dict[Connection, list[bytes]] = {}
         for _ in range(len(self._done)):
             session, connection, number, future = self._done.popleft()
             error = future.exception()

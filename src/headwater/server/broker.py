@@ -16,19 +16,19 @@ from headwater.access.name import INNER
 from headwater.access.quota import Guesses, Quota
 from headwater.access.tokens import Tokens
 from headwater.bus import Bus
+from headwater.channels.registry import ChannelRegistry
 from headwater.clock import Clock
 from headwater.config import Serving
-from headwater.delivery.channels import Channels
 from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.errors import NotAllowed
 from headwater.requests import REPLY_ROOT
 from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
-    from headwater.server.channels import Channels as Pushing
-    from headwater.server.line import Line
-    from headwater.server.overview import Overview
+    from headwater.channels.runner import ChannelRunner
+    from headwater.server.connection import Connection
     from headwater.server.sessions import Sessions
+    from headwater.server.watch.overview import Overview
 
 
 GUESS_DELAY_S = 0.25
@@ -39,7 +39,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
-    pushing: Pushing
+    pushing: ChannelRunner
     overview: Overview
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
@@ -51,7 +51,7 @@ class Broker:
         self.clients.clients_max = serving.clients_max
         self.acl: Acl = bus.acl
         self.acl.rules_max = serving.rules_max
-        self.channels: Channels = bus.channels
+        self.channels: ChannelRegistry = bus.channels
         self.channels.channels_max = serving.channels_max
         self.channels.channels_per_client_max = serving.channels_per_client_max
         self.channels.destinations = Destinations(serving.channel_hosts)
@@ -62,7 +62,9 @@ class Broker:
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock, setting="topics_created_per_minute_max")
         self._is_open = serving.auth == "none"
 
-    def register(self, connection: Line, request: Register, then: Callable[[Any, BaseException | None], None]) -> None:
+    def register(
+        self, connection: Connection, request: Register, then: Callable[[Any, BaseException | None], None]
+    ) -> None:
         """A session for a connection whose user is known."""
         self.sessions.register(connection, request, then)
 
@@ -147,7 +149,7 @@ class Broker:
                 f'client "{user}" may not {what} (rule: none); grant it with: headwater acl allow {user} admin "#"'
             )
 
-    def is_gone(self, connection: Line) -> bool:
+    def is_gone(self, connection: Connection) -> bool:
         """Whether the client of a connection was removed."""
         return connection.has_secret and self.clients.get(connection.user) is None
 

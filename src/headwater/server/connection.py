@@ -1,133 +1,335 @@
-"""A connection: a client that speaks the native protocol.
+"""A line: bytes to and from one client, whatever language it speaks.
 
-It splits what arrives into frames, lets through only what the handshake's table allows, and hands the rest on.
-Promises: a client that breaks the rules gets one ERROR frame and is closed.
+What is sent waits in the transport, whose fill decides whether more is taken for the client; who has too much on its
+hands holds the line, and nothing is read from it until all let go. Promises: nothing is read from a client that does
+not take its answers; however many publishes it has under way, no more than the limits are.
 """
 
 from __future__ import annotations
 
+import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from headwater.errors import HeadwaterError, Malformed, TimedOut
-from headwater.server.line import Line
-from headwater.server.party import Host
-from headwater.wire import handshake
-from headwater.wire.batches import pack_published
-from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.handshake import IN_USE
-from headwater.wire.reader import FrameReader, Received
-from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
+from headwater.errors import HeadwaterError
+from headwater.server.outbox import GATHER_READ_BYTES_MIN, GATHERED_BYTES_MAX
+from headwater.server.party import Host, Party
 
 if TYPE_CHECKING:
-    from headwater.server.root import Served
+    from headwater.server.entry import Served
 
-FRAME_BYTES_PER_S = 64 * 1024
-"""A frame that comes at this speed may take as long as it likes."""
-PING = pack(Kind.PING)
-REGISTERED = handshake.State.REGISTERED
-EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
+JOINED_BYTES_MAX = 16 * 1024
+"""Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
+SHARES = 16
+"""A publish counts so much among those in flight;"""
+QUIET_SHARE = 1
+"""one that nobody waits for this, as a slow disk need not hold up what live subscriptions have at once."""
 
 
-class Connection(Line):
-    """One client's connection."""
+class Connection(asyncio.BufferedProtocol):
+    """One client's line."""
 
-    __slots__ = ("_reader", "frame_s", "greeting", "state")
+    __slots__ = (
+        "_gathered",
+        "_gathered_bytes",
+        "_holds",
+        "_is_full",
+        "_publish_bytes",
+        "_publishes",
+        "_requests",
+        "_transport",
+        "_unsent_bytes",
+        "address",
+        "begun_s",
+        "client_id",
+        "closed_s",
+        "has_secret",
+        "heard_s",
+        "is_closed",
+        "is_inner",
+        "is_writable",
+        "listener",
+        "session",
+        "user",
+        "written_s",
+    )
 
     def __init__(self, listener: Host, *, is_inner: bool = False) -> None:
-        super().__init__(listener, is_inner=is_inner)
-        self.state = handshake.State.GREETING
-        self.greeting: object | None = None
-        """What the listener keeps until the handshake is through."""
-        self.frame_s = 0.0
-        """When a frame last ended, or one began."""
-        self._reader = FrameReader(listener.serving.hello_bytes_max)
+        self.listener = listener
+        self.is_inner = is_inner
+        """Whether it came through the door that only the server's own processes know."""
+        self.address = ""
+        self.user = ""
+        self.has_secret = False
+        """Whether its user is in the registry of clients, and is to leave when removed from it."""
+        self.client_id = ""
+        self.session: Party | None = None
+        self.begun_s = 0.0
+        self.heard_s = 0.0
+        self.closed_s = 0.0
+        """When it was closed, though bytes may wait to be sent."""
+        self.written_s = 0.0
+        """When the client last took something, or the transport last had room."""
+        self.is_writable = True
+        self.is_closed = False
+        self._holds = 0
+        self._publishes = 0
+        self._publish_bytes = 0
+        self._requests = 0
+        self._is_full = False
+        self._unsent_bytes = 0
+        self._gathered: list[bytes] | None = None
+        self._gathered_bytes = 0
+        self._transport: asyncio.Transport | None = None
 
+    # What its language says
+
+    @abstractmethod
     def take(self, data: memoryview) -> None:
-        had_begun = self._reader.waiting_bytes
-        session = self.session
-        if session is None:
-            frames = self._reader.feed(data)
-            self._note_frames(bool(frames) or not had_begun)
-            self._greet(frames)
-        else:
-            received = self._reader.feed_stretches(data)
-            self._note_frames(bool(received) or not had_begun)
-            if received:
-                self._check(received)
-                session.tell(received)
-        if self._reader.error is not None and not self.is_closed:
-            raise self._reader.error
+        """Bytes have come; raises what is wrong with them."""
 
-    def _note_frames(self, gets_on: bool) -> None:
-        if gets_on:
-            self.frame_s = self.heard_s
-
-    def _check(self, received: list[Received]) -> None:
-        if self.state is not REGISTERED:
-            raise Malformed(EARLY)
-        for frame in received:
-            if frame.kind not in IN_USE:
-                handshake.step(self.state, frame)
-
-    def _greet(self, frames: list[Frame]) -> None:
-        for place, frame in enumerate(frames):
-            if self.is_closed:
-                return
-            if self._holds:
-                # A login or a registration is not through: what comes behind it must not be taken for what comes after.
-                raise Malformed(EARLY)
-            self.state = handshake.step(self.state, frame)
-            self.listener.on_frame(self, frame)
-            if self.session is not None:
-                if frames[place + 1 :]:
-                    raise Malformed(EARLY)
-                return
-
-    def on_released(self) -> None:
-        self.frame_s = self.heard_s
-
-    def open(self, frame_bytes_max: int) -> None:
-        """The handshake is through: frames may be long from here on, and more may wait to be sent."""
-        self._reader.bytes_max = frame_bytes_max
-        self._limit_writes(self.listener.serving.write_bytes_max)
-
-    def answers(self, items: Sequence[Served]) -> bytes:
-        frames = b""
-        done: list[tuple[Sequence[int], bool, int, int]] = []
-        for item in items:
-            if item.is_quiet:
-                continue
-            ids: Sequence[int] = (item.id,) if isinstance(item.id, int) else item.id
-            if item.error is not None:
-                frames += b"".join([pack_error(number, item.error) for number in ids])
-            else:
-                _, first, time_us, is_repeat = item.runs[0]
-                done.append((ids, is_repeat, first, time_us))
-        return frames + pack_published(done) if done else frames
-
-    def look_after(self, now_s: float) -> None:
-        silent_s, serving = now_s - self.heard_s, self.listener.serving
-        if self._is_dripping(now_s):
-            self.refuse(Malformed("a frame has begun and does not end (frame_s)"))
-        elif silent_s > 2 * serving.keepalive_s:
-            self.say_goodbye(TimedOut("nothing was heard of you, not even an answer to PING"))
-        elif silent_s > serving.keepalive_s and self.session is not None:
-            self.write(PING)
-
-    def _is_dripping(self, now_s: float) -> bool:
-        """Whether a frame has begun that does not get on."""
-        waiting = self._reader.waiting_bytes
-        return bool(waiting) and now_s - self.frame_s > self.listener.serving.frame_s + waiting / FRAME_BYTES_PER_S
-
+    @abstractmethod
     def refuse(self, error: HeadwaterError, id: int = 0) -> None:
         """Say what was wrong, and close."""
-        self.listener.on_refused(self, error)
-        self.write(pack_error(id, error))
-        self.close()
 
+    @abstractmethod
     def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
-        """Say why the connection ends, and close it."""
-        problem = problem_of(error) if error is not None else None
-        self.write(pack(Kind.GOODBYE, 0, encode(Goodbye(problem=problem, reconnect=reconnect))))
-        self.close()
+        """Say why it ends, and close it."""
+
+    @abstractmethod
+    def answers(self, items: Sequence[Served]) -> bytes:
+        """What the client is told about publishes that are on disk, or refused."""
+
+    @abstractmethod
+    def look_after(self, now_s: float) -> None:
+        """See whether the client is still there, and gets on."""
+
+    def sweep(self, now_s: float) -> None:
+        """See what has become of it; called about once a second."""
+        if self.is_closed:
+            if now_s - self.closed_s > self.listener.serving.linger_s:
+                self.abort()
+        elif self.is_stalled(now_s):
+            self.abort()
+        elif not self.is_held:
+            self.look_after(now_s)
+
+    # The transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._limit_writes(self.listener.serving.hello_bytes_max)
+        self.begun_s = self.heard_s = self.listener.loop.time()
+        self.listener.on_connection(self)
+
+    def _limit_writes(self, bytes_max: int) -> None:
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=bytes_max, low=bytes_max // 4)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.listener.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_closed:
+            return
+        listener = self.listener
+        self.heard_s = listener.loop.time()
+        outbox = listener.outbox
+        outbox.is_open = nbytes >= GATHER_READ_BYTES_MIN
+        try:
+            self.take(listener.buffer[:nbytes])
+        except HeadwaterError as error:
+            self.refuse(error)
+        finally:
+            listener.wakes.wake_now()
+            if outbox.is_open:
+                outbox.post()
+        listener.attention.on_read(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self.listener.on_lost(self)
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+        self.written_s = self.listener.loop.time()
+        self._unsent_bytes = self.waiting_bytes
+        self.hold()
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        self.release()
+        if self.session is not None:
+            self.session.on_writable()
+
+    # Flow: whoever has too much on its hands holds the connection, and nothing is read until all let go.
+
+    def hold(self) -> None:
+        """Read nothing more for now."""
+        self._holds += 1
+        if self._holds == 1 and self._transport is not None and not self.is_closed:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read on, unless somebody else holds."""
+        self._holds -= 1
+        if self._holds == 0 and self._transport is not None and not self.is_closed:
+            self.heard_s = self.listener.loop.time()
+            self.on_released()
+            self._transport.resume_reading()
+
+    def on_released(self) -> None:
+        """It is read on."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is read at the moment."""
+        return self._holds > 0
+
+    def on_publish(self, weight: int, share: int = SHARES) -> None:
+        """One more publish is on its way to disk."""
+        self._publishes += share
+        self._publish_bytes += weight
+        serving = self.listener.serving
+        if not self._is_full and (
+            self._publishes >= serving.publishes_in_flight_max * SHARES
+            or self._publish_bytes >= serving.publish_bytes_in_flight_max
+        ):
+            self._is_full = True
+            self.hold()
+
+    def on_published(self, items: Sequence[Served]) -> None:
+        """Publishes are on disk, or refused."""
+        self.write(self.answers(items))
+        self.on_landed(sum([item.weight for item in items]), sum([item.share for item in items]))
+
+    def on_landed(self, weight: int, share: int) -> None:
+        """So much is not on its way to disk any more."""
+        self._publishes -= share
+        self._publish_bytes -= weight
+        serving = self.listener.serving
+        if (
+            self._is_full
+            and self._publishes < serving.publishes_in_flight_max * SHARES
+            and self._publish_bytes < serving.publish_bytes_in_flight_max
+        ):
+            self._is_full = False
+            self.release()
+
+    def on_request(self) -> None:
+        """One more request is worked on."""
+        self._requests += 1
+        if self._requests == self.listener.serving.requests_in_flight_max:
+            self.hold()
+
+    def on_answered(self) -> None:
+        """A request is answered."""
+        if self._requests == self.listener.serving.requests_in_flight_max:
+            self.release()
+        self._requests -= 1
+
+    # Others send.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, in the order of these calls."""
+        if not data or self.is_closed or self._transport is None:
+            return
+        if self.listener.outbox.is_open:
+            self._gather((data,), len(data))
+        else:
+            self._transport.write(data)
+
+    def write_batch(self, head: bytes, body: bytes) -> None:
+        """Send a head and the body that others may be sent too."""
+        if self.is_closed or self._transport is None:
+            return
+        if self.listener.outbox.is_open:
+            self._gather((head, body), len(head) + len(body))
+        elif len(body) <= JOINED_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    def _gather(self, pieces: Sequence[bytes], size: int) -> None:
+        if self._gathered is None:
+            self._gathered = []
+            self.listener.outbox.add(self)
+        self._gathered += pieces
+        self._gathered_bytes += size
+        if self._gathered_bytes >= GATHERED_BYTES_MAX:
+            self.post()
+
+    def post(self) -> None:
+        """Send what was gathered."""
+        pieces, size = self._gathered, self._gathered_bytes
+        if pieces is None:
+            return
+        self._gathered, self._gathered_bytes = None, 0
+        if self.is_closed or self._transport is None:
+            return
+        if size <= JOINED_BYTES_MAX:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
+
+    def is_stalled(self, now_s: float) -> bool:
+        """Whether bytes wait for a client that has taken none of them for too long."""
+        if self.is_writable:
+            return False
+        waiting = self.waiting_bytes
+        if waiting < self._unsent_bytes:
+            self.written_s = now_s
+        self._unsent_bytes = waiting
+        return now_s - self.written_s > self.listener.serving.write_stalled_s
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was written and not sent yet."""
+        if self._transport is None or self.is_closed:
+            return 0
+        return self._transport.get_write_buffer_size() + self._gathered_bytes
+
+    def close(self) -> None:
+        """Send what waits, then end."""
+        if not self.is_closed and self._transport is not None:
+            self.post()
+            self.is_closed = True
+            self.closed_s = self.listener.loop.time()
+            self._transport.close()
+
+    def finish(self) -> None:
+        """Say no more, and end once the client does, or has had its time: what it still sends is passed over, as a
+        reset for it would overtake what was said last."""
+        if self.is_closed or self._transport is None:
+            return
+        if not self._transport.can_write_eof():
+            self.close()
+            return
+        self.post()
+        self.is_closed = True
+        self.closed_s = self.listener.loop.time()
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        party, self.session = self.session, None
+        if party is not None:
+            party.on_lost(self)
+
+    def abort(self) -> None:
+        """End at once."""
+        if self._transport is not None:
+            self.is_closed = True
+            self._transport.abort()
+
+    @property
+    def peer_certificate(self) -> Any:
+        """The TLS connection, if it is one."""
+        return self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+
+    @property
+    def peer(self) -> object:
+        """Where it comes from."""
+        return self._transport.get_extra_info("peername") if self._transport is not None else None

@@ -13,19 +13,19 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headwater import __version__
 from headwater.access.name import INNER, check_name
 from headwater.access.scram import ServerLogin
 from headwater.actor import Answer
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError, Malformed, QuotaExceeded, TimedOut, Unauthenticated
+from headwater.native.connection import NativeConnection
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
-from headwater.server.line import Line
 from headwater.server.log import Log
 from headwater.server.outbox import Outbox
 from headwater.server.tls import peer_name
+from headwater.version import __version__
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import Challenge, Hello, Limits, Response, Welcome
@@ -63,8 +63,8 @@ class Listener:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._broker = broker
         self._counts = broker.bus.inside.roots.counts
-        self._connections: dict[Line, None] = {}  # in the order in which they came
-        self._greeting: dict[Line, None] = {}
+        self._connections: dict[Connection, None] = {}  # in the order in which they came
+        self._greeting: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()
         self._is_draining = False
         self._is_empty = asyncio.Event()
@@ -72,7 +72,7 @@ class Listener:
         self._sweeper = loop.call_later(self._sweep_s, self._sweep)
 
     @property
-    def connections(self) -> tuple[Line, ...]:
+    def connections(self) -> tuple[Connection, ...]:
         """Those that are open."""
         return tuple(self._connections)
 
@@ -83,7 +83,7 @@ class Listener:
 
     # Coming and going
 
-    def on_connection(self, connection: Line) -> None:
+    def on_connection(self, connection: Connection) -> None:
         """Somebody has connected."""
         peer = connection.peer
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
@@ -103,7 +103,7 @@ class Listener:
         elif self._by_address[connection.address] > serving.connections_per_address_max:
             connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
 
-    def on_address(self, connection: Line, address: str) -> None:
+    def on_address(self, connection: Connection, address: str) -> None:
         """A connection that another process passes on comes from this address."""
         self._uncount(connection)
         connection.address = address
@@ -111,12 +111,12 @@ class Listener:
         if self._by_address[address] > self.serving.connections_per_address_max:
             connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
 
-    def _uncount(self, connection: Line) -> None:
+    def _uncount(self, connection: Connection) -> None:
         self._by_address[connection.address] -= 1
         if self._by_address[connection.address] <= 0:
             del self._by_address[connection.address]
 
-    def on_lost(self, connection: Line) -> None:
+    def on_lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self._connections.pop(connection, None)
         self._counts.handshakes_failed += connection in self._greeting
@@ -127,18 +127,18 @@ class Listener:
         if not self._connections:
             self._is_empty.set()
 
-    def on_registered(self, connection: Line) -> None:
+    def on_registered(self, connection: Connection) -> None:
         """A connection has its session."""
         self._greeting.pop(connection, None)
 
-    def on_refused(self, connection: Line, error: HeadwaterError) -> None:
+    def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
         self._counts.refuse(error.code)
         log.at_will(logging.INFO, "refused", address=connection.address, user=connection.user or "-", error=str(error))
 
     # The handshake
 
-    def on_frame(self, connection: Connection, frame: Frame) -> None:
+    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
         """A frame of a connection that is in no session yet; it may come now."""
         match frame.kind:
             case Kind.HELLO:
@@ -154,7 +154,7 @@ class Listener:
             case Kind.GOODBYE:
                 connection.close()
 
-    def _on_hello(self, connection: Connection, hello: Hello) -> None:
+    def _on_hello(self, connection: NativeConnection, hello: Hello) -> None:
         version = handshake.choose_version(hello.versions)
         first = b""
         auth = self.serving.auth
@@ -185,7 +185,7 @@ class Listener:
             )
         )
 
-    def _trusted_user(self, connection: Connection, hello: Hello) -> str:
+    def _trusted_user(self, connection: NativeConnection, hello: Hello) -> str:
         """Who it is by its certificate, or as a trusted gatekeeper states."""
         auth, certified = self.serving.auth, peer_name(connection.peer_certificate)
         if hello.mechanism == "certificate":
@@ -200,7 +200,7 @@ class Listener:
             raise Unauthenticated("only a gatekeeper may state a user: see the settings auth and gatekeepers")
         raise Unauthenticated(f'this server asks who you are; its auth is "{auth}": connect with a name and a secret')
 
-    def _on_response(self, connection: Connection, response: Response) -> None:
+    def _on_response(self, connection: NativeConnection, response: Response) -> None:
         login, connection.greeting = connection.greeting, None
         if not isinstance(login, ServerLogin):
             self._welcome(connection, b"")
@@ -214,10 +214,10 @@ class Listener:
         else:
             self._prove(connection, login, response.final)
 
-    def _guesser(self, connection: Connection, login: ServerLogin) -> str:
+    def _guesser(self, connection: NativeConnection, login: ServerLogin) -> str:
         return f"{login.claimed_user}@{connection.address}"
 
-    def _prove_later(self, connection: Connection, login: ServerLogin, final: bytes) -> None:
+    def _prove_later(self, connection: NativeConnection, login: ServerLogin, final: bytes) -> None:
         if not connection.is_closed:
             connection.release()
             try:
@@ -225,7 +225,7 @@ class Listener:
             except HeadwaterError as error:
                 connection.refuse(error)
 
-    def _prove(self, connection: Connection, login: ServerLogin, proof: bytes) -> None:
+    def _prove(self, connection: NativeConnection, login: ServerLogin, proof: bytes) -> None:
         # One who guesses at many names from one place waits as long as one who guesses at one name.
         keys = (self._guesser(connection, login), connection.address)
         guesses = self._broker.guesses
@@ -245,7 +245,7 @@ class Listener:
         connection.has_secret = True
         self._welcome(connection, final)
 
-    def _welcome(self, connection: Connection, final: bytes) -> None:
+    def _welcome(self, connection: NativeConnection, final: bytes) -> None:
         client = self._broker.clients.get(connection.user)
         connection.client_id = client.id if client is not None else connection.user
         welcome = Welcome(final=final, user=connection.user, client_id=connection.client_id, limits=self.limits)
@@ -253,7 +253,7 @@ class Listener:
 
     # Registration
 
-    def _on_request(self, connection: Connection, frame: Frame) -> None:
+    def _on_request(self, connection: NativeConnection, frame: Frame) -> None:
         request = read_request(frame)
         if not isinstance(request, Register):
             raise Malformed("the first request of a connection is a registration")
@@ -271,7 +271,7 @@ class Listener:
             if error is not None:
                 connection.write(pack_error(frame.id, error))
                 return
-            connection.state = handshake.State.REGISTERED
+            connection.state = handshake.Phase.REGISTERED
             self.on_registered(connection)
             connection.write(pack(Kind.REPLY, frame.id, encode(answer)))
             if connection.session is not None:
@@ -299,7 +299,7 @@ class Listener:
         for connection in tuple(self._connections):
             connection.sweep(now_s)
 
-    def drain(self, tell: Callable[[Line], None]) -> None:
+    def drain(self, tell: Callable[[Connection], None]) -> None:
         """Take no more, and say so to those that are here."""
         self._is_draining = True
         for connection in tuple(self._connections):

@@ -20,9 +20,9 @@ from headwater.wire.frame import Frame
 
 if TYPE_CHECKING:
     from headwater.actor import Actor
+    from headwater.native.connection import NativeConnection
     from headwater.server.broker import Broker
     from headwater.server.connection import Connection
-    from headwater.server.line import Line
     from headwater.server.slices import Slices
     from headwater.server.subscriber import Subscriber
     from headwater.store.batch import Batch
@@ -38,16 +38,16 @@ class Host(Protocol):
     attention: Attention
     serving: Serving
 
-    def on_connection(self, connection: Line) -> None:
+    def on_connection(self, connection: Connection) -> None:
         """It is connected."""
 
-    def on_frame(self, connection: Connection, frame: Frame) -> None:
+    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
         """A frame of a connection that is no party's yet; it may come now."""
 
-    def on_lost(self, connection: Line) -> None:
+    def on_lost(self, connection: Connection) -> None:
         """It is gone."""
 
-    def on_refused(self, connection: Line, error: HeadwaterError) -> None:
+    def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
         """It is closed for what the other side did."""
 
 
@@ -67,10 +67,10 @@ class Asker(Protocol):
     """Somebody whose requests are answered."""
 
     @property
-    def connection(self) -> Line | None:
+    def connection(self) -> Connection | None:
         """What serves it at the moment."""
 
-    def reply(self, connection: Line | None, id: int, value: object, error: BaseException | None) -> None:
+    def reply(self, connection: Connection | None, id: int, value: object, error: BaseException | None) -> None:
         """Answer a request on the connection that it came from."""
 
 
@@ -78,7 +78,7 @@ class Party(Protocol):
     """Somebody with a connection and subscriptions."""
 
     @property
-    def connection(self) -> Line | None:
+    def connection(self) -> Connection | None:
         """What serves it at the moment."""
 
     @property
@@ -96,10 +96,10 @@ class Party(Protocol):
     def tell(self, message: object) -> None:
         """Frames have come."""
 
-    def on_registered(self, connection: Line) -> None:
+    def on_registered(self, connection: Connection) -> None:
         """The other side knows that it is served."""
 
-    def on_lost(self, connection: Line) -> None:
+    def on_lost(self, connection: Connection) -> None:
         """The connection is gone."""
 
     def on_writable(self) -> None:

@@ -22,6 +22,7 @@ import msgspec
 from headwater.bus import Bus
 from headwater.config import Serving
 from headwater.errors import Conflict, Failed, HeadwaterError
+from headwater.log.group_commit import NO_THREAD, OUT_OF_MEMORY
 from headwater.server.descriptors import fit
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
@@ -30,7 +31,6 @@ from headwater.server.server import Server
 from headwater.server.sidecar import Sidecar
 from headwater.server.tls import open_tls
 from headwater.settings import Loaded
-from headwater.store.commit import NO_THREAD, OUT_OF_MEMORY
 from headwater.store.files import write_to_stderr
 
 GIVEN_UP = 71

@@ -11,29 +11,29 @@ import ssl
 
 from headwater import threads
 from headwater.bus import Bus
+from headwater.channels.runner import ChannelRunner
 from headwater.config import Serving
 from headwater.errors import Closed, Malformed
 from headwater.mqtt.connection import MqttConnection
 from headwater.mqtt.greeting import Greeter
 from headwater.mqtt.tunnel import TunnelledConnection
+from headwater.native.connection import NativeConnection
 from headwater.server.answers import Answers
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
-from headwater.server.channels import Channels
-from headwater.server.connection import Connection
+from headwater.server.entry import Entry
 from headwater.server.exposure import check_exposure, is_loopback
-from headwater.server.figures import Collector
-from headwater.server.health import Health
 from headwater.server.listener import Listener
 from headwater.server.log import Log
 from headwater.server.outbox import Outbox
-from headwater.server.overview import Overview
-from headwater.server.pulse import Pulse
-from headwater.server.root import Entry
 from headwater.server.sessions import Sessions
-from headwater.server.sys_topics import Telling
 from headwater.server.tls import Tls, open_tls
+from headwater.server.watch.figures import Collector
+from headwater.server.watch.health import Health
+from headwater.server.watch.overview import Overview
+from headwater.server.watch.pulse import Pulse
+from headwater.server.watch.sys_topics import Telling
 from headwater.settings import Loaded, given
 from headwater.store.files import DiskFiles
 
@@ -77,7 +77,7 @@ class Server:
         self.broker.sessions = self.sessions
         attention = Attention(loop, inside.clock, self.serving.attention_us)
         outbox = Outbox()
-        self.channels = Channels(
+        self.channels = ChannelRunner(
             *(loop, self._executor, self.broker, self.wakes, outbox, attention, answers, self.sessions.slices)
         )
         self.broker.pushing = self.channels
@@ -153,8 +153,8 @@ class Server:
             lambda: TunnelledConnection(self.listener, greeter), path, backlog=BACKLOG
         )
 
-    def _greet(self) -> Connection:
-        return Connection(self.listener)
+    def _greet(self) -> NativeConnection:
+        return NativeConnection(self.listener)
 
     @property
     def port(self) -> int:

@@ -24,7 +24,7 @@ from headwater.errors import Closed, Conflict, HeadwaterError, NotAllowed, NotFo
 from headwater.errors import Failed as StorageFailed
 from headwater.message import Message
 from headwater.server import subscriber as served
-from headwater.server.line import Line
+from headwater.server.connection import Connection
 from headwater.server.log import Log
 from headwater.server.session_row import SessionRow, SubscriptionOf
 from headwater.server.subscriber import DurableSubscriber, Subscriber
@@ -79,7 +79,7 @@ class Session(Actor):
         super().__init__(self, sessions.serving.mailbox_max)
         self.sessions = sessions
         self.row = row
-        self.connection: Line | None = None
+        self.connection: Connection | None = None
         self.subscribers: dict[int, Subscriber] = {}
         self.is_ended = False
         self._numbers: set[int] = set()
@@ -124,7 +124,7 @@ class Session(Actor):
 
     # Connections come and go
 
-    def attach(self, connection: Line) -> None:
+    def attach(self, connection: Connection) -> None:
         """Be served over this connection from now on; one that was there before is told and closed."""
         old = self.connection
         if old is not None:
@@ -135,7 +135,7 @@ class Session(Actor):
         self.connection = connection
         connection.session = self
 
-    def on_registered(self, connection: Line) -> None:
+    def on_registered(self, connection: Connection) -> None:
         """The client knows that the session is its own: every durable subscription of it goes on."""
         if connection is self.connection:
             self._attach_all(self.row.subscriptions)
@@ -170,7 +170,7 @@ class Session(Actor):
             elif isinstance(error, NotFound):
                 self._drop_row(one.id)
 
-    def on_lost(self, connection: Line) -> None:
+    def on_lost(self, connection: Connection) -> None:
         """The connection is gone; the session stays, for a while."""
         if connection is self.connection and not self.sessions.is_closing:
             self.connection = None
@@ -321,7 +321,7 @@ class Session(Actor):
         else:
             self._for_client(attach, attached)
 
-    def _objection(self, connection: Line | None, number: int, filter: str) -> HeadwaterError | None:
+    def _objection(self, connection: Connection | None, number: int, filter: str) -> HeadwaterError | None:
         """Why something that was made for a connection is not wanted any more: its client left, or lost the right."""
         if self.connection is not connection or self.is_ended:
             return Closed("the connection was lost")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headwater.mqtt.wish import Wish
+from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.store import state as rows
 from headwater.store.state import State
 
@@ -18,7 +18,7 @@ class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
     filter: str
     credit_messages: int
     credit_bytes: int
-    wish: Wish | None = None
+    wish: SubscriptionOptions | None = None
     """Of an MQTT client."""
 
 

@@ -25,12 +25,12 @@ from headwater.mqtt.delivery import Deliveries
 from headwater.mqtt.refused import Refused
 from headwater.mqtt.session import MqttSession
 from headwater.mqtt.wills import Wills
+from headwater.native.session import NativeSession
 from headwater.server.answers import Answers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
-from headwater.server.line import Line
-from headwater.server.native import NativeSession
-from headwater.server.root import Entry
+from headwater.server.connection import Connection
+from headwater.server.entry import Entry
 from headwater.server.session import Session
 from headwater.server.session_row import SessionRow, stored_sessions
 from headwater.server.slices import Slices
@@ -129,7 +129,7 @@ class Sessions:
 
     # Registration
 
-    def register(self, connection: Line, request: Register, then: Then) -> None:
+    def register(self, connection: Connection, request: Register, then: Then) -> None:
         """Give a connection a new session, or the one that it names."""
         try:
             if request.session is None:
@@ -139,7 +139,7 @@ class Sessions:
         except Exception as error:
             then(None, error)
 
-    def _create(self, connection: Line, request: Register, then: Then) -> None:
+    def _create(self, connection: Connection, request: Register, then: Then) -> None:
         row = SessionRow(id=secrets.token_hex(16), user=connection.user, expire_after_s=self._expire_after_s(request))
 
         def opened(session: Session | None, error: BaseException | None) -> None:
@@ -151,7 +151,7 @@ class Sessions:
 
         self.open(row, connection, opened)
 
-    def open(self, row: SessionRow, connection: Line, then: Then, more: rows.Rows | None = None) -> None:
+    def open(self, row: SessionRow, connection: Connection, then: Then, more: rows.Rows | None = None) -> None:
         """A new session for a connection; `then` gets it once it, and more rows with it, are on disk."""
         user = connection.user
         if len(self._sessions) >= self.serving.sessions_max:
@@ -178,12 +178,12 @@ class Sessions:
         """The session of an MQTT client."""
         return self._by_client.get((user, client))
 
-    def take_up(self, session: Session, connection: Line) -> None:
+    def take_up(self, session: Session, connection: Connection) -> None:
         """Have a session that is there served over this connection."""
         self._stop_timer(session)
         session.attach(connection)
 
-    def _resume(self, connection: Line, request: Register, then: Then) -> None:
+    def _resume(self, connection: Connection, request: Register, then: Then) -> None:
         session = self._sessions.get(request.session or "")
         if session is None:
             raise NotFound("there is no such session, or no more; register without one, and subscribe again")

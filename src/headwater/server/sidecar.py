@@ -16,7 +16,7 @@ from importlib.util import find_spec
 import msgspec
 
 from headwater.admin.settings import Listening, Outside
-from headwater.server.connection import Connection
+from headwater.native.connection import NativeConnection
 from headwater.server.log import Log
 from headwater.server.server import Server
 from headwater.settings import Loaded
@@ -64,8 +64,8 @@ class Sidecar:
             self._doors.append(await self._server.listen_tunnels(self._mqtt_path))
         self._task = loop.create_task(self._keep())
 
-    def _greet(self) -> Connection:
-        return Connection(self._server.listener, is_inner=True)
+    def _greet(self) -> NativeConnection:
+        return NativeConnection(self._server.listener, is_inner=True)
 
     @property
     def _path(self) -> str:

@@ -6,13 +6,13 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from headwater.log.early import Early
 from headwater.message import Message
-from headwater.server.line import Line
+from headwater.server.connection import Connection
 from headwater.server.slices import Slices
 from headwater.server.subscriber import Subscriber
 from headwater.store.batch import Batch, checksum
 from headwater.store.body import encode_body
-from headwater.store.early import Early
 from headwater.wire import batches, requests
 from headwater.wire.batches import Range
 from headwater.wire.frame import Kind, pack
@@ -26,7 +26,7 @@ class Speech:
 
     __slots__ = ()
 
-    connection: Line | None
+    connection: Connection | None
 
     @property
     @abstractmethod

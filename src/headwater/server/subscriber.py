@@ -24,10 +24,10 @@ from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
 from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled, TooManyFiles
+from headwater.log.early import Early
 from headwater.message import Message
 from headwater.server.party import Party
 from headwater.store.batch import Batch
-from headwater.store.early import Early
 from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range

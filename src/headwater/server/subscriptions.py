@@ -13,7 +13,7 @@ from headwater.clock import to_datetime
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Malformed, NotAllowed
 from headwater.server.broker import Broker
-from headwater.server.presence import Presence
+from headwater.server.watch.presence import Presence
 from headwater.topics.name import check_filter
 from headwater.wire import administration as wire
 

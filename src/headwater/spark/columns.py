@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headwater.log.purges import Purge, Purges
 from headwater.spark.conditions import Conditions
 from headwater.store.batch import BadBatch
 from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, RETAIN
-from headwater.topics.purges import Purge, Purges
 
 ROWS = 10_000
 """Rows that a record batch has, or a few more."""

@@ -15,6 +15,8 @@ import msgspec
 from headwater.config import Config
 from headwater.delivery.rows import SubscriptionRow, floors_of
 from headwater.errors import Malformed
+from headwater.log.purges import Purge
+from headwater.log.root import RootRow
 from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store import folder as folders
@@ -26,8 +28,6 @@ from headwater.store.segment import Segment
 from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams
 from headwater.topics.name import filter_covers_root
-from headwater.topics.purges import Purge
-from headwater.topics.root import RootRow
 
 
 class Folder:

@@ -73,7 +73,7 @@ EXPIRE_AFTER_S = 35 * 86_400.0
 """A job that runs each month keeps its place; one that nobody runs any more does not hold retention for ever."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Location(msgspec.Struct, frozen=True):
     """Where to begin or to end: at a word, at a time, or at an offset or word of each root."""
 
     word: str = EARLIEST
@@ -87,8 +87,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     data: str | None
     url: str | None
     topics: str
-    start: Place
-    end: Place
+    start: Location
+    end: Location
     messages_per_trigger_max: int | None
     messages_per_partition: int | None
     fail_on_data_loss: bool
@@ -145,7 +145,7 @@ def check_streaming(options: ReadOptions) -> None:
         raise Malformed(f'table "{options.table}" is no stream: read it with spark.read')
     if options.push_filters:
         raise Malformed('option "pushFilters" is for batch reads: Spark pushes no filters into streams')
-    if options.end != Place(LATEST):
+    if options.end != Location(LATEST):
         raise Malformed(
             'option "endingOffsets" is for batch reads: a stream ends when it is stopped, '
             "or by itself with trigger(availableNow=True)"
@@ -156,7 +156,7 @@ def check_batch(options: ReadOptions) -> None:
     """That a batch read can be made of it."""
     if options.messages_per_trigger_max is not None:
         raise Malformed('option "maxMessagesPerTrigger" is for streams; limit a batch read with endingOffsets')
-    if options.start == Place(LATEST):
+    if options.start == Location(LATEST):
         raise Malformed('option "startingOffsets": a batch read from "latest" on has no rows; use another start')
 
 
@@ -240,13 +240,13 @@ def _flag(name: str, options: Mapping[str, str], *, default: bool) -> bool:
     return text.lower() == "true"
 
 
-def _place(name: str, options: Mapping[str, str], default: str, topics: str) -> Place:
+def _place(name: str, options: Mapping[str, str], default: str, topics: str) -> Location:
     text = options.get(name.lower(), default).strip()
     if text.lower() in {EARLIEST, LATEST}:
-        return Place(text.lower())
+        return Location(text.lower())
     if text.startswith("{"):
-        return Place(default, roots=_roots(name, text, topics))
-    return Place(default, time_us=_time(name, text))
+        return Location(default, roots=_roots(name, text, topics))
+    return Location(default, time_us=_time(name, text))
 
 
 def _roots(name: str, text: str, topics: str) -> dict[str, int | str]:
@@ -280,7 +280,7 @@ def _bad_place(name: str, text: str, why: str = "") -> Malformed:
     )
 
 
-def resolve(place: Place, root: str, first: int, end: int, offset_at: Callable[[int], int]) -> int:
+def resolve(place: Location, root: str, first: int, end: int, offset_at: Callable[[int], int]) -> int:
     """The offset that a place means in a root: the first to read, or the first not to read any more.
 
     `first` is the oldest that is kept, `end` one past the newest.

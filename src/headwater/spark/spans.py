@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from headwater.log.purges import Purge
 from headwater.store.log import Hole
-from headwater.topics.purges import Purge
 
 MIB = 1 << 20
 PARTITION_BYTES_MAX = 64 * MIB

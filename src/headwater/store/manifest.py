@@ -33,7 +33,7 @@ LINES_SPARE = 256
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one line says."""
 
     stream: int
@@ -175,7 +175,7 @@ class Manifest:
         self._is_doubtful = bad > 0 or bool(torn)
         return self.streams
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: Record) -> None:
         stream = self.streams.setdefault(line.stream, Listed(line.stream, line.root))
         if line.first > stream.first:
             stream.first = line.first
@@ -211,7 +211,7 @@ class Manifest:
     def add(self, number: int, root: str, segment: int = 0, first: int = 1) -> None:
         """Note a stream that was made, or a segment of it; durable with the next `sync`."""
         known = self.streams.get(number)
-        line = Line(number, root, max(first, known.first if known is not None else 1), segment)
+        line = Record(number, root, max(first, known.first if known is not None else 1), segment)
         self._take(line)
         self.is_behind |= known is None
         if not self._is_doubtful:
@@ -278,22 +278,22 @@ def list_found(files: Files, folder: str) -> None:
     manifest.close()
 
 
-def _lines_of(stream: Listed) -> Iterator[Line]:
-    yield Line(stream.number, stream.root, stream.first)
+def _lines_of(stream: Listed) -> Iterator[Record]:
+    yield Record(stream.number, stream.root, stream.first)
     for base in sorted(stream.segments):
-        yield Line(stream.number, stream.root, stream.first, base)
+        yield Record(stream.number, stream.root, stream.first, base)
 
 
-def _format(line: Line) -> bytes:
+def _format(line: Record) -> bytes:
     text = msgspec.json.encode(line)
     return b"%08x %b\n" % (checksum(text), text)
 
 
-def _parse(text: bytes) -> Line | None:
+def _parse(text: bytes) -> Record | None:
     crc, _, content = text.partition(b" ")
     if crc != b"%08x" % checksum(content):
         return None
     try:
-        return msgspec.json.decode(content, type=Line)
+        return msgspec.json.decode(content, type=Record)
     except ValueError:
         return None

@@ -31,7 +31,7 @@ VERSIONS_NAMED = 8
 Mechanism = Literal["none", "scram-sha-256", "certificate", "gatekeeper"]
 
 
-class State(Enum):
+class Phase(Enum):
     """Where a connection is, as the server sees it."""
 
     GREETING = "waits for HELLO"
@@ -43,22 +43,22 @@ class State(Enum):
 
 BATCHES = (Kind.PUBLISH, Kind.ACK, Kind.TAKEN, Kind.CREDIT)
 
-TRANSITIONS: dict[tuple[State, int], State] = {
-    (State.GREETING, Kind.HELLO): State.CHALLENGED,
-    (State.CHALLENGED, Kind.RESPONSE): State.PROVEN,
-    (State.PROVEN, Kind.OK): State.OPEN,
-    (State.OPEN, Kind.REQUEST): State.OPEN,  # a registration that succeeds makes it REGISTERED
-    (State.REGISTERED, Kind.REQUEST): State.REGISTERED,
-    **{(State.REGISTERED, kind): State.REGISTERED for kind in BATCHES},
-    **{(state, kind): state for state in State for kind in (Kind.PING, Kind.PONG, Kind.GOODBYE)},
+TRANSITIONS: dict[tuple[Phase, int], Phase] = {
+    (Phase.GREETING, Kind.HELLO): Phase.CHALLENGED,
+    (Phase.CHALLENGED, Kind.RESPONSE): Phase.PROVEN,
+    (Phase.PROVEN, Kind.OK): Phase.OPEN,
+    (Phase.OPEN, Kind.REQUEST): Phase.OPEN,  # a registration that succeeds makes it REGISTERED
+    (Phase.REGISTERED, Kind.REQUEST): Phase.REGISTERED,
+    **{(Phase.REGISTERED, kind): Phase.REGISTERED for kind in BATCHES},
+    **{(state, kind): state for state in Phase for kind in (Kind.PING, Kind.PONG, Kind.GOODBYE)},
 }
 
 
-IN_USE = frozenset(kind for state, kind in TRANSITIONS if state is State.REGISTERED)
+IN_USE = frozenset(kind for state, kind in TRANSITIONS if state is Phase.REGISTERED)
 """What may come, in any order, once a connection is registered."""
 
 
-def step(state: State, frame: Frame | Stretch) -> State:
+def step(state: Phase, frame: Frame | Stretch) -> Phase:
     """The state after a frame; Malformed if it may not come now."""
     after = TRANSITIONS.get((state, frame.kind))
     if after is None:

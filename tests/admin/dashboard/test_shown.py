@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, Id, example, needs, or_none, shown_time
+from headwater.admin.api.dependencies import Body, Broker, Id, example, needs, or_none, shown_time
 from headwater.admin.api.problem import Exists
 from headwater.admin.api.subscriptions import SubscriptionOptions
 from headwater.admin.client import Admin

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, Id, example, needs, shown_time
+from headwater.admin.api.dependencies import Body, Broker, Id, example, needs, shown_time
 from headwater.admin.api.problem import Exists
 from headwater.admin.client import Admin
 from headwater.admin.gate import Gate

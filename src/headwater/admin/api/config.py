@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from headwater.admin.api.asking import Broker, needs
+from headwater.admin.api.dependencies import Broker, needs
 
 router = APIRouter(prefix="/v1", tags=["config"])
 

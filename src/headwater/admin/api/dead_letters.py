@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field, StrictInt
 
-from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, example, needs
+from headwater.admin.api.dependencies import NUMBER_MAX, Body, Broker, Id, Limit, example, needs
 from headwater.admin.api.payload import Shown, shown_contents
 from headwater.admin.api.places import place_of, place_text
 from headwater.admin.client import Admin

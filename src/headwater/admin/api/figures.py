@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Broker, needs
+from headwater.admin.api.dependencies import Broker, needs
 from headwater.admin.metrics import CONTENT_TYPE_LATEST, exposition
 
 router = APIRouter(tags=["figures"])

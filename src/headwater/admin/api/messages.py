@@ -11,8 +11,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
-from headwater.admin.api.asking import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs
 from headwater.admin.api.cursor import Cursor
+from headwater.admin.api.dependencies import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs
 from headwater.admin.api.following import Followers
 from headwater.admin.api.payload import Encoding, Shown, shown_message, to_bytes
 from headwater.errors import Gap, Malformed, TimedOut

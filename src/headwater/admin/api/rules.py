@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, example, needs
+from headwater.admin.api.dependencies import Body, Broker, example, needs
 
 router = APIRouter(prefix="/v1/rules", tags=["rules"])
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Broker, Id, Limit, needs, page, shown_time
+from headwater.admin.api.dependencies import Broker, Id, Limit, needs, page, shown_time
 from headwater.wire.administration import SessionInfo
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])

@@ -7,7 +7,7 @@ from datetime import datetime
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Asking, Body, Broker, Id, example, needs, shown_time
+from headwater.admin.api.dependencies import Asking, Body, Broker, Id, example, needs, shown_time
 from headwater.admin.gate import Gate
 from headwater.wire.administration import Role
 

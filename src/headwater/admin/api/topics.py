@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.asking import Body, Broker, Id, Limit, example, needs
+from headwater.admin.api.dependencies import Body, Broker, Id, Limit, example, needs
 from headwater.admin.api.growth import Growth
 from headwater.admin.api.messages import StoredMessage
 from headwater.admin.api.payload import shown_message

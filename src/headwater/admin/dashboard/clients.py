@@ -6,7 +6,7 @@ from nicegui import ui
 
 from headwater.access.acl import ACTIONS
 from headwater.admin.client import Admin
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import confirm, form, show_once, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, Listing, Row, column, row_button

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nicegui import ui
 
 from headwater.admin.client import Admin
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import confirm, detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column, row_button

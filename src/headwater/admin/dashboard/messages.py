@@ -8,7 +8,7 @@ from typing import Any
 
 from nicegui import ui
 
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import copy, detail
 from headwater.admin.dashboard.frame import Empty, Frame, say
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column

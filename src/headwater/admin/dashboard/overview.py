@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nicegui import ui
 
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.charts import Chart, Point
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import Listing, column

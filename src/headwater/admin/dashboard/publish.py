@@ -7,7 +7,7 @@ import json
 from nicegui import ui
 
 from headwater.admin.client import Admin
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.frame import Frame, Work, say
 from headwater.errors import Malformed
 from headwater.message import Headers, Receipt

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from nicegui import ui
 
 from headwater.admin.client import Admin, Start
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, Row, column

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.messages import Messages, show_payload
 from headwater.admin.dashboard.publish import PublishForm

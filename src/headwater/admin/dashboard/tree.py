@@ -10,7 +10,7 @@ from nicegui.element import Element
 
 from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
-from headwater.admin.dashboard import shown
+from headwater.admin.dashboard import formatting as shown
 from headwater.errors import NotFound
 from headwater.wire.administration import Level
 

@@ -13,9 +13,9 @@ from rich.text import Text
 
 import headwater
 from headwater import Bus, Closed
+from headwater.cli.demo.administration import look_after
 from headwater.cli.demo.house import ROOMS, House, Watcher
 from headwater.cli.demo.lake import archive_and_ask
-from headwater.cli.demo.looked_after import look_after
 from headwater.cli.demo.served import serve
 from headwater.cli.demo.stage import Stage, meter
 from headwater.cli.demo.thermostat import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.following import pause
-from headwater.cli.options import RELATIVE, UNITS_S, Data, Json, Place, Url, connect, place
+from headwater.cli.options import RELATIVE, UNITS_S, Data, Json, Target, Url, connect, place
 from headwater.cli.output import emit, progress, remark, safe, say, size
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
 
@@ -222,12 +222,12 @@ def seconds(text: str, name: str) -> float:
     return float(found[2]) * UNITS_S[found[3]]
 
 
-def source_of(at: Place) -> dict[str, str]:
+def source_of(at: Target) -> dict[str, str]:
     """The options of the source for a place."""
     return {"url": at.url} if at.url is not None else {"data": at.data}
 
 
-def check_source(at: Place) -> None:
+def check_source(at: Target) -> None:
     """That there is something to read, before Spark is started for it."""
     if at.url is not None:
         connect(at.url).close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import headwater
-from headwater.cli.options import Data, Json, Place, Url, lake_of, moment, place
+from headwater.cli.options import Data, Json, Target, Url, lake_of, moment, place
 from headwater.cli.output import emit, progress, safe, say
 from headwater.cli.pipeline import Master, SparkLogs, check_source, running, source_of
 from headwater.cli.temporary import temporary_folder, temporary_place
@@ -123,7 +123,7 @@ def kept(checkpoint: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def served(at: Place) -> Iterator[str]:
+def served(at: Target) -> Iterator[str]:
     """The server to publish to: the one that is named, or one on the folder for as long as this runs."""
     if at.url is not None:
         yield at.url

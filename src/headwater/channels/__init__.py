@@ -1,0 +1,1 @@
+"""Channels: messages that the server pushes to receivers, over TCP and HTTP."""

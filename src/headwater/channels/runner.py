@@ -1,0 +1,221 @@
+"""All channels of a server: started and ended as their rows change, and kept in touch with their receivers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from typing import cast
+
+from headwater.channels.channel import Channel
+from headwater.channels.registry import STOPPED, Status
+from headwater.channels.registry import ChannelRegistry as Registry
+from headwater.channels.row import ChannelRow
+from headwater.channels.tcp import Greeting, TcpChannel
+from headwater.errors import HeadwaterError, NotAllowed, NotFound
+from headwater.native.connection import NativeConnection
+from headwater.server.answers import Answers
+from headwater.server.attention import Attention
+from headwater.server.bell import Wakes
+from headwater.server.broker import Broker
+from headwater.server.connection import Connection
+from headwater.server.listener import READ_BYTES, limits_of
+from headwater.server.log import Log
+from headwater.server.outbox import Outbox
+from headwater.server.slices import Slices
+from headwater.wire.administration import ChannelTrial
+from headwater.wire.frame import Frame
+
+SWEEP_S = 1.0
+"""How often it is looked whether receivers are still there."""
+
+BEGINNING = Status("connecting", "", "", 0)
+
+log = Log("headwater.server")
+
+
+class ChannelRunner:
+    """Every channel of a server."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        broker: Broker,
+        wakes: Wakes,
+        outbox: Outbox,
+        attention: Attention,
+        answers: Answers,
+        slices: Slices,
+    ) -> None:
+        self.loop = loop
+        self.executor = executor
+        self.broker = broker
+        self.wakes = wakes
+        self.outbox = outbox
+        self.attention = attention
+        self.answers = answers
+        self.slices = slices
+        self.serving = broker.serving
+        self.counts = broker.bus.inside.roots.counts
+        self.registry: Registry = broker.channels
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.frame_bytes_max = limits_of(broker.bus.config, broker.serving).frame_bytes_max
+        self._channels: dict[str, Channel] = {}
+        self._connections: dict[Connection, None] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    # Coming and going
+
+    def start(self) -> None:
+        """Push what there is to push, and hear of changes from now on."""
+        self.registry.status = self.status
+        self.registry.trial = self.try_out
+        self.registry.on_change = self._from_any_thread
+        for row in self.registry.rows():
+            self._renew(row.id)
+        self.recheck()
+        self._sweep()
+
+    def _from_any_thread(self, id: str) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._renew, id)
+
+    def _renew(self, id: str) -> None:
+        """A channel was made, changed or removed."""
+        row, channel = self.registry.get(id), self._channels.get(id)
+        if channel is not None and channel.row == row:
+            return
+        if row is None:
+            if channel is not None:
+                del self._channels[id]
+                channel.end()
+        elif channel is None:
+            self._begin(row, 0)
+        else:
+            channel.end()
+            self._begin(row, channel.delivered)
+
+    def _replace(self, channel: Channel) -> None:
+        channel.end()
+        self._begin(channel.row, channel.delivered)
+
+    def _begin(self, row: ChannelRow, delivered: int) -> None:
+        channel = self._channels[row.id] = self._make(row, delivered)
+        channel.begin()
+
+    def _make(self, row: ChannelRow, delivered: int) -> Channel:
+        if row.kind == "tcp":
+            return TcpChannel(self, row, delivered)
+        from headwater.channels.http import HttpChannel  # h11 is loaded by those who need it
+
+        return HttpChannel(self, row, delivered)
+
+    async def close(self) -> None:
+        """The server ends: nothing is pushed any more, and channels stay as they are stored."""
+        self.registry.on_change = None
+        self.registry.trial = None
+        self.registry.status = lambda _: STOPPED
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        ending, self._channels = list(self._channels.values()), {}
+        for channel in ending:
+            channel.end()
+        await asyncio.gather(*(channel.left for channel in ending))
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    # Rights
+
+    def check_owner(self, row: ChannelRow) -> None:
+        """NotAllowed (403) if the client that a channel is of may not have it any more."""
+        if row.owner:
+            self.broker.check_subscribe(row.owner, "", row.filter)
+            self.broker.check_channel(row.owner, row.filter)
+
+    def recheck(self) -> None:
+        """Rules or clients have changed: channels of clients that are gone go too, those without a right wait."""
+        for channel in tuple(self._channels.values()):
+            row = channel.row
+            if not row.owner:
+                continue
+            if self._is_gone(row):
+                self.executor.submit(self._remove, row)
+                continue
+            try:
+                self.check_owner(row)
+                is_denied = False
+            except NotAllowed:
+                is_denied = True
+            if is_denied != channel.is_denied:
+                self._replace(channel)
+
+    def _is_gone(self, row: ChannelRow) -> bool:
+        """Whether the client that a channel is of was removed from the registry."""
+        client = self.broker.clients.get(row.owner) if row.owner_id else None
+        return bool(row.owner_id) and (client is None or client.id != row.owner_id)
+
+    def _remove(self, row: ChannelRow) -> None:
+        try:
+            self.registry.remove(row.id, force=True)
+        except NotFound:
+            return
+        log.info("channel-removed", channel=row.id, owner=row.owner, reason="its client was removed")
+
+    # Looking
+
+    def status(self, id: str) -> Status:
+        """What a channel is doing; from any thread."""
+        channel = self._channels.get(id)
+        return BEGINNING if channel is None else channel.status
+
+    def try_out(self, id: str) -> ChannelTrial:
+        """Reach a channel's destination; from any thread but the loop's."""
+        return asyncio.run_coroutine_threadsafe(self._try_out(id), self.loop).result()
+
+    async def _try_out(self, id: str) -> ChannelTrial:
+        channel = self._channels.get(id)
+        if channel is None:
+            raise NotFound(f'there is no channel "{id}"; headwater channels list shows those that are')
+        clock = self.broker.clock
+        begun_us = clock.monotonic_us()
+        try:
+            await channel.find()
+            ok, detail = True, await channel.try_out()
+        except HeadwaterError as error:
+            ok, detail = False, str(error.args[0])
+        return ChannelTrial(ok=ok, detail=detail, took_s=(clock.monotonic_us() - begun_us) / 1e6)
+
+    # Connections to receivers
+
+    def on_connection(self, connection: Connection) -> None:
+        """It is connected."""
+        self._connections[connection] = None
+
+    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
+        """A receiver speaks before it is greeted."""
+        _greeting(connection).on_frame(frame)
+
+    def on_lost(self, connection: Connection) -> None:
+        """It is gone."""
+        self._connections.pop(connection, None)
+        _greeting(connection).fail(None)
+        if connection.session is not None:
+            connection.session.on_lost(connection)
+
+    def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
+        """It is closed for what the receiver did."""
+        log.at_will(logging.INFO, "receiver-refused", error=str(error))
+        _greeting(connection).on_refused(error)
+
+    def _sweep(self) -> None:
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+        now_s = self.loop.time()
+        for connection in tuple(self._connections):
+            connection.sweep(now_s)
+
+
+def _greeting(connection: Connection) -> Greeting:
+    greeting = cast(NativeConnection, connection).greeting
+    assert isinstance(greeting, Greeting)
+    return greeting

@@ -1,0 +1,188 @@
+"""A publish call on its way: what it brings, to which roots, and where its messages came to stand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headwater.errors import Failed, HeadwaterError, PartlyStored
+from headwater.log.group_commit import Item
+from headwater.log.retained import retained_size
+from headwater.message import Headers, Receipt, Receipts
+from headwater.store.batch import checksum
+from headwater.store.body import Body, encode_body
+
+ONLY = (0,)
+"""The positions of the messages of a call that brings one."""
+NAMED_MAX = 3
+"""Roots that an error names, of those that a call touches."""
+MESSAGE_WEIGHT = 100
+"""What a message weighs besides its payload, when a group is kept within its limit."""
+
+
+class Part(msgspec.Struct, eq=False, gc=False):
+    """What one publish call brings to one root."""
+
+    root: str
+    topics: Sequence[str]
+    payloads: Sequence[bytes]
+    positions: Sequence[int]
+    retain: Sequence[bool] | None = None
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers] | None = None
+    expiries: Sequence[int] | None = None
+    body: bytes | None = None
+    crc: int = 0
+    columns: Body | None = None
+    """The body decoded, if it was encoded elsewhere."""
+    time_us: int = -1
+    """When its one message was published; less than 0: when it is committed."""
+    retained: dict[str, int] | None = None
+    """How many bytes its topics retain after it, once somebody has asked."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one message that was encoded elsewhere, without options, and may be stored with others."""
+        return len(self.payloads) == 1 and self.retain is None
+
+    @property
+    def weight(self) -> int:
+        """How much it is, if it was encoded elsewhere."""
+        return len(self.body or b"") + MESSAGE_WEIGHT * len(self.payloads)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Its topics, each once where that is seen at a glance."""
+        return self.topics if self.columns is None else self.columns.few_topics
+
+    def retains(self) -> dict[str, int]:
+        """How many bytes each topic that it retains something of has then; 0 where it clears what was."""
+        if self.retained is None:
+            self.retained = self._measure() if self.retain is not None else {}
+        return self.retained
+
+    def _measure(self) -> dict[str, int]:
+        columns, retain = self.columns, self.retain or ()
+        keys, headers, payloads = self.keys, self.headers, self.payloads
+        if columns is not None:
+            keys, headers = columns.keys, columns.headers() or None
+        return {
+            topic: retained_size(
+                payloads[place] if columns is None else columns.payload(place),
+                keys[place] if keys is not None else None,
+                headers[place] if headers is not None else (),
+            )
+            for place, topic in enumerate(self.topics)
+            if retain[place]
+        }
+
+    def encode(self, time_us: int) -> None:
+        """Make the body, of messages that are published at this time."""
+        self.body = body = encode_body(
+            self.topics,
+            self.payloads,
+            time_us,
+            retain=self.retain,
+            keys=self.keys,
+            headers=self.headers,
+            expiries=self.expiries,
+        )
+        self.crc = checksum(body)
+
+
+class Publish(Item):
+    """One publish call: a part for each root that it touches."""
+
+    __slots__ = (
+        "flags",
+        "is_delayed",
+        "is_one",
+        "is_plain",
+        "is_unsure",
+        "is_urgent",
+        "parts",
+        "producer",
+        "refusals",
+        "runs",
+        "sequence",
+        "topics",
+    )
+
+    def __init__(
+        self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
+    ) -> None:
+        super().__init__(weight)
+        self.topics = topics
+        self.parts = parts
+        self.producer = producer
+        self.sequence = sequence
+        self.is_one = is_one
+        self.flags = 0
+        """How it was published, which its batch says: `QUIET`, `ONCE`."""
+        self.is_delayed = False
+        self.is_plain = is_one and producer is None and parts[0].retain is None
+        """Whether it is one message that can go over no limit once its topic is known."""
+        self.is_urgent = False
+        """Whether it may use the room that is kept for acks and recovery."""
+        self.runs: list[tuple[Sequence[int], int, int, bool]] = []
+        """Per part: positions in the call, first offset, append time, whether it is a repeat."""
+        self.refusals: Sequence[tuple[Part, HeadwaterError]] = ()
+        """Parts that were refused, in no order, and why."""
+        self.is_unsure = False
+        """Whether some of these may be stored all the same."""
+
+    def result(self) -> Receipt | Receipts:
+        if self.is_one:
+            _, first, time_us, duplicate = self.runs[0]
+            return Receipt(self.topics[0], 0 if self.is_delayed else first, time_us, duplicate)
+        return Receipts(self.topics, self.runs)
+
+    def outcome(self) -> HeadwaterError | None:
+        """What its caller is told, once each part is stored or refused: nothing, why nothing was stored, or which of it
+        was and why the others were not."""
+        if not self.refusals:
+            return None
+        refused = {part.root: error for part, error in self.refusals}
+        refused = {part.root: refused[part.root] for part in self.parts if part.root in refused}
+        if not self.runs:
+            return next(iter(refused.values()))
+        receipts: list[Receipt | None] = [None] * len(self.topics)
+        for positions, first, time_us, duplicate in self.runs:
+            for offset, at in enumerate(positions, first):
+                receipts[at] = Receipt(self.topics[at], offset, time_us, duplicate)
+        count = sum(receipt is not None for receipt in receipts)
+        stored = [part.root for part in self.parts if part.root not in refused]
+        is_retryable = self.producer is not None and all(error.retryable for error in refused.values())
+        is_sure = not self.is_unsure and not any(isinstance(error, Failed) for error in refused.values())
+        text = (
+            f"{count} of {len(receipts)} messages were stored, those of {_named(stored)}, and those of "
+            f"{_named(list(refused))} {'were' if is_sure else 'perhaps'} not: {_reasons(refused)}; "
+            "publish what has no receipt (None in receipts)"
+        )
+        if is_retryable:
+            text += ", or all of it with the same producer and sequence: what was stored is not stored again"
+        return PartlyStored(text, receipts, refused, is_retryable)
+
+
+def _named(roots: Sequence[str]) -> str:
+    shown = ", ".join(f'"{root}"' for root in roots[:NAMED_MAX])
+    return shown if len(roots) <= NAMED_MAX else f"{shown} and {len(roots) - NAMED_MAX} more roots"
+
+
+def _reasons(refused: Mapping[str, HeadwaterError]) -> str:
+    """Why they were refused; once, if it is the same for all."""
+    texts = list(dict.fromkeys(map(str, refused.values())))
+    if len(texts) == 1:
+        return texts[0]
+    shown = "; ".join(f'"{root}": {error}' for root, error in list(refused.items())[:NAMED_MAX])
+    return shown if len(refused) <= NAMED_MAX else f"{shown}; and others"
+
+
+def parts_by_root(topics: Sequence[str], root_of: Mapping[str, str]) -> dict[str, list[int]]:
+    """Positions in a call, by root, in the order of the call."""
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for position, root in enumerate(map(root_of.__getitem__, topics)):
+        places[root].append(position)
+    return places

@@ -1,0 +1,773 @@
+"""All roots of a bus: takes publishes in, appends them in groups, applies what they change, and tells who waits.
+
+A message's way through the embedded bus is this module read from top to bottom. Everything from `_commit` down runs
+in one thread at a time, the one that commits, which thereby owns every root. A batch is the unit: loose messages that
+arrive together for one root become one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from headwater.clock import Clock
+from headwater.config import Config
+from headwater.counts import Counts
+from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly, Unwritable
+from headwater.log.delays import due_key
+from headwater.log.group_commit import GroupCommit
+from headwater.log.publish import ONLY, Part, Publish
+from headwater.log.retained import check_retained
+from headwater.log.root import DELAYED, SYS, UNCOUNTED, WILLS, Root, RootRow, check_topics
+from headwater.log.showing import Showing, Shown
+from headwater.store import state as rows
+from headwater.store.batch import ONCE, Batch, checksum
+from headwater.store.body import encode_body
+from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
+from headwater.store.state import Rows, State
+
+STAGED = "$staged"
+"""Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
+DISK_CHECK_BYTES = 4 * 1024 * 1024
+"""Free room is asked for again after this much was written."""
+
+LOOKS_MAX = 10
+"""Tries to look between two checkpoints before waiting for a turn."""
+
+R = TypeVar("R")
+OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], None]
+
+
+class _Loose:
+    """Messages of one root that came one by one and go as one batch."""
+
+    __slots__ = ("flags", "items", "parts")
+
+    def __init__(self, flags: int) -> None:
+        self.flags = flags
+        self.items: list[Publish] = []
+        self.parts: list[Part] = []
+
+    def column(self, name: str, missing: object) -> list[Any] | None:
+        """A column of the batch; None if no message has anything in it."""
+        values = [getattr(part, name) for part in self.parts]
+        if not any(values):
+            return None
+        return [missing if value is None else value[0] for value in values]
+
+
+class _Placement(msgspec.Struct, eq=False, gc=False):
+    """A batch on its way: what it carries, and for whom."""
+
+    write: Write
+    topics: Sequence[str] | None
+    owner: Publish | None
+    part: Part | None
+    loose: Sequence[Publish] = ()
+    is_shown: bool = False
+
+
+class _Group:
+    """What is committed together."""
+
+    __slots__ = ("coming", "echoes", "loose", "partly", "places", "promised")
+
+    def __init__(self) -> None:
+        self.promised: list[Root] = []
+        """Roots that count on topics or retained messages of this group."""
+        self.places: dict[Root, list[_Placement]] = {}
+        self.loose: dict[Root, _Loose] = {}
+        self.coming: dict[tuple[str, str], dict[int, tuple[Publish, Part]]] = {}
+        """Idempotent publishes of this group, by root and producer, then sequence."""
+        self.echoes: list[tuple[Publish, Part, Publish, Part]] = []
+        """Repeats of a publish in this same group, with the first of them."""
+        self.partly: list[Publish] = []
+        """Calls of which some roots' messages are admitted, and others' refused."""
+
+
+class Roots:
+    """Every root of a bus, and the way into them."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        config: Config,
+        clock: Clock,
+        on_durable: OnDurable,
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._config = config
+        self._clock = clock
+        self._on_durable = on_durable
+        self._on_trouble = on_trouble
+        self._roots: dict[str, Root] = {}
+        self._since_bytes = 0
+        self._since_batches = 0
+        self._since_topics = 0
+        self._since_disk_check = DISK_CHECK_BYTES
+        self.has_room = True
+        """Whether the disk has, as far as is known."""
+        self._delayed = 0
+        """Delayed messages that wait."""
+        self._delays_promised = 0
+        self._broken: dict[tuple[str, str], int] = {}
+        """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
+        self.owed: Rows = {}
+        """Rows that memory reflects and the state could not take."""
+        self.half_way: str | None = None
+        """Why nothing may be called applied any more."""
+        self.counts = Counts()
+        self.since_us: int | None = None
+        """When the group that is being committed began to be, on the monotonic clock; None while none is."""
+        self.is_hurried = False
+        """Whether whoever commits sees to checkpoints itself."""
+        self.version = 0
+        """Odd while a checkpoint moves what memory knows into the state; whoever looks at both looks again then."""
+        self.showing = Showing(self)
+        self.commit = GroupCommit(
+            "log", self._commit, config.group_bytes_max, config.group_messages_max, self.showing.enter
+        )
+        self.commit.on_given_up = self._give_up
+        self.on_given_up: Callable[[str], None] = lambda _: None
+        """Hears that nothing can be stored any more, and why."""
+
+    # Looking
+
+    def get(self, name: str) -> Root | None:
+        """A root, if there is one of that name."""
+        return self._roots.get(name)
+
+    def all(self) -> list[Root]:
+        """Every root."""
+        return list(self._roots.values())
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._roots)
+
+    @property
+    def delayed(self) -> int:
+        """How many delayed messages wait."""
+        return self._delayed
+
+    def free_bytes(self) -> int:
+        """Room left on the disk."""
+        return self._log.free_bytes()
+
+    def look_at(self, read: Callable[[], R]) -> R:
+        """Read what is partly in memory and partly in the state, from any thread: not across a checkpoint."""
+        for _ in range(LOOKS_MAX):
+            version = self.version
+            if version % 2 == 0:
+                found = read()
+                if self.version == version:
+                    return found
+        return self.commit.run(read)
+
+    # Opening
+
+    def recover(self) -> dict[str, Found]:
+        """Bring back every stream, and what is remembered about it."""
+        known: dict[int, RootRow] = {}
+        for key, value in self._state.scan(rows.STREAM):
+            known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
+        acked = self._acked()
+
+        def checkpoint(number: int) -> Checkpoint:
+            return known[number].checkpoint if number in known else Checkpoint()
+
+        def apply(stream: Stream, batch: Batch) -> None:
+            root = self._root_of(stream, known)
+            root.apply_again(batch)
+            self._note_taken(root, batch)
+
+        met = self._log.recover(checkpoint, lambda number: acked.get(number, 0), self.holes, apply, first=DELAYED)
+        for stream in self._log.all():
+            self._root_of(stream, known).settle()
+        self._keep_holes(met)
+        self._delayed = sum(1 for _ in self._state.scan(rows.DELAYED))
+        if any(found.batches or found.holes for found in met.values()):
+            self.checkpoint()
+        return met
+
+    def look(self) -> None:
+        """See the roots as they are now, beside a process that owns them."""
+        known: dict[int, RootRow] = {}
+        for key, value in self._state.scan(rows.STREAM):
+            known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
+        self._log.look(self.holes)
+        self._roots.clear()
+        for stream in self._log.all():
+            root = self._root_of(stream, known)
+            offset = root.checkpoint.applied + 1
+            while offset <= stream.durable:
+                for found in stream.read(offset, self._config.read_bytes):
+                    if isinstance(found, Batch):
+                        root.apply_again(found)
+                        offset = found.last_offset + 1
+                    else:
+                        offset = found.last + 1
+            root.settle()
+
+    def _root_of(self, stream: Stream, known: dict[int, RootRow]) -> Root:
+        root = self._roots.get(stream.root)
+        if root is None:
+            root = self._roots[stream.root] = Root(stream, self._state, self._config, known.get(stream.number))
+        return root
+
+    def _acked(self) -> dict[int, int]:
+        """The highest offset of each stream that a consumer said something about: it was durable."""
+        highest: dict[int, int] = {}
+        for key, value in self._state.scan(rows.FLOOR):
+            _, stream = rows.pair_in(key)
+            highest[stream] = max(highest.get(stream, 0), int.from_bytes(value[:8], "big"))
+        for key, _ in self._state.scan(rows.ACKED):
+            _, stream = rows.pair_in(key)
+            highest[stream] = max(highest.get(stream, 0), rows.offset_in(key))
+        return highest
+
+    def holes(self, number: int) -> list[Hole]:
+        """Gaps that are known in a stream."""
+        return [
+            Hole(rows.offset_in(key), *msgspec.msgpack.decode(value, type=tuple[int, str]))
+            for key, value in self._state.scan(rows.key_u32(rows.GAP, number))
+        ]
+
+    def _keep_holes(self, met: dict[str, Found]) -> None:
+        changed: Rows = {}
+        for name, found in met.items():
+            number = self._roots[name].stream.number
+            for hole in found.holes:
+                changed[rows.key_offset(rows.GAP, number, hole.first)] = rows.pack((hole.last, hole.reason))
+        if changed:
+            self._state.commit(changed)
+
+    # A publish, on its way to disk
+
+    def _commit(self, items: list[Publish]) -> None:
+        """Commit a group, whatever comes of it."""
+        self.since_us = self._clock.monotonic_us()
+        try:
+            self._commit_group(items)
+        finally:
+            self.since_us = None
+            for item in items:
+                self.showing.leave(item)
+
+    def _commit_group(self, items: list[Publish]) -> None:
+        """Append a group: one batch per call, loose messages of a root together; then finish every item."""
+        self._check_room()
+        group = _Group()
+        try:
+            admitted = [item for item in items if self._is_admitted(item, group)]
+            for root, messages in group.loose.items():
+                self._gather(root, messages, group)
+            if group.places:
+                self._append(group)
+        except HeadwaterError as error:
+            if isinstance(error, Failed):
+                self._on_trouble(str(error))
+            for item in items:
+                if item.is_waiting:
+                    self._refuse(item, error)
+            return
+        finally:
+            self._forget_promises(group)
+        for item in admitted:
+            item.finish()
+        for item in group.partly:
+            self._note_refusals(item)
+            item.finish(item.outcome())
+        if not self.is_hurried:
+            self.checkpoint_in_time()
+
+    def _is_admitted(self, item: Publish, group: _Group) -> bool:
+        if item.is_plain and self.has_room:
+            part = item.parts[0]
+            root = self._roots.get(part.root)
+            if root is not None and root.stream.failed is None and root.knows(part.topics[0]):
+                self._loosely(root, group, item, part)
+                return True
+        try:
+            if isinstance(item, Shown):
+                self._admit_shown(item, group)
+                return True
+            return self._admit(item, group)
+        except HeadwaterError as error:
+            self._refuse(item, error)
+            return False
+
+    def _forget_promises(self, group: _Group) -> None:
+        for root in group.promised:
+            root.forget_promises()
+        self._delays_promised = 0
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether recovery would have enough to look at."""
+        config = self._config
+        return (
+            self._since_bytes >= config.checkpoint_bytes
+            or self._since_batches >= config.checkpoint_batches
+            or self._since_topics >= config.checkpoint_topics
+        )
+
+    def checkpoint_in_time(self) -> None:
+        """What recovery would have to look at stays bounded. The messages are safe whether or not this works."""
+        if not self.is_checkpoint_due:
+            return
+        try:
+            self.checkpoint()
+        except Failed as error:
+            self._since_bytes = self._since_batches = self._since_topics = 0
+            self._on_trouble(str(error))
+
+    def _check_room(self) -> None:
+        if self._since_disk_check >= DISK_CHECK_BYTES or not self.has_room:
+            self.has_room = self._log.free_bytes() >= self._config.disk_free_bytes_min
+            self._since_disk_check = 0
+
+    def _admit(self, item: Publish, group: _Group) -> bool:
+        """Give a call its places in the group, each root's messages on their own: all of them, or none; whether all
+        roots' are admitted."""
+        if not self.has_room and not item.is_urgent:
+            raise self._no_room()
+        parts = item.parts
+        if len(parts) == 1:
+            self._admit_parts(item, parts, self._familiar(item, parts), group)
+            return True
+        roots = self._familiar(item, parts)
+        if roots is not None and item.producer is None:
+            self._admit_parts(item, parts, roots, group)
+            return True
+        refusals = []
+        for part in parts:
+            try:
+                self._admit_parts(item, [part], self._familiar(item, (part,)), group)
+            except HeadwaterError as error:
+                refusals.append((part, error))
+        item.refusals = refusals
+        if len(refusals) == len(parts):
+            raise refusals[0][1]
+        if refusals:
+            group.partly.append(item)
+        return not refusals
+
+    def _admit_parts(self, item: Publish, parts: list[Part], roots: list[Root] | None, group: _Group) -> None:
+        """Give parts their places, all of them or none; with their roots, if they can go over no limit."""
+        fresh = self._unrepeated(item, parts, group)
+        if len(fresh) < len(parts) and roots is not None:
+            roots = self._familiar(item, fresh)
+        if roots is None:
+            self._check_quotas(item, fresh)
+            roots = self._promised(fresh, group)
+        producer = item.producer.encode() if item.producer is not None else None
+        for root, part in zip(roots, fresh, strict=True):
+            if part.body is not None and item.is_plain:
+                self._loosely(root, group, item, part)
+                continue
+            if part.body is None:
+                if producer is None:
+                    self._loosely(root, group, item, part)
+                    continue
+                part.encode(self._clock.now_us())
+            assert part.body is not None
+            self._place(root, group, item, part, part.body, producer)
+            if item.producer is not None:
+                group.coming.setdefault((part.root, item.producer), {})[item.sequence] = (item, part)
+
+    def _place(self, root: Root, group: _Group, item: Publish, part: Part, body: bytes, producer: bytes | None) -> None:
+        """Give what one call brings to a root its place as a batch, after what came before it."""
+        if root in group.loose:
+            self._gather(root, group.loose.pop(root), group)
+        write = Write(body, part.crc, len(part.topics), producer, item.sequence, item.flags, part.columns)
+        place = _Placement(write, part.topics, item, part)
+        places = group.places.get(root)
+        if places is None:
+            group.places[root] = [place]
+        else:
+            places.append(place)
+
+    def _admit_shown(self, item: Shown, group: _Group) -> None:
+        """Give what was shown of a root its places: nothing is shown that may be refused, if the disk does not."""
+        if not self.has_room:
+            raise self._no_room()
+        root = self._open(item.root)
+        if root.stream.failed is not None:
+            raise _read_only(root)
+        if root in group.loose:
+            self._gather(root, group.loose.pop(root), group)
+        placed = [_Placement(write, topics, None, None, (), True) for write, topics in item.writes()]
+        if placed:
+            group.places.setdefault(root, []).extend(placed)
+
+    def _no_room(self) -> DiskFull:
+        return DiskFull(
+            f"less than {self._config.disk_free_bytes_min} bytes are free (disk_free_bytes_min), so it was not stored: "
+            "free some room and publish again"
+        )
+
+    def _familiar(self, item: Publish, parts: Sequence[Part]) -> list[Root] | None:
+        """The roots of parts that can go over no limit, as all their topics are known; None if some may."""
+        if item.is_delayed:
+            return None
+        known = self._roots
+        roots = []
+        for part in parts:
+            root = known.get(part.root)
+            if root is None or root.stream.failed is not None or part.retain is not None:
+                return None
+            if not root.knows_all(part.names):
+                return None
+            roots.append(root)
+        return roots
+
+    def _promised(self, parts: list[Part], group: _Group) -> list[Root]:
+        """The roots of parts that were admitted, made if they are new; others of the group are admitted with these
+        parts in mind."""
+        roots = [self._open(part.root) for part in parts]
+        for root, part in zip(roots, parts, strict=True):
+            if part.retain is not None or not root.knows_all(part.names):
+                group.promised.append(root)
+                root.promise(part.names, part.retains())
+        return roots
+
+    def _unrepeated(self, item: Publish, parts: list[Part], group: _Group) -> list[Part]:
+        """The parts that are to be stored; what an idempotent producer sent before is answered as it was then."""
+        if item.producer is None or item.producer.startswith(UNCOUNTED):
+            return parts
+        self._check_order(item, parts)
+        fresh = []
+        for part in parts:
+            coming = group.coming.get((part.root, item.producer), {})
+            if item.sequence in coming:
+                _check_same(item, part, len(coming[item.sequence][1].topics))
+                group.echoes.append((item, part, *coming[item.sequence]))
+                continue
+            root = self._roots.get(part.root)
+            stored = root.repeated(item.producer, item.sequence) if root is not None else None
+            if stored is not None:
+                _check_same(item, part, stored.count)
+                item.runs.append((part.positions, stored.first_offset, stored.time_us, True))
+                continue
+            if coming and item.sequence < max(coming):
+                raise Conflict(
+                    f'sequence {item.sequence} of producer "{item.producer}" comes after {max(coming)}; '
+                    "a producer's sequences grow with each publish"
+                )
+            fresh.append(part)
+        return fresh
+
+    def _check_order(self, item: Publish, parts: list[Part]) -> None:
+        """A producer whose publish failed sends that one again before any later one."""
+        for part in parts:
+            broken = self._broken.get((part.root, item.producer or ""))
+            if broken is None:
+                continue
+            if item.sequence > broken:
+                raise Conflict(
+                    f'sequence {broken} of producer "{item.producer}" failed, so {item.sequence} is refused to keep '
+                    f"their order; send {broken} again first"
+                )
+            if item.sequence == broken:
+                self._broken.pop((part.root, item.producer or ""), None)
+
+    def check_all(self, items: Sequence[Publish]) -> None:
+        """Refuse what would be refused of these, if they came together; in the committing role."""
+        joined: dict[str, tuple[dict[str, None], dict[str, int]]] = {}
+        for item in items:
+            for part in item.parts:
+                topics, retained = joined.setdefault(part.root, ({}, {}))
+                topics.update(dict.fromkeys(part.topics))
+                retained.update(part.retains())
+        parts = []
+        for name, (topics, retained) in joined.items():
+            part = Part(name, tuple(topics), (), ())
+            part.retain, part.retained = [topic in retained for topic in topics], retained
+            parts.append(part)
+        self._check_quotas(Publish((), parts, 0, None, 0, is_one=False), parts)
+
+    def foresee(self, part: Part) -> None:
+        """QuotaExceeded (429) if a part would go over a limit, as of a moment ago; from any thread. Whoever commits
+        decides: what is on its way is not counted here."""
+        root = self._roots.get(part.root)
+        if root is None:
+            self._check_new([part.root])
+            self._check_first(part)
+        else:
+            root.foresee(part.names, part.retains())
+
+    def _check_new(self, unknown: list[str]) -> None:
+        """Refuse more roots than there may be."""
+        known_count = len(self._roots) - (SYS in self._roots)
+        if unknown and known_count + len(unknown) > self._config.roots_max:
+            raise QuotaExceeded(
+                f'there are {known_count} roots, and roots_max is {self._config.roots_max}; publish "{unknown[0]}/…" '
+                "under a root that exists, or raise the setting"
+            )
+
+    def _check_first(self, part: Part) -> None:
+        """Refuse what is too much for a root that is new."""
+        check_topics(part.root, 0, len(set(part.names)), self._config)
+        sizes = [size for size in part.retains().values() if size]
+        check_retained(0, 0, len(sizes), sum(sizes), self._config)
+
+    def _check_quotas(self, item: Publish, parts: list[Part]) -> None:
+        config = self._config
+        for part in parts:
+            known = self._roots.get(part.root)
+            if known is not None and known.stream.failed is not None:
+                raise _read_only(known)
+        self._check_new([part.root for part in parts if part.root not in self._roots and part.root != SYS])
+        if item.is_delayed:
+            if self._delayed + self._delays_promised >= config.delayed_max:
+                raise QuotaExceeded(
+                    f"{self._delayed} delayed messages wait already, and delayed_max is {config.delayed_max}; "
+                    "publish without deliver_at, wait for some to be due, or raise the setting"
+                )
+            self._delays_promised += 1
+        for part in parts:
+            root = self._roots.get(part.root)
+            if root is not None:
+                if part.retain is not None or not root.knows_all(part.names):
+                    root.admit(part.names, part.retains())
+            else:
+                self._check_first(part)
+
+    def _open(self, name: str) -> Root:
+        root = self._roots.get(name)
+        return root if root is not None else self._root_of(self._log.create(name), {})
+
+    def _loosely(self, root: Root, group: _Group, item: Publish, part: Part) -> None:
+        loose = group.loose.get(root)
+        if loose is not None and loose.flags != item.flags:
+            self._gather(root, group.loose.pop(root), group)
+            loose = None
+        if loose is None:
+            loose = group.loose[root] = _Loose(item.flags)
+        loose.items.append(item)
+        loose.parts.append(part)
+
+    def _gather(self, root: Root, loose: _Loose, group: _Group) -> None:
+        topics = [part.topics[0] for part in loose.parts]
+        write = self._encode(topics, loose)
+        group.places.setdefault(root, []).append(_Placement(write, topics, None, None, loose.items))
+
+    def _encode(self, topics: list[str], loose: _Loose) -> Write:
+        """Loose messages as one batch; one that is alone and was encoded elsewhere stays as it is."""
+        part = loose.parts[0]
+        if part.body is not None and len(loose.parts) == 1:
+            return Write(part.body, part.crc, 1, flags=loose.flags, columns=part.columns)
+        times, now_us = [part.time_us for part in loose.parts], self._clock.now_us()
+        body = encode_body(
+            topics,
+            [part.payloads[0] for part in loose.parts],
+            now_us if max(times) < 0 else [now_us if time_us < 0 else time_us for time_us in times],
+            retain=loose.column("retain", False),
+            keys=loose.column("keys", None),
+            headers=loose.column("headers", ()),
+            expiries=loose.column("expiries", 0),
+        )
+        return Write(body, checksum(body), len(topics), flags=loose.flags)
+
+    def _append(self, group: _Group) -> None:
+        writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
+        now_us, begun_us = self._clock.read()
+        try:
+            self._log.append(writes, now_us).wait()
+            self.counts.commits.add(self._clock.monotonic_us() - begun_us)
+        except DiskFull:
+            self.has_room = False
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C in the middle: nobody can say how far it got
+                for stream, _ in writes:
+                    stream.fail(f"a commit was interrupted ({error!r})")
+            raise
+        try:
+            self._reflect(group)
+        except BaseException as error:
+            if isinstance(error, MemoryError):
+                raise
+            # It is on disk, and memory is half way: recovery re-applies it, if nothing calls it applied till then.
+            self.half_way = f"what a publish changed could not be noted ({error!r})"
+            for stream, _ in writes:
+                stream.fail(self.half_way)
+            if not isinstance(error, Exception):
+                raise
+            raise Failed(f"{self.half_way}; it may be stored or not: close the bus and open it again") from error
+
+    def _reflect(self, group: _Group) -> None:
+        """The group is durable: let everything reflect it, and tell who waits."""
+        stored_bytes = 0
+        appended: dict[Root, list[Batch]] = {}
+        for root, places in group.places.items():
+            batches = appended[root] = []
+            before_bytes, before_changed = stored_bytes, root.changed
+            for place in places:
+                batch = place.write.batch
+                assert batch is not None
+                batch.is_shown = place.is_shown
+                root.apply(batch, place.topics)
+                if batch.header.producer is not None or root.name == DELAYED:
+                    self._note_taken(root, batch)
+                if not batch.is_shown:
+                    self._settle(place, batch)
+                stored_bytes += len(batch.data)
+                batches.append(batch)
+            self._since_batches += len(places)
+            self._since_topics += root.changed - before_changed
+            root.bytes_in += stored_bytes - before_bytes
+        self._on_durable(appended)
+        self._since_bytes += stored_bytes
+        self._since_disk_check += stored_bytes
+        for item, part, first_item, first_part in group.echoes:
+            _, first, time_us, _ = next(run for run in first_item.runs if run[0] is first_part.positions)
+            item.runs.append((part.positions, first, time_us, True))
+
+    def _settle(self, place: _Placement, batch: Batch) -> None:
+        """Tell each call where its messages stand; nobody asks about those that were shown."""
+        first, time_us = batch.first_offset, batch.header.time_us
+        if place.owner is not None and place.part is not None:
+            place.owner.runs.append((place.part.positions, first, time_us, False))
+            return
+        for offset, item in enumerate(place.loose, first):
+            item.runs.append((ONLY, offset, time_us, False))
+
+    def _refuse(self, item: Publish, error: HeadwaterError) -> None:
+        """Refuse what has not been refused of a call; messages that were stored before keep their receipts."""
+        done = [positions for positions, *_ in item.runs] if len(item.parts) > 1 else []
+        known = {part.root for part, _ in item.refusals}
+        others = [
+            (part, error)
+            for part in item.parts
+            if part.root not in known and not any(part.positions is positions for positions in done)
+        ]
+        item.refusals = (*item.refusals, *others)
+        self._note_refusals(item)
+        item.finish(item.outcome() if done else error)
+
+    def _note_refusals(self, item: Publish) -> None:
+        if item.producer is None or item.producer.startswith(UNCOUNTED) or item.flags & ONCE:
+            return
+        for part, error in item.refusals:
+            if error.code != 409:
+                self.note_refusal(part.root, item.producer, item.sequence)
+
+    def note_refusal(self, root: str, producer: str, sequence: int) -> None:
+        """A producer's publish was refused: what it sent after that is refused too, to keep their order. From any
+        thread."""
+        if len(root) > self._config.root_bytes_max or len(producer) > 2 * self._config.producer_bytes_max:
+            return  # nothing of it can ever be stored
+        key = (root, producer)
+        if len(self._broken) >= self._config.producers_max and key not in self._broken:
+            self._broken.pop(next(iter(self._broken)), None)
+        self._broken[key] = min(sequence, self._broken.get(key, sequence))
+
+    def _note_taken(self, root: Root, batch: Batch) -> None:
+        """A delayed message has begun to wait, or has reached its topic and waits no more; a will is published."""
+        producer = batch.header.producer
+        if root.name == DELAYED:
+            waiting: Rows = {due_key(message): b"" for message in batch.body.messages(batch.first_offset)}
+            self._note(waiting)
+            self._delayed += len(waiting)
+        elif producer is not None and producer.startswith(DELAYED):
+            due_us = int(producer.removeprefix(DELAYED + "/"))
+            self._note({rows.key_due(due_us, batch.header.sequence): None})
+            self._delayed -= 1
+        elif producer is not None and producer.startswith(WILLS):
+            self._state.write({rows.WILL + producer.removeprefix(WILLS + "/").encode(): None})
+
+    def _note(self, changed: Rows) -> None:
+        """Write rows at once; if the state fails, with the next checkpoint. Recovery knows them without that, too."""
+        try:
+            self._state.write(changed)
+        except (Failed, Unwritable):
+            self.owed.update(changed)
+
+    # Checkpoints: in the committing role.
+
+    def checkpoint(self) -> None:
+        """Let the state reflect every stream, all in one atomic write."""
+        if self.half_way is not None:
+            return
+        self._pay()
+        changed: Rows = {}
+        marks: list[tuple[Root, Checkpoint]] = []
+        for root in self._roots.values():
+            if root.is_dirty:
+                mark = self._log.checkpoint(root.stream)
+                changed.update(root.rows(mark))
+                marks.append((root, mark))
+        self.version += 1
+        try:
+            if changed:
+                self._state.commit(changed)
+            for root, mark in marks:
+                root.checkpointed(mark)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # The streams have everything, and memory knows what to write: so nothing is lost till the next one.
+            if any(self._state.get(key) == row for key, row in changed.items() if key[:1] == rows.STREAM):
+                self.owed.update(changed)  # it is seen as if it were there, until the state is opened again
+                for root, mark in marks:
+                    root.checkpointed(mark)
+            raise self._no_checkpoint(error) from error
+        finally:
+            self.version += 1
+        self._since_bytes = self._since_batches = self._since_topics = 0
+
+    def _give_up(self, reason: str) -> None:
+        """Nothing is stored any more, and memory may be half way: nothing may be called applied till the next open."""
+        self.half_way = reason
+        self.on_given_up(reason)
+        self._on_trouble(reason)
+
+    def _pay(self) -> None:
+        """Write what the state could not take before, since what comes next builds on it."""
+        if self.owed:
+            try:
+                self._state.commit(self.owed)
+            except Exception as error:
+                raise self._no_checkpoint(error) from error
+            self.owed = {}
+
+    def _no_checkpoint(self, error: Exception) -> Failed:
+        return Failed(f"no checkpoint could be made, the state store failed ({error}); messages are safe")
+
+    def checkpoint_all(self) -> None:
+        """As `checkpoint`, also for roots whose files alone have changed."""
+        for root in self._roots.values():
+            root.is_dirty = True
+        self.checkpoint()
+
+    def close(self) -> None:
+        """Commit what is pending, checkpoint, and let go."""
+        self.commit.close()
+        if any(root.stream.failed for root in self._roots.values()):
+            return
+        try:
+            self.checkpoint()
+        except Failed as error:
+            if self._state.failed is None:
+                raise
+            self._on_trouble(f"{error}; the next opening notes what they changed")
+
+
+def _read_only(root: Root) -> ReadOnly:
+    return ReadOnly(f'stream "{root.name}" takes no messages: {root.stream.failed}; close the bus and open it again')
+
+
+def _check_same(item: Publish, part: Part, count: int) -> None:
+    if count != len(part.topics):
+        raise Conflict(
+            f'sequence {item.sequence} of producer "{item.producer}" was {count} messages to "{part.root}" the first '
+            f"time and is {len(part.topics)} now; give what is new a new sequence"
+        )

@@ -1,0 +1,1 @@
+"""Headwater's own protocol, served: its connection and its session."""

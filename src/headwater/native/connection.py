@@ -1,0 +1,133 @@
+"""A connection: a client that speaks the native protocol.
+
+It splits what arrives into frames, lets through only what the handshake's table allows, and hands the rest on.
+Promises: a client that breaks the rules gets one ERROR frame and is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headwater.errors import HeadwaterError, Malformed, TimedOut
+from headwater.server.connection import Connection
+from headwater.server.party import Host
+from headwater.wire import handshake
+from headwater.wire.batches import pack_published
+from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.handshake import IN_USE
+from headwater.wire.reader import FrameReader, Received
+from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
+
+if TYPE_CHECKING:
+    from headwater.server.entry import Served
+
+FRAME_BYTES_PER_S = 64 * 1024
+"""A frame that comes at this speed may take as long as it likes."""
+PING = pack(Kind.PING)
+REGISTERED = handshake.Phase.REGISTERED
+EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
+
+
+class NativeConnection(Connection):
+    """One client's connection."""
+
+    __slots__ = ("_reader", "frame_s", "greeting", "state")
+
+    def __init__(self, listener: Host, *, is_inner: bool = False) -> None:
+        super().__init__(listener, is_inner=is_inner)
+        self.state = handshake.Phase.GREETING
+        self.greeting: object | None = None
+        """What the listener keeps until the handshake is through."""
+        self.frame_s = 0.0
+        """When a frame last ended, or one began."""
+        self._reader = FrameReader(listener.serving.hello_bytes_max)
+
+    def take(self, data: memoryview) -> None:
+        had_begun = self._reader.waiting_bytes
+        session = self.session
+        if session is None:
+            frames = self._reader.feed(data)
+            self._note_frames(bool(frames) or not had_begun)
+            self._greet(frames)
+        else:
+            received = self._reader.feed_stretches(data)
+            self._note_frames(bool(received) or not had_begun)
+            if received:
+                self._check(received)
+                session.tell(received)
+        if self._reader.error is not None and not self.is_closed:
+            raise self._reader.error
+
+    def _note_frames(self, gets_on: bool) -> None:
+        if gets_on:
+            self.frame_s = self.heard_s
+
+    def _check(self, received: list[Received]) -> None:
+        if self.state is not REGISTERED:
+            raise Malformed(EARLY)
+        for frame in received:
+            if frame.kind not in IN_USE:
+                handshake.step(self.state, frame)
+
+    def _greet(self, frames: list[Frame]) -> None:
+        for place, frame in enumerate(frames):
+            if self.is_closed:
+                return
+            if self._holds:
+                # A login or a registration is not through: what comes behind it must not be taken for what comes after.
+                raise Malformed(EARLY)
+            self.state = handshake.step(self.state, frame)
+            self.listener.on_frame(self, frame)
+            if self.session is not None:
+                if frames[place + 1 :]:
+                    raise Malformed(EARLY)
+                return
+
+    def on_released(self) -> None:
+        self.frame_s = self.heard_s
+
+    def open(self, frame_bytes_max: int) -> None:
+        """The handshake is through: frames may be long from here on, and more may wait to be sent."""
+        self._reader.bytes_max = frame_bytes_max
+        self._limit_writes(self.listener.serving.write_bytes_max)
+
+    def answers(self, items: Sequence[Served]) -> bytes:
+        frames = b""
+        done: list[tuple[Sequence[int], bool, int, int]] = []
+        for item in items:
+            if item.is_quiet:
+                continue
+            ids: Sequence[int] = (item.id,) if isinstance(item.id, int) else item.id
+            if item.error is not None:
+                frames += b"".join([pack_error(number, item.error) for number in ids])
+            else:
+                _, first, time_us, is_repeat = item.runs[0]
+                done.append((ids, is_repeat, first, time_us))
+        return frames + pack_published(done) if done else frames
+
+    def look_after(self, now_s: float) -> None:
+        silent_s, serving = now_s - self.heard_s, self.listener.serving
+        if self._is_dripping(now_s):
+            self.refuse(Malformed("a frame has begun and does not end (frame_s)"))
+        elif silent_s > 2 * serving.keepalive_s:
+            self.say_goodbye(TimedOut("nothing was heard of you, not even an answer to PING"))
+        elif silent_s > serving.keepalive_s and self.session is not None:
+            self.write(PING)
+
+    def _is_dripping(self, now_s: float) -> bool:
+        """Whether a frame has begun that does not get on."""
+        waiting = self._reader.waiting_bytes
+        return bool(waiting) and now_s - self.frame_s > self.listener.serving.frame_s + waiting / FRAME_BYTES_PER_S
+
+    def refuse(self, error: HeadwaterError, id: int = 0) -> None:
+        """Say what was wrong, and close."""
+        self.listener.on_refused(self, error)
+        self.write(pack_error(id, error))
+        self.close()
+
+    def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
+        """Say why the connection ends, and close it."""
+        problem = problem_of(error) if error is not None else None
+        self.write(pack(Kind.GOODBYE, 0, encode(Goodbye(problem=problem, reconnect=reconnect))))
+        self.close()

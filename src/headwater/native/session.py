@@ -1,0 +1,417 @@
+"""A session of a client that speaks the native protocol.
+
+It handles the frames of its connection, one after another, asks the broker who may, and passes on what is allowed:
+publishes to the roots, acks and credit to its subscribers, the rest to the bus in a thread. Promises: an error is
+answered to whoever asked and disturbs nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from headwater.delivery.live import Live
+from headwater.delivery.options import Options, check_not_of_channel
+from headwater.delivery.replay import Reading
+from headwater.delivery.start import check_start
+from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.native.runs import Run, read_run, read_stretch
+from headwater.server import subscriber as served
+from headwater.server.answers import Answers
+from headwater.server.connection import Connection
+from headwater.server.log import Log
+from headwater.server.session import Fresh, Session
+from headwater.server.session_row import SubscriptionOf
+from headwater.server.slices import Slices
+from headwater.server.speech import Speech
+from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
+from headwater.store.batch import QUIET
+from headwater.topics.name import check_filter
+from headwater.wire import batches, requests
+from headwater.wire.contents import Publish as PublishFrame
+from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.reader import Received
+from headwater.wire.request import Change, Request
+from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
+from headwater.wire.stretch import Stretch
+
+log = Log("headwater.server")
+
+TOGETHER_MIN = 4
+"""Fewer publishes, of which something is wrong with some, are taken one by one."""
+
+
+class NativeSession(Speech, Session):
+    """One client's session."""
+
+    __slots__ = ()
+
+    @property
+    def slices(self) -> Slices:
+        return self.sessions.slices
+
+    # Frames
+
+    def receive(self, received: list[Received]) -> None:
+        connection = self.connection
+        frames: list[Frame] = []
+        for one in received:
+            if isinstance(one, Frame):
+                frames.append(one)
+            elif connection is not None:
+                self._take_all(connection, frames)
+                frames = self._take_stretch(connection, one)
+        if connection is not None:
+            self._take_all(connection, frames)
+
+    def _is_served(self, connection: Connection) -> bool:
+        """Whether what came over a connection still counts."""
+        return connection is self.connection and not connection.is_closed
+
+    def _take_all(self, connection: Connection, frames: list[Frame]) -> None:
+        at, end = 0, len(frames)
+        while at < end and self._is_served(connection):
+            frame = frames[at]
+            if at + 1 < end and batches.is_single(frame) and batches.is_single(frames[at + 1]):
+                run = read_run(frames, at)
+                if run is not None:
+                    count = len(run.ids)
+                    if not self._took_run(connection, run, frame.flags):
+                        self._take_halves(connection, run, frames[at : at + count])
+                    at += count
+                    continue
+            self._take(connection, frame)
+            at += 1
+
+    def _take_stretch(self, connection: Connection, stretch: Stretch) -> list[Frame]:
+        """Have publishes that are alike published as one batch; the frames after them, which are not."""
+        run = read_stretch(stretch) if self._is_served(connection) else None
+        count = len(run.ids) if run is not None else 0
+        if run is not None and not self._took_run(connection, run, stretch.flags):
+            self._take_halves(connection, run, stretch.frames(0, count))
+        return stretch.frames(count, stretch.count)
+
+    def _take_halves(self, connection: Connection, run: Run, frames: Sequence[Frame]) -> None:
+        """Publishes, some of which something is wrong with: each half is tried, and its halves, until those are alone
+        that have to be told."""
+        middle = len(frames) // 2
+        for half in (slice(0, middle), slice(middle, None)):
+            some, part = frames[half], run.part(half)
+            if len(some) < TOGETHER_MIN:
+                for frame in some:
+                    if self._is_served(connection):
+                        self._take(connection, frame)
+            elif self._is_served(connection) and not self._took_run(connection, part, some[0].flags):
+                self._take_halves(connection, part, some)
+
+    def _take(self, connection: Connection, frame: Frame) -> None:
+        try:
+            self._on_frame(connection, frame)
+        except HeadwaterError as error:
+            if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
+                connection.refuse(error)
+                return
+            self.sessions.counts.refuse(error.code)
+            connection.write(pack_error(frame.id, error))
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.PUBLISH:
+                self._on_publish(connection, frame)
+            case Kind.ACK:
+                number, ranges = batches.read_ranges(frame)
+                self._subscriber(number).tell(served.Ack(frame.id, ranges))
+            case Kind.TAKEN:
+                _, ranges = batches.read_ranges(frame)
+                self._tell(frame.id, served.Taken(ranges))
+            case Kind.CREDIT:
+                self._tell(frame.id, served.Credit(*batches.read_credit(frame)))
+            case Kind.REQUEST:
+                self._on_request(frame.id, read_request(frame))
+            case Kind.PING:
+                connection.write(pack(Kind.PONG, 0, frame.payload))
+            case Kind.GOODBYE:
+                self._on_goodbye(connection, decode(frame.payload, Goodbye))
+
+    def _on_publish(self, connection: Connection, frame: Frame) -> None:
+        entry, broker = self.sessions.entry, self.sessions.broker
+        publish = batches.read_publish(frame)
+        if frame.flags & batches.QUIET and publish.count == 1 and self._took_quiet(connection, publish):
+            return
+        producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
+        try:
+            body = entry.check(publish)
+            broker.check_publish(self.row.user, self.row.id, publish.root, body.names)
+        except HeadwaterError:
+            if producer is not None:
+                broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
+            raise
+        entry.enter(connection, frame.id, publish, body, QUIET if frame.flags & batches.QUIET else 0, producer)
+
+    def _took_run(self, connection: Connection, run: Run, flags: int) -> bool:
+        """Whether publishes of one message each, to one root, were taken as one batch; if not, something may be wrong
+        with some of them."""
+        entry, broker = self.sessions.entry, self.sessions.broker
+        is_quiet = bool(flags & batches.QUIET)
+        try:
+            part = entry.desk.run(run.root, run.topics, run.payloads, run.times, with_columns=is_quiet)
+            broker.check_publish(self.row.user, self.row.id, run.root, tuple(dict.fromkeys(run.topics)))
+        except HeadwaterError:
+            return False
+        entry.enter_run(connection, run.ids, part, QUIET if is_quiet else 0)
+        return True
+
+    def _took_quiet(self, connection: Connection, publish: PublishFrame) -> bool:
+        """Whether one message without options, that nobody waits for, has taken the shortest way."""
+        entry, broker = self.sessions.entry, self.sessions.broker
+        early = entry.desk.early_body(publish.root, publish.crc, publish.body) if publish.producer is None else None
+        if early is None:
+            return False
+        broker.check_publish(self.row.user, self.row.id, early.root, (early.topic,))
+        return entry.take_quiet(connection, early)
+
+    def _on_goodbye(self, connection: Connection, goodbye: Goodbye) -> None:
+        if goodbye.end_session:
+            self.sessions.end(self)
+        connection.close()
+
+    def _subscriber(self, number: int) -> Subscriber:
+        subscriber = self.subscribers.get(number)
+        if subscriber is None:
+            raise NotFound(f"this session has no subscription {number} at the moment; subscribe again")
+        return subscriber
+
+    def _tell(self, number: int, message: object) -> None:
+        """For a subscription that may be gone already, which its client has yet to hear."""
+        subscriber = self.subscribers.get(number)
+        if subscriber is not None:
+            subscriber.tell(message)
+
+    # Answers
+
+    def reply(self, connection: Connection | None, id: int, value: object, error: BaseException | None) -> None:
+        """Answer a request on the connection that it came from."""
+        if connection is None or connection is not self.connection:
+            return
+        if error is None:
+            connection.write(pack(Kind.REPLY, id, encode(value)))
+            return
+        if isinstance(error, HeadwaterError):
+            self.sessions.counts.refuse(error.code)
+        else:
+            log.error("request-failed", session=self.row.id, error=repr(error))
+        connection.write(pack_error(id, error))
+
+    def answer_when(self, id: int, future: Future[object]) -> None:
+        """Answer a request once rows are on disk."""
+        self.sessions.answers.expect(self, self.connection, id, future)
+
+    def _ask(self, id: int, work: Callable[[], Any]) -> None:
+        connection = self.connection
+        self._for_client(work, lambda value, error: self.reply(connection, id, value, error))
+
+    # Requests
+
+    def _on_request(self, id: int, request: Request) -> None:
+        self.sessions.entry.give_places()  # what was published before this is to be before it
+        if isinstance(request, Change) and request.by is not None:
+            self.sessions.broker.check_admin(self.row.user, "speak for others")
+        match request:
+            case Subscribe():
+                self._on_subscribe(id, request)
+            case requests.Nack() | requests.Reject() | requests.Extend():
+                self._subscriber(request.number).tell(served.Failed(id, request))
+            case requests.Leave():
+                self._on_leave(id, request.number)
+            case requests.Unsubscribe():
+                self._on_unsubscribe(id, request)
+            case requests.Seek():
+                subscriber = self._durable(request.number)
+                seek = self.sessions.broker.bus.seek_subscriber
+                if isinstance(request.to, dict):
+                    places = request.to
+                    self._ask(id, lambda: seek(subscriber.durable, places))
+                    return
+                to = Answers.moment(request.to, request.to_us)
+                check_start(subscriber.filter, to)
+                self._ask(id, lambda: seek(subscriber.durable, to))
+            case requests.Pause():
+                subscriber = self._durable(request.number)
+                pause = self.sessions.broker.bus.inside.dispatcher.pause
+                paused = request.paused
+                self._ask(id, lambda: pause(subscriber.durable, paused))
+            case requests.Register():
+                raise Malformed("this connection has its session already")
+            case _:
+                self._ask(id, self.sessions.answers.work_for(self, request))
+
+    def _durable(self, number: int) -> DurableSubscriber:
+        subscriber = self._subscriber(number)
+        if not isinstance(subscriber, DurableSubscriber):
+            raise Malformed(f"subscription {number} is not durable: it has no place to move, and cannot be paused")
+        return subscriber
+
+    # Subscribing
+
+    def _on_subscribe(self, id: int, request: Subscribe) -> None:
+        sessions = self.sessions
+        check_filter(request.filter, sessions.broker.bus.config)
+        sessions.broker.check_subscribe(self.row.user, self.row.id, request.filter)
+        if not 0 < request.number < 1 << 32:
+            raise Malformed(f"subscription number {request.number} is out of range; use 1 to {(1 << 32) - 1}")
+        if min(request.credit_messages, request.credit_bytes) < 0:
+            raise Malformed("credit is never less than 0")
+        if request.kind in ("named", "session") and self._name_of(request) in self._names:
+            self._for_client(lambda: None, lambda _, error: self._subscribe_again(id, request, error))
+            return
+        existing = self._existing(request)
+        if existing is not None:
+            self.reply(self.connection, id, existing, None)
+            return
+        if request.number in self.subscribers or request.number in self._numbers:
+            raise Conflict(f"this session has a subscription {request.number} already; choose another number")
+        if len(self.subscribers) + len(self._numbers) >= sessions.serving.subscriptions_per_session_max:
+            raise QuotaExceeded(
+                f"this session has {len(self.subscribers)} subscriptions and readings (follow, replay) open, and "
+                f"subscriptions_per_session_max is {sessions.serving.subscriptions_per_session_max}; close those that "
+                "nobody reads any more (`with bus.follow(…) as reading:` does), or raise the setting"
+            )
+        credit = (request.credit_messages, request.credit_bytes)
+        if request.kind in ("named", "session"):
+            self._subscribe_durable(id, request, credit)
+        elif request.kind == "live":
+            self._subscribe_live(id, request, credit)
+        else:
+            self._read(id, request, credit)
+
+    def _subscribe_again(self, id: int, request: Subscribe, error: BaseException | None) -> None:
+        """What was being made when it was asked for is there by now, or is not."""
+        connection = self.connection
+        if connection is None:
+            return
+        try:
+            if error is not None:
+                raise error
+            self._on_subscribe(id, request)
+        except HeadwaterError as refusal:
+            self.reply(connection, id, None, refusal)
+
+    def _existing(self, request: Subscribe) -> Subscribed | None:
+        """The durable subscription that is asked for, if this session has it already."""
+        if request.kind not in ("named", "session"):
+            return None
+        name = self._name_of(request)
+        for subscriber in self.subscribers.values():
+            if subscriber.id == name and subscriber.filter == request.filter:
+                return Subscribed(
+                    number=subscriber.number, id=name, filter=subscriber.filter, kind=subscriber.kind, existed=True
+                )
+        return None
+
+    def _name_of(self, request: Subscribe) -> str:
+        if request.kind == "session":
+            return f"{self.row.id}:{request.filter}"
+        if not request.id:
+            raise Malformed("a named subscription needs an id")
+        if self.sessions.owns(request.id):
+            raise NotAllowed(f'"{request.id}" is a session\'s own subscription; choose another id')
+        check_not_of_channel(request.id)
+        return request.id
+
+    def _subscribe_durable(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
+        name = self._name_of(request)
+        start = Answers.moment(request.start, request.start_us)
+        check_start(request.filter, start)
+        given: dict[str, Any] = dict(request.options)
+        try:
+            options = Options(**{**given, "id": name, "filter": request.filter})
+        except TypeError:
+            known = ", ".join(field for field in Options.__struct_fields__ if field not in ("id", "filter"))
+            raise Malformed(f"options are {sorted(given)}; those that there are: {known}") from None
+        given.pop("id", None), given.pop("filter", None)
+        numbers = self._numbers
+        numbers.add(request.number)
+        connection = self.connection
+        existed = self.sessions.broker.bus.inside.dispatcher.row(name) is not None
+
+        def made(subscriber: DurableSubscriber | None, error: BaseException | None) -> None:
+            numbers.discard(request.number)
+            if subscriber is None:
+                self.reply(connection, id, None, error)
+                return
+            answer = Subscribed(
+                number=request.number, id=name, filter=request.filter, kind=request.kind, existed=existed
+            )
+            one = SubscriptionOf(request.number, request.kind, name, request.filter, *credit)
+            self._keep(one, lambda _, error: self.reply(connection, id, answer, error))
+
+        self._attach_durable(
+            request.number, request.kind, name, request.filter, credit, made, Fresh(options, given, start)
+        )
+
+    def _subscribe_live(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
+        bus = self.sessions.broker.bus
+
+        def make() -> Live:
+            live: Live = bus.subscribe(request.filter, when_full=request.when_full)  # type: ignore[arg-type]  # checked
+            return live
+
+        def serve(live: Live) -> Subscriber:
+            return LiveSubscriber(self, request.number, live, credit, self.deliver_one)
+
+        self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
+
+    def _read(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
+        bus = self.sessions.broker.bus
+        since = None if request.since_us is None else Answers.datetime(request.since_us)
+
+        def make() -> Reading:
+            if request.kind == "follow":
+                return bus.follow(request.filter, after=request.after, since=since)
+            return bus.replay(request.filter, after=request.after, since=since, upto=request.upto)
+
+        def serve(reading: Reading) -> Subscriber:
+            return ReadingSubscriber(self, request.number, request.kind, reading, credit)
+
+        self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
+
+    def _then_tell(self, id: int, request: Subscribe) -> Callable[[BaseException | None], None]:
+        connection = self.connection
+        answer = Subscribed(number=request.number, id=None, filter=request.filter, kind=request.kind)
+        return lambda error: self.reply(connection, id, answer, error)
+
+    # Leaving
+
+    def _on_leave(self, id: int, number: int) -> None:
+        subscriber = self.subscribers.pop(number, None)
+        connection = self.connection
+        if subscriber is None:
+            raise NotFound(f"this session has no subscription {number}")
+        self._let_go(subscriber)
+        if subscriber.id is not None and subscriber.kind == "named":
+            self._drop_row(subscriber.id)
+        self._for_client(lambda: None, lambda value, error: self.reply(connection, id, value, error))
+
+    def _on_unsubscribe(self, id: int, request: requests.Unsubscribe) -> None:
+        sessions, name = self.sessions, request.id
+        remove = sessions.answers.work_to_remove(self, name)
+        if remove is not None:
+            self._ask(id, sessions.answers.as_asked(self, request, remove))
+            return
+        row = sessions.broker.bus.inside.dispatcher.row(name)
+        if row is None:
+            raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
+        if sessions.owns(name) and not name.startswith(f"{self.row.id}:"):
+            raise NotAllowed(f'"{name}" is another session\'s own subscription')
+        sessions.broker.check_subscribe(self.row.user, self.row.id, row.options.filter)
+        for subscriber in tuple(self.subscribers.values()):
+            if subscriber.id == name:
+                del self.subscribers[subscriber.number]
+                self._let_go(subscriber)
+        self._drop_row(name)
+        durables = sessions.broker.bus.durables
+        if sessions.owns(name):
+            self._ask(id, lambda: durables.expire(name))
+        else:
+            self._ask(id, sessions.answers.as_asked(self, request, lambda: durables.delete(name, force=True)))

@@ -1,0 +1,336 @@
+"""The way into the roots: publishes of every session go to the group commit here, and its answers come back.
+
+The group commit is each root's single owner, and what waits for it is its mailbox. Promises: an answer leaves after
+the message is on disk; what one group committed is answered with one frame to each connection; a session that brings
+more than may be in flight is not read from until there is room.
+
+What nobody waits for is shown to live subscriptions at once, and goes to disk with the next group. A small publish that
+comes alone is committed on the loop itself, as long as the disk is quick: a thread would take longer to wake up than
+the disk takes to sync.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headwater.clock import Clock
+from headwater.log.early import Early
+from headwater.log.group_commit import Call
+from headwater.log.publish import Part, Publish
+from headwater.log.root import Root
+from headwater.log.roots import Roots
+from headwater.log.showing import Shown
+from headwater.outgoing import Desk
+from headwater.server.bell import Bell, Wakes
+from headwater.server.connection import QUIET_SHARE, SHARES
+from headwater.store.batch import QUIET, Batch
+from headwater.store.body import Body
+from headwater.wire.contents import Publish as PublishFrame
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headwater.server.connection import Connection
+
+QUIET_S = 0.01
+"""How long what nobody waits for may wait for company on its way to disk;"""
+QUIET_ITEMS_MAX = 256
+"""and how many of them,"""
+QUIET_BYTES_MAX = 4 * 1024 * 1024
+"""and how much."""
+HERE_BYTES_MAX = 16 * 1024
+"""Larger publishes are never committed on the loop."""
+HERE_US_MAX = 2000
+"""A commit on the loop that takes longer is slow;"""
+HERE_COMMITS = 16
+"""of about so many,"""
+HERE_SLOW_MAX = 0.25
+"""if more than this share is slow, a thread waits for the disk"""
+HERE_AGAIN_AFTER_US = 250_000
+"""for so long."""
+
+
+AT_ONCE_BYTES_MIN = 128 * 1024
+"""A publish so large does not wait for others of this turn: reading those takes as long as writing this one."""
+AGAIN_S = 0.002
+"""How long a publish waits for a group that others have filled."""
+
+
+class Served(Publish):
+    """A publish of a client, and how to answer it."""
+
+    __slots__ = ("connection", "entry", "id")
+
+    entry: Entry
+    connection: Connection
+    id: Any
+    """What its connection answers it by."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody waits for it."""
+        return bool(self.flags & QUIET)
+
+    @property
+    def share(self) -> int:
+        """What it counts among the publishes in flight."""
+        return QUIET_SHARE if self.is_quiet else SHARES
+
+    @property
+    def is_awaited(self) -> bool:
+        return False
+
+    def finish(self, error: BaseException | None = None) -> None:
+        super().finish(error)
+        self.entry.on_done(self)
+
+
+class Quiet(Shown):
+    """What nobody waits for and was shown of a root, and from whom."""
+
+    __slots__ = ("entry", "lost", "senders")
+
+    def __init__(self, entry: Entry, root: str, turn: int) -> None:
+        super().__init__(root, turn)
+        self.entry = entry
+        self.lost = 0
+        """Messages of it that were shown and not stored."""
+        self.senders: dict[Connection, tuple[int, int]] = {}
+        """What each connection has brought: how much, and what that counts among its publishes in flight."""
+
+    def note(self, connection: Connection, weight: int) -> None:
+        """One publish more of a connection."""
+        before, share = self.senders.get(connection, (0, 0))
+        self.senders[connection] = (before + weight, share + QUIET_SHARE)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nobody waits for it."""
+        return True
+
+    @property
+    def is_awaited(self) -> bool:
+        return False
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            self.lost = self.count
+        super().finish(error)
+        self.entry.on_done(self)
+
+
+class Shower(Protocol):
+    """Who tells live subscriptions of what is not on disk yet."""
+
+    def show(self, root: Root, batch: Batch) -> None:
+        """Tell of a batch."""
+
+    def show_one(self, root: Root, early: Early) -> None:
+        """Tell of one message."""
+
+
+class Entry:
+    """Where publishes enter, for all sessions."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, desk: Desk, roots: Roots, shower: Shower, wakes: Wakes, clock: Clock
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._shower = shower
+        self._wakes = wakes
+        self._quiet_items = 0
+        self._quiet_bytes = 0
+        self._kick_timer: asyncio.TimerHandle | None = None
+        self._here_from_us = 0
+        self._here_slow = 0.0
+        self._bell = Bell(loop, self._answer)
+        self.desk = desk
+        self._roots = roots
+        self._done: deque[Served | Quiet] = deque()
+        self._waiting: deque[Served] = deque()
+        """Those that found the group full; bounded by what each connection may have in flight."""
+        self._on_empty: list[Callable[[], None]] = []
+        self._in_flight = 0
+
+    def check(self, publish: PublishFrame, is_whole: bool = False) -> Body:
+        """What a publish brings; raises what is wrong with it, which cannot be its checksum if it was encoded here."""
+        body = self.desk.body(publish.root, publish.count, publish.crc, publish.body, is_whole)
+        if publish.producer is not None:
+            self.desk.sequence(publish.producer, publish.sequence)
+        return body
+
+    def foresee(self, publish: PublishFrame, body: Body) -> Part | None:
+        """QuotaExceeded (429) if a publish would go over a limit, as of a moment ago: who brings one after another can
+        stop here. The part that was looked at, to enter with; None if there is nothing to fear."""
+        root = self._roots.get(publish.root)
+        if root is not None and body.retain is None and root.knows_all(body.names):
+            return None
+        part = self.desk.part(publish.root, publish.crc, body, may_join=publish.producer is None)
+        self._roots.foresee(part)
+        return part
+
+    def enter(
+        self,
+        connection: Connection,
+        id: Any,
+        publish: PublishFrame,
+        body: Body,
+        flags: int,
+        producer: str | None,
+        part: Part | None = None,
+    ) -> None:
+        """Have committed what a connection publishes, by a producer's name here; its client hears of it, by `id`."""
+        if producer is not None:
+            part = part or self.desk.part(publish.root, publish.crc, body)
+            self._commit(connection, id, part, flags, producer, publish.sequence)
+        elif not flags & QUIET or not self._showed(connection, publish.root, body, publish.crc):
+            part = part or self.desk.part(publish.root, publish.crc, body, may_join=True)
+            self._commit(connection, id, part, flags)
+
+    def enter_run(self, connection: Connection, ids: Sequence[int], part: Part, flags: int) -> None:
+        """The same for messages that came one by one and go as one batch."""
+        body = part.columns if flags & QUIET else None
+        if body is None or not self._showed(connection, part.root, body, part.crc):
+            self._commit(connection, ids, part, flags)
+
+    def _showed(self, connection: Connection, root: str, body: Body, crc: int) -> bool:
+        """Whether a batch that nobody waits for could be shown at once."""
+        if self._waiting:
+            return False
+        quiet = self._roots.showing.show(root, body, crc, self._shower.show, self._new_quiet)
+        if quiet is None:
+            return False
+        self._on_shown(connection, quiet, len(body.data))
+        return True
+
+    def _commit(
+        self, connection: Connection, id: Any, part: Part, flags: int, producer: str | None = None, sequence: int = 0
+    ) -> None:
+        item = Served(part.topics, [part], part.weight, producer, sequence, is_one=part.is_one)
+        item.entry, item.connection, item.id, item.flags = self, connection, id, flags
+        connection.on_publish(item.weight, item.share)
+        self._in_flight += 1
+        self._waiting.append(item)
+        if item.weight >= AT_ONCE_BYTES_MIN:
+            self.give_places()
+        elif len(self._waiting) == 1:
+            self._loop.call_soon(self._submit)
+
+    def take_quiet(self, connection: Connection, early: Early) -> bool:
+        """One message that nothing is wrong with: it is with the live subscriptions when this returns; or False, and
+        nothing has happened, if it has to go the way of others."""
+        if self._waiting:
+            return False
+        quiet = self._roots.showing.show_one(early, self._shower.show_one, self._new_quiet)
+        if quiet is None:
+            return False
+        self._on_shown(connection, quiet, len(early.payload))
+        return True
+
+    def _new_quiet(self, root: str, turn: int) -> Quiet:
+        self._in_flight += 1
+        return Quiet(self, root, turn)
+
+    def _on_shown(self, connection: Connection, quiet: Quiet, weight: int) -> None:
+        """Something is with the live subscriptions, and has its place in the next group."""
+        quiet.note(connection, weight)
+        connection.on_publish(weight, QUIET_SHARE)
+        # Sent frame by frame: what came in one read could be more than a live subscription may have waiting.
+        self._wakes.wake_now()
+        if self._kick_timer is None:
+            self._kick_timer = self._loop.call_later(QUIET_S, self._kick)
+        self._quiet_items += 1
+        self._quiet_bytes += weight
+        if self._quiet_items >= QUIET_ITEMS_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
+            self._kick()
+
+    def _kick(self) -> None:
+        self._quiet_items = self._quiet_bytes = 0
+        if self._kick_timer is not None:
+            self._kick_timer.cancel()
+            self._kick_timer = None
+        self._roots.commit.kick()
+
+    def _submit(self) -> None:
+        """Have committed what this turn of the loop has brought, together, as far as there is room."""
+        if len(self._waiting) != 1 or not self._commit_here(self._waiting[0]):
+            self.give_places()
+
+    def give_places(self) -> None:
+        """Give what this turn has brought its places now, before something else asks for one."""
+        waiting, commit = self._waiting, self._roots.commit
+        if not waiting:
+            return
+        while waiting and not commit.is_full:
+            commit.enqueue(waiting.popleft())
+        commit.kick()
+        if waiting and len(waiting) == self._in_flight:
+            # Others have filled the group, so that none of ours will tell when there is room.
+            self._loop.call_later(AGAIN_S, self._submit)
+
+    def _commit_here(self, item: Served) -> bool:
+        """Commit a small publish that waits alone on the loop, if the disk is quick."""
+        start_us = self._clock.monotonic_us()
+        if item.weight > HERE_BYTES_MAX or start_us < self._here_from_us:
+            return False
+        roots = self._roots
+        roots.is_hurried = self._wakes.is_looking = True
+        try:
+            if not roots.commit.commit_here(item):
+                return False
+        finally:
+            roots.is_hurried = self._wakes.is_looking = False
+            self._wakes.wake_now()
+        self._waiting.popleft()
+        end_us = self._clock.monotonic_us()
+        self._here_slow += ((end_us - start_us > HERE_US_MAX) - self._here_slow) / HERE_COMMITS
+        if self._here_slow > HERE_SLOW_MAX:
+            self._here_from_us, self._here_slow = end_us + HERE_AGAIN_AFTER_US, 0.0
+        if roots.is_checkpoint_due:
+            roots.commit.submit(Call(roots.checkpoint_in_time))
+        return True
+
+    def on_done(self, item: Served | Quiet) -> None:
+        """An item is finished; from the thread that commits."""
+        self._done.append(item)
+        self._bell.ring()
+
+    def _answer(self) -> None:
+        """Tell each client what became of its publishes."""
+        by_connection: dict[Connection, list[Served]] = {}
+        for _ in range(len(self._done)):
+            item = self._done.popleft()
+            self._in_flight -= 1
+            if isinstance(item, Quiet):
+                for connection, (weight, share) in item.senders.items():
+                    connection.on_landed(weight, share)
+                item.senders.clear()  # the item may be remembered until the next of its root, and they may leave
+            else:
+                by_connection.setdefault(item.connection, []).append(item)
+            if item.error is not None:
+                counts = self._roots.counts
+                counts.refuse(getattr(item.error, "code", 0))
+                if item.is_quiet:
+                    counts.unstored += item.lost if isinstance(item, Quiet) else len(item.topics)
+        for connection, items in by_connection.items():
+            connection.on_published(items)
+        self._submit()
+        if not self._in_flight:
+            waiting, self._on_empty = self._on_empty, []
+            for call in waiting:
+                call()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on its way to disk."""
+        return not self._in_flight
+
+    def when_empty(self, call: Callable[[], None]) -> None:
+        """Call back once nothing is in flight."""
+        if self._in_flight:
+            self._on_empty.append(call)
+        else:
+            call()
