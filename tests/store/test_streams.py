@@ -393,6 +393,20 @@ def test_a_reader_sees_new_segments_and_roots_when_it_looks_again(tmp_path: Path
     streams.close()
 
 
+def test_a_reader_passes_over_a_root_that_its_owner_is_about_to_make(tmp_path: Path) -> None:
+    streams = opened(tmp_path)
+    append(streams, a=[b"1"])
+    (tmp_path / "streams" / "2-b").mkdir()  # its watermark and its line come next
+    reader = reader_of(tmp_path)
+    assert [stream.root for stream in reader.all()] == ["a"]
+    assert payloads_of(reader, "a") == [b"1"]
+    append(streams, b=[b"2"])
+    reader.look(lambda _: [])
+    assert payloads_of(reader, "b") == [b"2"]
+    reader.close()
+    streams.close()
+
+
 def test_a_reader_writes_nothing(tmp_path: Path) -> None:
     streams = opened(tmp_path)
     append(streams, a=[b"1"], b=[b"2"])

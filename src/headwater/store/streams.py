@@ -214,7 +214,8 @@ class Streams:
         bases_there = {one.number: one.segments for one in there}
         is_missed = any(listed.segments - bases_there.get(listed.number, set()) for listed in before.values())
         after = self._manifest.read() if is_missed else before
-        for listed in (*before.values(), *(one for one in there if one.number not in before)):
+        unlisted = [one for one in there if one.number not in before and not self._is_in_the_making(one)]
+        for listed in (*before.values(), *unlisted):
             stream = self._by_root.get(listed.root) or self._by_root.setdefault(listed.root, self._stream(listed))
             if stream.number == listed.number:
                 listed.first = after.get(listed.number, listed).first
@@ -222,6 +223,10 @@ class Streams:
                 kept = sorted(base for base in bases_there.get(listed.number, ()) if base >= listed.first)
                 stream.catch_up(open_segments(self._files, stream.folder, kept), self._durable(stream))
                 stream.note_missing(listed)
+
+    def _is_in_the_making(self, one: Listed) -> bool:
+        """Whether its owner has made its folder a moment ago, and not its watermark or its line."""
+        return not one.segments and (self._cells is None or not self._cells.get(one.number))
 
     def _durable(self, stream: DiskStream) -> int:
         """How far a reader beside the owner may read."""
