@@ -45,8 +45,8 @@ from headwater import (
     Retention,
     TimedOut,
     TooLarge,
-    outgoing,
 )
+from headwater.log import checks as outgoing
 from headwater.store.rocks import RocksState
 from headwater.store.state import MemoryState
 

@@ -40,9 +40,7 @@ HELD_TO = (
     "tests/topics/test_tree.py::TestTreesAgainstBruteForce",
     "tests/wire/test_batches.py",
     "tests/wire/test_reader.py",
-    "tests/wire/test_stretch.py",
     "tests/server/test_publish_flow.py",
-    "tests/native/test_runs.py",
     "tests/faults/test_crash_points.py::test_nothing_is_lost_when_a_kill_is_followed_by_a_crash[0]",
 )
 

@@ -28,8 +28,6 @@ STILL_UP = {
     ("errors", "message"),
     ("server.sidecar", "admin.settings"),
     ("settings", "store.files"),
-    ("staging", "outgoing"),
-    ("upkeep", "outgoing"),
     *((f"server.{module}", "bus") for module in ("broker", "process", "server")),
     *((f"server.watch.{module}", "bus") for module in ("figures", "health", "levels", "sys_topics")),
     *(("server.broker", f"channels.{module}") for module in ("registry", "runner")),

@@ -38,11 +38,11 @@ from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, ReadOnly, TimedOut
 from headwater.events import Event, Events
+from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
-from headwater.outgoing import Desk
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
 from headwater.store import folder as folders
@@ -73,7 +73,7 @@ ID_BYTES = 8
 class Inside(NamedTuple):
     """The parts of a bus that a server works with; they may change, and are not for users."""
 
-    desk: Desk
+    desk: Checks
     roots: Roots
     dispatcher: Dispatcher
     state: State
@@ -152,7 +152,7 @@ class Bus:
                 self._events.add,
                 read_only,
             )
-            self._desk = Desk(self.config, self._clock)
+            self._desk = Checks(self.config, self._clock)
             self._audit = Audit(self._publish_own, self._clock, self._events.trouble, self.config.audit_bytes_max)
             self._durables = Durables(
                 self._dispatcher, self._roots, self.config, self._audit, lambda: self._check_open(writes=True)

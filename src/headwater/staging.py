@@ -23,10 +23,10 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.rows import RowCommit
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, TooLarge
+from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish
 from headwater.log.roots import STAGED, Roots
 from headwater.message import Outgoing
-from headwater.outgoing import Desk
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import Rows, State
@@ -69,7 +69,7 @@ class Staging:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Checks,
         roots: Roots,
         state: State,
         commit: RowCommit,
@@ -260,8 +260,7 @@ class Staging:
         for batch in found:
             if isinstance(batch, Batch):
                 data = batch.body.payload(staged.offset - batch.first_offset)
-                body = self._desk.body(root, staged.count, staged.crc, data)
-                part = self._desk.part(root, staged.crc, body)
+                part = self._desk.body(root, staged.count, staged.crc, data)
                 name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
                 return Publish(part.topics, [part], len(data), name, sequence, is_one=False)
         raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" is gone; stage it again')

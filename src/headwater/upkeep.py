@@ -17,10 +17,10 @@ from headwater.delivery.timers import Timers
 from headwater.errors import HeadwaterError
 from headwater.events import Events
 from headwater.log import delays
+from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.log.root import Root
 from headwater.log.roots import STAGED, Roots
-from headwater.outgoing import Desk
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.log import Hole, Log
@@ -42,7 +42,7 @@ class Upkeep:
         self,
         roots: Roots,
         dispatcher: Dispatcher,
-        desk: Desk,
+        desk: Checks,
         state: State,
         commit: RowCommit,
         timers: Timers,

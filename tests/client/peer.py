@@ -120,7 +120,7 @@ class Talk:
         self.send(requests.pack_error(id, error))
 
     def published(self, *done: tuple[int, int], repeat: bool = False) -> None:
-        self.send(batches.pack_published([((id,), repeat, first, 1000) for id, first in done]))
+        self.send(batches.pack_published([(id, repeat, first, 1000) for id, first in done]))
 
     def subscribed(self, type: Any = requests.Subscribe) -> requests.Subscribe:
         """Answer the next request to subscribe."""

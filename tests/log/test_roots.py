@@ -16,11 +16,11 @@ from faults.faulty_state import FaultyState
 from headwater.clock import ManualClock
 from headwater.config import Config
 from headwater.errors import Closed, Conflict, DiskFull, Failed, HeadwaterError, PartlyStored, QuotaExceeded, ReadOnly
+from headwater.log.checks import Checks
 from headwater.log.publish import Publish, parts_by_root
 from headwater.log.root import Root
 from headwater.log.roots import DISK_CHECK_BYTES, Roots
 from headwater.message import Receipt
-from headwater.outgoing import Desk
 from headwater.store.batch import Batch, Seed
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Found
@@ -47,7 +47,7 @@ class Place:
         self.log = Streams(self.files, folder, Seed(0), self.config)
         self.roots = Roots(self.log, self.state, self.config, self.clock, self._on_durable, self.troubles.append)
         self.met: dict[str, Found] = self.roots.recover()
-        self.desk = Desk(self.config, self.clock)
+        self.desk = Checks(self.config, self.clock)
 
     def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
         for root, batches in appended.items():

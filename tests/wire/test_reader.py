@@ -9,7 +9,6 @@ import traceback
 import tracemalloc
 from collections.abc import Sequence
 from itertools import pairwise
-from random import Random
 
 import pytest
 from hypothesis import example, given
@@ -17,8 +16,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError, Malformed, TooLarge
 from headwater.wire.frame import FIXED_BYTES, HEADER, KNOWN, Frame, Kind, pack, pack_head
-from headwater.wire.reader import LARGE_BYTES, FrameReader, Received
-from headwater.wire.stretch import STRETCH_MIN, Stretch
+from headwater.wire.reader import LARGE_BYTES, FrameReader
 
 LIMIT = 4096
 KINDS = st.sampled_from(Kind)
@@ -48,36 +46,18 @@ def packed(frame: Frame) -> bytes:
     return pack(frame.kind, frame.id, frame.payload, frame.flags)
 
 
-ALIKE = st.builds(
-    lambda flags, id, count, messages, payload: [
-        Frame(int(Kind.PUBLISH), flags, id + place, struct.pack("<IB", messages, place) + payload)
-        for place in range(count)
-    ],
-    st.integers(0, 1),
-    st.integers(0, 2**31),
-    st.integers(1, 100),
-    st.sampled_from([1, 1, 1, 2, 257]),
-    st.sampled_from([b"", b"payload", b"x" * 60]),
-)
-"""Publishes that are equally long."""
-
-
-def outcome(pieces: Sequence[bytes], limit: int = LIMIT, in_stretches: bool = False) -> tuple[list[Frame], str]:
+def outcome(pieces: Sequence[bytes], limit: int = LIMIT) -> tuple[list[Frame], str]:
     """Every frame that comes of these bytes, and the error after them."""
     reader = FrameReader(limit)
     found: list[Frame] = []
     try:
         for piece in pieces:
-            found += flat(reader.feed_stretches(piece)) if in_stretches else reader.feed(piece)
+            found += reader.feed(piece)
         if reader.error is not None:
             raise reader.error
     except (Malformed, TooLarge) as error:
         return found, str(error)
     return found, ""
-
-
-def flat(received: Sequence[Received]) -> list[Frame]:
-    return [frame for one in received for frame in ([one] if isinstance(one, Frame) else one.frames(0, one.count))]
 
 
 def cut_at(data: bytes, places: Sequence[int]) -> list[bytes]:
@@ -129,36 +109,9 @@ def test_large_frames_come_out_the_same_among_small_ones_however_bytes_were_spli
     frames = [Frame(Kind.PUBLISH, 0, place, bytes([place]) * length) for place, length in enumerate(lengths)]
     data = b"".join(map(packed, frames)) + bad
     for pieces in ([data], cut_at(data, places), cut_at(data, range(0, len(data), 9973))):
-        for in_stretches in (False, True):
-            found, error = outcome(pieces, LARGE_LIMIT, in_stretches)
-            assert found == frames
-            assert bool(error) == bool(bad)
-
-
-@given(st.lists(ALIKE | st.lists(FRAMES, max_size=2), max_size=6), NO_FRAMES | st.just(b""), st.randoms())
-def test_stretches_say_what_their_frames_say_however_bytes_were_split(
-    frames: list[list[Frame]], bad: bytes, random: Random
-) -> None:
-    every = [frame for some in frames for frame in some]
-    data = b"".join(map(packed, every)) + bad
-    assert outcome([data], in_stretches=True) == outcome([data])
-    pieces = cut_at(data, [random.randrange(len(data) + 1) for _ in range(5)])
-    assert outcome(pieces, in_stretches=True) == outcome([data])
-
-
-def test_publishes_that_are_equally_long_come_as_one_stretch_up_to_the_first_that_is_another() -> None:
-    single, several = struct.pack("<I", 1), struct.pack("<I", 2)
-    alike = [Frame(Kind.PUBLISH, 0, number, single + bytes(20)) for number in range(700)]
-    others = [
-        Frame(Kind.PUBLISH, 1, 1, single + bytes(20)),
-        Frame(Kind.PUBLISH, 0, 1, single + bytes(21)),
-        Frame(Kind.PUBLISH, 0, 1, several + bytes(20)),
-        Frame(Kind.ACK, 0, 1, single + bytes(20)),
-    ]
-    for count in (STRETCH_MIN, STRETCH_MIN + 1, 75, 700):
-        for other in others:
-            found = FrameReader(LIMIT).feed_stretches(b"".join(map(packed, [*alike[:count], other, *alike])))
-            assert [one.count if isinstance(one, Stretch) else one for one in found] == [count, other, len(alike)]
+        found, error = outcome(pieces, LARGE_LIMIT)
+        assert found == frames
+        assert bool(error) == bool(bad)
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=6))
@@ -269,10 +222,10 @@ def test_a_reader_looks_at_a_dripping_frame_only_when_it_could_say_more(monkeypa
     looks = 0
     split = FrameReader._split
 
-    def counted(self: FrameReader, data: bytes, found: list[Received], in_stretches: bool) -> None:
+    def counted(self: FrameReader, data: bytes, found: list[Frame]) -> None:
         nonlocal looks
         looks += 1
-        split(self, data, found, in_stretches)
+        split(self, data, found)
 
     monkeypatch.setattr(FrameReader, "_split", counted)
     data = pack(Kind.PUBLISH, 1, bytes(3000))

@@ -130,7 +130,7 @@ def _read_published(frame: Frame) -> Any:
 
 def _write_published(vector: Vector) -> bytes:
     return batches.pack_published(
-        [((v["id"],), v["is_repeat"], v["first_offset"], v["time_us"]) for v in meant(vector.value)]
+        [(v["id"], v["is_repeat"], v["first_offset"], v["time_us"]) for v in meant(vector.value)]
     )
 
 

@@ -27,9 +27,9 @@ from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER
 from headwater.delivery.replay import After, check_after
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
+from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.message import Message, Outgoing, Receipt
-from headwater.outgoing import Desk
 from headwater.requests import REPLY_ROOT, Replies, answer_headers
 from headwater.store.batch import checksum
 from headwater.topics.name import check_filter
@@ -66,7 +66,7 @@ class Client:
         self.loop = asyncio.get_running_loop()
         self.thread = threads.get_ident()
         self.config = Config()
-        self.desk = Desk(self.config, self.clock)
+        self.desk = Checks(self.config, self.clock)
         self.link = Link(address, settings, self.clock, self)
         self.publisher = Publisher(self.link, settings, self.clock)
         self.replies = Replies("", settings.requests_max)
@@ -134,7 +134,7 @@ class Client:
         )
         if learned != self.config:
             self.config = learned
-            self.desk = Desk(learned, self.clock)
+            self.desk = Checks(learned, self.clock)
 
     def on_down(self) -> None:
         """The connection is lost: what was handed out on it is void."""

@@ -36,26 +36,37 @@ class Part(msgspec.Struct, eq=False, gc=False):
     body: bytes | None = None
     crc: int = 0
     columns: Body | None = None
-    """The body decoded, if it was encoded elsewhere."""
+    """The body decoded, if somebody had to look into it."""
     time_us: int = -1
-    """When its one message was published; less than 0: when it is committed."""
+    """When its messages were published, unless the body says so; less than 0: when they are committed."""
     retained: dict[str, int] | None = None
     """How many bytes its topics retain after it, once somebody has asked."""
 
     @property
     def is_one(self) -> bool:
-        """Whether it is one message that was encoded elsewhere, without options, and may be stored with others."""
+        """Whether it is one message that may be stored in a batch with others which come one by one."""
         return len(self.payloads) == 1 and self.retain is None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is one message without options."""
+        return len(self.payloads) == 1 and not (self.retain or self.keys or self.headers or self.expiries)
+
+    @property
     def weight(self) -> int:
-        """How much it is, if it was encoded elsewhere."""
-        return len(self.body or b"") + MESSAGE_WEIGHT * len(self.payloads)
+        """How much it is, as a connection and a group count it."""
+        size = len(self.body) if self.body is not None else sum(map(len, self.payloads))
+        return size + MESSAGE_WEIGHT * len(self.payloads)
 
     @property
     def names(self) -> Sequence[str]:
         """Its topics, each once where that is seen at a glance."""
         return self.topics if self.columns is None else self.columns.few_topics
+
+    @property
+    def distinct(self) -> tuple[str, ...]:
+        """Its topics, each once."""
+        return tuple(dict.fromkeys(self.topics)) if self.columns is None else self.columns.names
 
     def retains(self) -> dict[str, int]:
         """How many bytes each topic that it retains something of has then; 0 where it clears what was."""
@@ -77,6 +88,14 @@ class Part(msgspec.Struct, eq=False, gc=False):
             for place, topic in enumerate(self.topics)
             if retain[place]
         }
+
+    def decode(self) -> None:
+        """Have its columns at hand."""
+        if self.columns is None:
+            if self.body is None:
+                self.encode(self.time_us)
+            assert self.body is not None
+            self.columns = Body(self.body)
 
     def encode(self, time_us: int) -> None:
         """Make the body, of messages that are published at this time."""

@@ -18,7 +18,7 @@ from headwater.counts import Counts
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly, Unwritable
 from headwater.log.delays import due_key
 from headwater.log.group_commit import GroupCommit
-from headwater.log.publish import ONLY, Part, Publish
+from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish
 from headwater.log.retained import check_retained
 from headwater.log.root import DELAYED, SYS, UNCOUNTED, WILLS, Root, RootRow, check_topics
 from headwater.log.showing import Showing, Shown
@@ -33,6 +33,8 @@ STAGED = "$staged"
 DISK_CHECK_BYTES = 4 * 1024 * 1024
 """Free room is asked for again after this much was written."""
 
+SHOWN_BYTES_MAX = 256 * 1024
+"""How much of what came one by one and was shown goes to disk as one batch."""
 LOOKS_MAX = 10
 """Tries to look between two checkpoints before waiting for a turn."""
 
@@ -43,10 +45,13 @@ OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], None]
 class _Loose:
     """Messages of one root that came one by one and go as one batch."""
 
-    __slots__ = ("flags", "items", "parts")
+    __slots__ = ("flags", "is_shown", "items", "parts", "weight")
 
-    def __init__(self, flags: int) -> None:
+    def __init__(self, flags: int, is_shown: bool) -> None:
         self.flags = flags
+        self.is_shown = is_shown
+        self.weight = 0
+        """Of what was shown."""
         self.items: list[Publish] = []
         self.parts: list[Part] = []
 
@@ -369,14 +374,11 @@ class Roots:
             roots = self._promised(fresh, group)
         producer = item.producer.encode() if item.producer is not None else None
         for root, part in zip(roots, fresh, strict=True):
-            if part.body is not None and item.is_plain:
+            if producer is None and len(part.payloads) == 1 and (part.body is None or item.is_plain):
                 self._loosely(root, group, item, part)
                 continue
             if part.body is None:
-                if producer is None:
-                    self._loosely(root, group, item, part)
-                    continue
-                part.encode(self._clock.now_us())
+                part.encode(part.time_us if part.time_us >= 0 else self._clock.now_us())
             assert part.body is not None
             self._place(root, group, item, part, part.body, producer)
             if item.producer is not None:
@@ -387,7 +389,7 @@ class Roots:
         if root in group.loose:
             self._gather(root, group.loose.pop(root), group)
         write = Write(body, part.crc, len(part.topics), producer, item.sequence, item.flags, part.columns)
-        place = _Placement(write, part.topics, item, part)
+        place = _Placement(write, part.topics, item, part, (), isinstance(item, Shown))
         places = group.places.get(root)
         if places is None:
             group.places[root] = [place]
@@ -401,11 +403,12 @@ class Roots:
         root = self._open(item.root)
         if root.stream.failed is not None:
             raise _read_only(root)
-        if root in group.loose:
-            self._gather(root, group.loose.pop(root), group)
-        placed = [_Placement(write, topics, None, None, (), True) for write, topics in item.writes()]
-        if placed:
-            group.places.setdefault(root, []).extend(placed)
+        for part in item.parts:
+            if part.is_plain:
+                self._loosely(root, group, item, part, is_shown=True)
+            else:
+                assert part.body is not None
+                self._place(root, group, item, part, part.body, None)
 
     def _no_room(self) -> DiskFull:
         return DiskFull(
@@ -500,7 +503,7 @@ class Roots:
         if root is None:
             self._check_new([part.root])
             self._check_first(part)
-        else:
+        elif part.retain is not None or not root.knows_all(part.names):
             root.foresee(part.names, part.retains())
 
     def _check_new(self, unknown: list[str]) -> None:
@@ -544,20 +547,25 @@ class Roots:
         root = self._roots.get(name)
         return root if root is not None else self._root_of(self._log.create(name), {})
 
-    def _loosely(self, root: Root, group: _Group, item: Publish, part: Part) -> None:
+    def _loosely(self, root: Root, group: _Group, item: Publish, part: Part, is_shown: bool = False) -> None:
         loose = group.loose.get(root)
-        if loose is not None and loose.flags != item.flags:
+        if loose is not None and (
+            loose.flags != item.flags or loose.is_shown is not is_shown or loose.weight > SHOWN_BYTES_MAX
+        ):
             self._gather(root, group.loose.pop(root), group)
             loose = None
         if loose is None:
-            loose = group.loose[root] = _Loose(item.flags)
-        loose.items.append(item)
+            loose = group.loose[root] = _Loose(item.flags, is_shown)
         loose.parts.append(part)
+        if is_shown:  # nobody waits for it
+            loose.weight += len(part.payloads[0]) + MESSAGE_WEIGHT
+        else:
+            loose.items.append(item)
 
     def _gather(self, root: Root, loose: _Loose, group: _Group) -> None:
         topics = [part.topics[0] for part in loose.parts]
         write = self._encode(topics, loose)
-        group.places.setdefault(root, []).append(_Placement(write, topics, None, None, loose.items))
+        group.places.setdefault(root, []).append(_Placement(write, topics, None, None, loose.items, loose.is_shown))
 
     def _encode(self, topics: list[str], loose: _Loose) -> Write:
         """Loose messages as one batch; one that is alone and was encoded elsewhere stays as it is."""

@@ -8,60 +8,28 @@ stored, and others get its offsets; nothing more is shown until those that were 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from headwater.log.early import Early
-from headwater.log.publish import MESSAGE_WEIGHT, Publish
+from headwater.log.publish import Part, Publish
 from headwater.log.root import Root
-from headwater.store.batch import QUIET, Batch, Header, checksum
-from headwater.store.body import Body, encode_body
-from headwater.store.log import Write
+from headwater.store.batch import QUIET, Batch, Header
 
 if TYPE_CHECKING:
     from headwater.log.roots import Roots
 
-SINGLES_BYTES_MAX = 256 * 1024
-"""How much goes to disk as one batch of what came one by one."""
 BATCH_WEIGHT = 700
 """What a batch weighs besides its bytes, when a group is kept within its limit: the objects that it is on its way."""
 
 
-class _Singles:
-    """Messages that came one by one, as columns."""
-
-    __slots__ = ("_payloads", "_times", "topics", "weight")
-
-    def __init__(self) -> None:
-        self.topics: list[str] = []
-        self._payloads: list[bytes] = []
-        self._times: list[int] = []
-        self.weight = 0
-
-    def add(self, early: Early) -> int:
-        """One more; what it weighs."""
-        self.topics.append(early.topic)
-        self._payloads.append(early.payload)
-        self._times.append(early.time_us)
-        weight = len(early.payload) + MESSAGE_WEIGHT
-        self.weight += weight
-        return weight
-
-    def write(self) -> Write:
-        """All of them as one batch."""
-        body = encode_body(self.topics, self._payloads, self._times)
-        return Write(body, checksum(body), len(self.topics), None, 0, QUIET)
-
-
 class Shown(Publish):
-    """What was shown of one root, on its way to disk together: batches as they came, and as one batch those messages
-    that came one by one.
+    """What was shown of one root, on its way to disk together.
 
-    The first of them has a place among what is to be committed; as long as that has not begun, and nothing else of the
-    root has come, the others join it: no place for each, and for a single message no encoding and no checksum.
+    The first of it has a place among what is to be committed; as long as that has not begun, and nothing else of the
+    root has come, the others join it: no place for each, and single messages are encoded together.
     """
 
-    __slots__ = ("_pieces", "_singles", "root", "turn")
+    __slots__ = ("count", "root", "turn")
 
     def __init__(self, root: str, turn: int) -> None:
         super().__init__((), [], 0, None, 0, is_one=False)
@@ -69,36 +37,13 @@ class Shown(Publish):
         self.flags = QUIET
         self.turn = turn
         """The group that it is to be committed with."""
-        self._pieces: list[Write | _Singles] = []
-        self._singles: _Singles | None = None
-        """The last piece, if one more message may be added to it."""
+        self.count = 0
+        """How many messages it is."""
 
-    def add(self, body: Body, crc: int) -> None:
-        """One more batch."""
-        self._pieces.append(Write(body.data, crc, body.count, None, 0, QUIET, body))
-        self._singles = None
-
-    def add_one(self, early: Early) -> int:
-        """One more message; what it weighs."""
-        singles = self._singles
-        if singles is None or singles.weight > SINGLES_BYTES_MAX:
-            singles = self._singles = _Singles()
-            self._pieces.append(singles)
-        return singles.add(early)
-
-    @property
-    def count(self) -> int:
-        """How many messages it is, before it is let go of."""
-        return sum(len(piece.topics) if isinstance(piece, _Singles) else piece.count for piece in self._pieces)
-
-    def let_go(self) -> None:
-        """Keep nothing of it in memory: it is on disk, or will not be."""
-        self._pieces, self._singles = [], None
-
-    def writes(self) -> Iterator[tuple[Write, Sequence[str] | None]]:
-        """What is to be appended, in order; with its topics if those would have to be decoded."""
-        for piece in self._pieces:
-            yield (piece.write(), piece.topics) if isinstance(piece, _Singles) else (piece, None)
+    def add(self, part: Part) -> None:
+        """One publish more."""
+        self.parts.append(part)
+        self.count += len(part.topics)
 
 
 S = TypeVar("S", bound=Shown)
@@ -139,49 +84,29 @@ class Showing:
         self._roots = roots
         self._ways: defaultdict[str, _Way] = defaultdict(_Way)
 
-    def show(
-        self, name: str, body: Body, crc: int, tell: Callable[[Batch], None], new: Callable[[str, int], S]
-    ) -> S | None:
-        """Tell of a batch of a root at once: what it joins on its way to disk; None if it has to be there first, or may
-        be refused."""
-        roots = self._roots
+    def show(self, part: Part, tell: Callable[[Batch], None], new: Callable[[str, int], S]) -> S | None:
+        """Tell of messages of a root at once: what they join on their way to disk; None if they have to be there first,
+        or may be refused."""
+        roots, name = self._roots, part.root
         root = roots.get(name)
-        if root is None or body.retain is not None or root.stream.failed is not None or not roots.has_room:
+        if root is None or part.retain is not None or root.stream.failed is not None or not roots.has_room:
             return None
-        if not root.knows_all(body.names):
+        if not root.knows_all(part.names):
             return None
+        is_plain = part.is_plain
+        if not is_plain:
+            part.decode()
         commit = roots.commit
         with commit.places:
             way = self._ways[name]
             offset = way.first_free(root)
             if not offset or not commit.is_open:
                 return None
-            count, data = body.count, body.data
-            header = Header(name, offset, count, body.time_span()[1], 0, None, 0, QUIET, 0, len(data), crc)
-            tell(Batch(header, data, body, is_early=True))
+            tell(_one(part, offset) if is_plain else _batch(part, offset))
             shown = self._place(way, name, new)
-            shown.add(body, crc)
-            commit.grow(shown, len(data) + BATCH_WEIGHT)
-            way.next = offset + count
-        return shown
-
-    def show_one(self, early: Early, tell: Callable[[Batch], None], new: Callable[[str, int], S]) -> S | None:
-        """The same for one message without options."""
-        name = early.root
-        roots = self._roots
-        root = roots.get(name)
-        if root is None or root.stream.failed is not None or not roots.has_room or not root.knows(early.topic):
-            return None
-        commit = roots.commit
-        with commit.places:
-            way = self._ways[name]
-            offset = way.first_free(root)
-            if not offset or not commit.is_open:
-                return None
-            tell(Batch.of_one(name, offset, early.topic, early.payload, early.time_us, early.data))
-            shown = self._place(way, name, new)
-            commit.grow(shown, shown.add_one(early))
-            way.next = offset + 1
+            shown.add(part)
+            commit.grow(shown, part.weight if is_plain else part.weight + BATCH_WEIGHT)
+            way.next = offset + len(part.topics)
         return shown
 
     def _place(self, way: _Way, name: str, new: Callable[[str, int], S]) -> S:
@@ -206,7 +131,7 @@ class Showing:
     def leave(self, item: Publish) -> None:
         """It was committed, or was not."""
         if isinstance(item, Shown):
-            item.let_go()
+            item.parts = []  # it is on disk, or will not be: nothing of it is kept in memory
             way = self._ways[item.root]
             if item.is_waiting or item.error is not None:
                 way.is_torn = True
@@ -223,3 +148,16 @@ class Showing:
         with self._roots.commit.places:
             if way.hidden_in == way.hidden_out:
                 self._ways.pop(name, None)
+
+
+def _one(part: Part, offset: int) -> Batch:
+    """A single message, which nobody has encoded yet."""
+    return Batch.of_one(part.root, offset, part.topics[0], part.payloads[0], part.time_us, part.body or b"")
+
+
+def _batch(part: Part, offset: int) -> Batch:
+    body, columns = part.body, part.columns
+    assert body is not None and columns is not None
+    time_us = columns.time_span()[1]
+    header = Header(part.root, offset, columns.count, time_us, 0, None, 0, QUIET, 0, len(body), part.crc)
+    return Batch(header, body, columns, is_early=True)

@@ -27,7 +27,7 @@ from headwater.requests import REPLY_ROOT
 from headwater.server.listener import is_local
 from headwater.server.session_row import SessionRow
 from headwater.server.tls import peer_name
-from headwater.topics.name import check_topic, root_of
+from headwater.topics.name import check_topic
 
 if TYPE_CHECKING:
     from headwater.mqtt.session import MqttSession
@@ -178,8 +178,7 @@ class Greeter:
             check_topic(topic, bus.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
-        item_of(will, bus.inside.desk)
-        self._broker.check_publish(user, "", root_of(topic), (topic,))
+        self._broker.check_publish(user, "", item_of(will, bus.inside.desk).parts[0])
 
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:
         """A client's will is stored with its session, and published by whoever finds that it is gone."""

@@ -9,9 +9,10 @@ comes again before it is released is acknowledged again, and not published again
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import HeadwaterError
+from headwater.log.publish import Part
 from headwater.message import Headers
 from headwater.mqtt.kinds import V5, Kind
 from headwater.mqtt.packet_ids import NOBODY, Which
@@ -20,10 +21,8 @@ from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.reasons import MqttError, Reason, violation
 from headwater.mqtt.receiving import Receiving
 from headwater.mqtt.translation import expiry_us, headers_of
-from headwater.store.batch import ONCE, QUIET, checksum
-from headwater.store.body import encode_body
+from headwater.store.batch import ONCE, QUIET
 from headwater.topics.name import root_of
-from headwater.wire.contents import Publish as Batched
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -31,6 +30,15 @@ if TYPE_CHECKING:
 
 FLAGS = (QUIET, 0, ONCE)
 """By QoS: what a batch says about how it was published."""
+
+
+class Options(NamedTuple):
+    """How messages are published, besides their QoS."""
+
+    retain: bool = False
+    headers: Headers = ()
+    key: bytes | None = None
+    expires_us: int = 0
 
 
 class Publishing:
@@ -60,8 +68,6 @@ class Publishing:
         if run.qos:
             self._count(connection, len(run.packet_ids))
             numbers = connection.expect(Kind.PUBACK, run.packet_ids)
-        elif len(run.topics) == 1 and not run.retain and self._took_quiet(connection, run.topics[0], run.payloads[0]):
-            return
         parts = run.by_root()
         if numbers is not NOBODY:
             numbers.left = len(parts)
@@ -73,20 +79,7 @@ class Publishing:
                     continue
             which = numbers, part.places if len(parts) > 1 and numbers is not NOBODY else None
             came = Publishes.received(part.data, len(part.topics), part.longest_bytes) if part.data else None
-            self._publish(connection, root, part.topics, part.payloads, part.qos, part.retain, which, came=came)
-
-    def _took_quiet(self, connection: MqttConnection, topic: str, payload: bytes) -> bool:
-        """Whether a message of QoS 0 without options has taken the shortest way."""
-        session = self._session
-        sessions, row = session.sessions, session.row
-        early = sessions.entry.desk.early(topic, payload)
-        if early is None or session.tag:
-            return False
-        try:
-            sessions.broker.check_publish(row.user, row.id, early.root, (topic,))
-        except HeadwaterError:
-            return False  # it is refused, and counted, where all others are
-        return sessions.entry.take_quiet(connection, early)
+            self._publish(connection, root, part.topics, part.payloads, part.qos, which, Options(part.retain), came)
 
     def take(self, connection: MqttConnection, packet: Publish) -> None:
         """One packet, with whatever properties."""
@@ -105,18 +98,10 @@ class Publishing:
         if packet.qos:
             kind, receiving = (Kind.PUBACK, None) if packet.qos == 1 else (Kind.PUBREC, self.receiving)
             numbers = connection.expect(kind, (packet.packet_id,), receiving)
+        options = Options(packet.retain, headers, key, expires_us)
+        topics, payloads = (topic,), (packet.payload,)
         self._publish(
-            connection,
-            root_of(topic),
-            (topic,),
-            (packet.payload,),
-            packet.qos,
-            packet.retain,
-            (numbers, None),
-            headers,
-            key,
-            expires_us,
-            sequence,
+            connection, root_of(topic), topics, payloads, packet.qos, (numbers, None), options, sequence=sequence
         )
 
     def _count(self, connection: MqttConnection, count: int) -> None:
@@ -147,48 +132,42 @@ class Publishing:
         topics: Sequence[str],
         payloads: Sequence[bytes],
         qos: int,
-        retain: bool,
         which: Which,
-        headers: Headers = (),
-        key: bytes | None = None,
-        expires_us: int = 0,
-        sequence: int | None = None,
+        options: Options,
         came: Publishes | None = None,
+        sequence: int | None = None,
     ) -> None:
         """Messages of one root, alike but for topic and payload; with the packets that they came in, if those may go
         out as they are."""
-        sessions, row = self._session.sessions, self._session.row
-        count = len(topics)
-        tag = self._session.tag
-        if retain and not tag and len(headers) < sessions.broker.bus.config.headers_max:
-            tag = (self._session.mark,)  # whose it is may matter to a subscription of later
-        body = encode_body(
-            topics,
-            payloads,
-            sessions.broker.clock.now_us(),
-            expiries=[expires_us] * count if expires_us else None,
-            retain=[True] * count if retain else None,
-            keys=[key] * count if key is not None else None,
-            headers=[(*headers, *tag)] * count if headers or tag else None,
-        )
-        producer = self.receiving.producer if sequence is not None else None
-        batched = Batched(
-            root=root, count=count, crc=checksum(body), body=body, producer=producer, sequence=sequence or 0
-        )
+        session = self._session
         try:
-            columns = sessions.entry.check(batched, is_whole=True)
-            sessions.broker.check_publish(row.user, row.id, root, columns.names)
-            part = sessions.entry.foresee(batched, columns)
+            part = self._part(root, topics, payloads, options)
+            if came is not None and len(topics) > 1:
+                part.decode()
+                session.sessions.deliveries.came(part.body or b"", connection.version, came)
+            producer = self.receiving.producer if sequence is not None else None
+            session.sessions.entry.take(connection, which, part, FLAGS[qos], producer, sequence or 0)
         except HeadwaterError as error:
-            if count == 1:
-                sessions.counts.refuse(error.code)
+            if len(topics) == 1:
+                session.sessions.counts.refuse(error.code)
                 connection.settle(which, error)
-                return
-            self._publish_singly(connection, root, topics, payloads, qos, retain, which)
-            return
-        if came is not None and not headers:
-            sessions.deliveries.came(body, connection.version, came)
-        sessions.entry.enter(connection, which, batched, columns, FLAGS[qos], producer, part)
+            else:
+                self._publish_singly(connection, root, topics, payloads, qos, which, options)
+
+    def _part(self, root: str, topics: Sequence[str], payloads: Sequence[bytes], options: Options) -> Part:
+        """Messages that the client may publish; raises why it may not."""
+        session = self._session
+        sessions, row, headers = session.sessions, session.row, options.headers
+        tag = session.tag
+        if options.retain and not tag and len(headers) < sessions.broker.bus.config.headers_max:
+            tag = (session.mark,)  # whose it is may matter to a subscription of later
+        if tag:
+            headers = (*headers, *tag)
+        part = sessions.entry.desk.singles(
+            root, topics, payloads, options.retain, options.key, headers, options.expires_us
+        )
+        sessions.broker.check_publish(row.user, row.id, part)
+        return part
 
     def _publish_singly(
         self,
@@ -197,8 +176,8 @@ class Publishing:
         topics: Sequence[str],
         payloads: Sequence[bytes],
         qos: int,
-        retain: bool,
         which: Which,
+        options: Options,
     ) -> None:
         """Messages of a run that cannot all be published: each by itself, up to one that ends the connection."""
         numbers, places = which
@@ -211,7 +190,7 @@ class Publishing:
                 connection.settle((numbers, ()))
                 return
             place = at if places is None else places[at]
-            self._publish(connection, root, (topics[at],), (payloads[at],), qos, retain, (numbers, (place,)))
+            self._publish(connection, root, (topics[at],), (payloads[at],), qos, (numbers, (place,)), options)
 
     def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:
         """The client is done with messages of QoS 2: their numbers may stand for others."""

@@ -28,12 +28,11 @@ from headwater.mqtt.publishing import FLAGS
 from headwater.mqtt.translation import FROM, headers_of
 from headwater.server.log import Log
 from headwater.store import state as rows
-from headwater.topics.name import root_of
 
 if TYPE_CHECKING:
+    from headwater.log.checks import Checks
     from headwater.log.publish import Publish
     from headwater.message import Headers
-    from headwater.outgoing import Desk
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions, Then
     from headwater.store.state import Rows
@@ -168,10 +167,9 @@ class Wills:
         items: list[tuple[KeptWill, Publish]] = []
         for kept in some:
             row = kept.row
-            topic = row.will.topic
             try:
-                broker.check_publish(row.user, row.session, root_of(topic), (topic,))
                 item = item_of(row.will, inside.desk, ((FROM, f"{row.user}/{row.client}"),))
+                broker.check_publish(row.user, row.session, item.parts[0])
                 item.producer, item.is_plain = f"{WILLS}/{kept.id}", False
                 items.append((kept, item))
             except HeadwaterError as error:
@@ -216,7 +214,7 @@ def _key(kept: KeptWill) -> bytes:
     return rows.WILL + kept.id.encode()
 
 
-def item_of(will: Will, desk: Desk, tag: Headers = ()) -> Publish:
+def item_of(will: Will, desk: Checks, tag: Headers = ()) -> Publish:
     """A will ready to be published, with headers of the session's own; raises what is wrong with it."""
     headers, key = headers_of(will.properties)
     headers = (*headers, *tag)

@@ -16,7 +16,7 @@ from headwater.wire import handshake
 from headwater.wire.batches import pack_published
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import IN_USE
-from headwater.wire.reader import FrameReader, Received
+from headwater.wire.reader import FrameReader
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ class NativeConnection(Connection):
             self._note_frames(bool(frames) or not had_begun)
             self._greet(frames)
         else:
-            received = self._reader.feed_stretches(data)
-            self._note_frames(bool(received) or not had_begun)
-            if received:
-                self._check(received)
-                session.tell(received)
+            frames = self._reader.feed(data)
+            self._note_frames(bool(frames) or not had_begun)
+            if frames:
+                self._check(frames)
+                session.tell(frames)
         if self._reader.error is not None and not self.is_closed:
             raise self._reader.error
 
@@ -63,10 +63,10 @@ class NativeConnection(Connection):
         if gets_on:
             self.frame_s = self.heard_s
 
-    def _check(self, received: list[Received]) -> None:
+    def _check(self, frames: list[Frame]) -> None:
         if self.state is not REGISTERED:
             raise Malformed(EARLY)
-        for frame in received:
+        for frame in frames:
             if frame.kind not in IN_USE:
                 handshake.step(self.state, frame)
 
@@ -94,16 +94,15 @@ class NativeConnection(Connection):
 
     def answers(self, items: Sequence[Served]) -> bytes:
         frames = b""
-        done: list[tuple[Sequence[int], bool, int, int]] = []
+        done: list[tuple[int, bool, int, int]] = []
         for item in items:
             if item.is_quiet:
                 continue
-            ids: Sequence[int] = (item.id,) if isinstance(item.id, int) else item.id
             if item.error is not None:
-                frames += b"".join([pack_error(number, item.error) for number in ids])
+                frames += pack_error(item.id, item.error)
             else:
                 _, first, time_us, is_repeat = item.runs[0]
-                done.append((ids, is_repeat, first, time_us))
+                done.append((item.id, is_repeat, first, time_us))
         return frames + pack_published(done) if done else frames
 
     def look_after(self, now_s: float) -> None:

@@ -7,7 +7,7 @@ answered to whoever asked and disturbs nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,7 +16,6 @@ from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
-from headwater.native.runs import Run, read_run, read_stretch
 from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
@@ -29,17 +28,11 @@ from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, Readi
 from headwater.store.batch import QUIET
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
-from headwater.wire.contents import Publish as PublishFrame
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.reader import Received
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
-from headwater.wire.stretch import Stretch
 
 log = Log("headwater.server")
-
-TOGETHER_MIN = 4
-"""Fewer publishes, of which something is wrong with some, are taken one by one."""
 
 
 class NativeSession(Speech, Session):
@@ -53,57 +46,12 @@ class NativeSession(Speech, Session):
 
     # Frames
 
-    def receive(self, received: list[Received]) -> None:
+    def receive(self, frames: list[Frame]) -> None:
         connection = self.connection
-        frames: list[Frame] = []
-        for one in received:
-            if isinstance(one, Frame):
-                frames.append(one)
-            elif connection is not None:
-                self._take_all(connection, frames)
-                frames = self._take_stretch(connection, one)
-        if connection is not None:
-            self._take_all(connection, frames)
-
-    def _is_served(self, connection: Connection) -> bool:
-        """Whether what came over a connection still counts."""
-        return connection is self.connection and not connection.is_closed
-
-    def _take_all(self, connection: Connection, frames: list[Frame]) -> None:
-        at, end = 0, len(frames)
-        while at < end and self._is_served(connection):
-            frame = frames[at]
-            if at + 1 < end and batches.is_single(frame) and batches.is_single(frames[at + 1]):
-                run = read_run(frames, at)
-                if run is not None:
-                    count = len(run.ids)
-                    if not self._took_run(connection, run, frame.flags):
-                        self._take_halves(connection, run, frames[at : at + count])
-                    at += count
-                    continue
+        for frame in frames:
+            if connection is None or connection is not self.connection or connection.is_closed:
+                return  # what came over it counts no more
             self._take(connection, frame)
-            at += 1
-
-    def _take_stretch(self, connection: Connection, stretch: Stretch) -> list[Frame]:
-        """Have publishes that are alike published as one batch; the frames after them, which are not."""
-        run = read_stretch(stretch) if self._is_served(connection) else None
-        count = len(run.ids) if run is not None else 0
-        if run is not None and not self._took_run(connection, run, stretch.flags):
-            self._take_halves(connection, run, stretch.frames(0, count))
-        return stretch.frames(count, stretch.count)
-
-    def _take_halves(self, connection: Connection, run: Run, frames: Sequence[Frame]) -> None:
-        """Publishes, some of which something is wrong with: each half is tried, and its halves, until those are alone
-        that have to be told."""
-        middle = len(frames) // 2
-        for half in (slice(0, middle), slice(middle, None)):
-            some, part = frames[half], run.part(half)
-            if len(some) < TOGETHER_MIN:
-                for frame in some:
-                    if self._is_served(connection):
-                        self._take(connection, frame)
-            elif self._is_served(connection) and not self._took_run(connection, part, some[0].flags):
-                self._take_halves(connection, part, some)
 
     def _take(self, connection: Connection, frame: Frame) -> None:
         try:
@@ -137,39 +85,18 @@ class NativeSession(Speech, Session):
     def _on_publish(self, connection: Connection, frame: Frame) -> None:
         entry, broker = self.sessions.entry, self.sessions.broker
         publish = batches.read_publish(frame)
-        if frame.flags & batches.QUIET and publish.count == 1 and self._took_quiet(connection, publish):
-            return
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         try:
-            body = entry.check(publish)
-            broker.check_publish(self.row.user, self.row.id, publish.root, body.names)
+            part = entry.desk.body(publish.root, publish.count, publish.crc, publish.body, may_join=producer is None)
+            if producer is not None:
+                entry.desk.sequence(publish.producer, publish.sequence)
+            broker.check_publish(self.row.user, self.row.id, part)
+            flags = QUIET if frame.flags & batches.QUIET else 0
+            entry.take(connection, frame.id, part, flags, producer, publish.sequence)
         except HeadwaterError:
             if producer is not None:
                 broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
-        entry.enter(connection, frame.id, publish, body, QUIET if frame.flags & batches.QUIET else 0, producer)
-
-    def _took_run(self, connection: Connection, run: Run, flags: int) -> bool:
-        """Whether publishes of one message each, to one root, were taken as one batch; if not, something may be wrong
-        with some of them."""
-        entry, broker = self.sessions.entry, self.sessions.broker
-        is_quiet = bool(flags & batches.QUIET)
-        try:
-            part = entry.desk.run(run.root, run.topics, run.payloads, run.times, with_columns=is_quiet)
-            broker.check_publish(self.row.user, self.row.id, run.root, tuple(dict.fromkeys(run.topics)))
-        except HeadwaterError:
-            return False
-        entry.enter_run(connection, run.ids, part, QUIET if is_quiet else 0)
-        return True
-
-    def _took_quiet(self, connection: Connection, publish: PublishFrame) -> bool:
-        """Whether one message without options, that nobody waits for, has taken the shortest way."""
-        entry, broker = self.sessions.entry, self.sessions.broker
-        early = entry.desk.early_body(publish.root, publish.crc, publish.body) if publish.producer is None else None
-        if early is None:
-            return False
-        broker.check_publish(self.row.user, self.row.id, early.root, (early.topic,))
-        return entry.take_quiet(connection, early)
 
     def _on_goodbye(self, connection: Connection, goodbye: Goodbye) -> None:
         if goodbye.end_session:

@@ -17,6 +17,7 @@ from headwater.clock import to_datetime
 from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.delivery.start import Start
 from headwater.errors import Malformed, NotAllowed
+from headwater.log.publish import Part
 from headwater.message import SubscriptionInfo
 from headwater.server.administration import Administration
 from headwater.server.bell import Bell
@@ -112,8 +113,8 @@ class Answers:
             case requests.Delay():
                 return self._delay(session, request)
             case requests.Stage():
-                body = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
-                broker.check_publish(user, session.row.id, request.root, body.names)
+                part = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
+                broker.check_publish(user, session.row.id, part)
                 return lambda: bus.stage_body(
                     self._own(user, request.producer),
                     request.epoch,
@@ -233,7 +234,7 @@ class Answers:
     def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
         bus = self._broker.bus
         root = request.topic.partition("/")[0]
-        self._broker.check_publish(session.row.user, session.row.id, root, (request.topic,))
+        self._broker.check_publish(session.row.user, session.row.id, Part(root, (request.topic,), (), ()))
         due = self.datetime(request.deliver_at_us)
 
         def work() -> requests.Delayed:

@@ -21,6 +21,7 @@ from headwater.clock import Clock
 from headwater.config import Serving
 from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.errors import NotAllowed
+from headwater.log.publish import Part
 from headwater.requests import REPLY_ROOT
 from headwater.wire.requests import Register
 
@@ -75,10 +76,11 @@ class Broker:
         affair. A user's name has no "/"."""
         return producer if self._is_open else f"{user}/{producer}"
 
-    def check_publish(self, user: str, session: str, root: str, names: tuple[str, ...]) -> None:
+    def check_publish(self, user: str, session: str, part: Part) -> None:
         """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
         if self._is_open or user == INNER:
             return
+        root, names = part.root, part.distinct
         if root == REPLY_ROOT:
             self._check_reply(user, names)
             return

@@ -12,21 +12,18 @@ the disk takes to sync.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.clock import Clock
-from headwater.log.early import Early
+from headwater.log.checks import Checks
 from headwater.log.group_commit import Call
 from headwater.log.publish import Part, Publish
 from headwater.log.roots import Roots
 from headwater.log.showing import Shown
-from headwater.outgoing import Desk
 from headwater.server.bell import Bell, Wakes
 from headwater.server.connection import QUIET_SHARE, SHARES
 from headwater.store.batch import QUIET, Batch
-from headwater.store.body import Body
-from headwater.wire.contents import Publish as PublishFrame
 
 if TYPE_CHECKING:
     import asyncio
@@ -131,7 +128,7 @@ class Entry:
     """Where publishes enter, for all sessions."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, desk: Desk, roots: Roots, shower: Shower, wakes: Wakes, clock: Clock
+        self, loop: asyncio.AbstractEventLoop, desk: Checks, roots: Roots, shower: Shower, wakes: Wakes, clock: Clock
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -151,59 +148,37 @@ class Entry:
         self._on_empty: list[Callable[[], None]] = []
         self._in_flight = 0
 
-    def check(self, publish: PublishFrame, is_whole: bool = False) -> Body:
-        """What a publish brings; raises what is wrong with it, which cannot be its checksum if it was encoded here."""
-        body = self.desk.body(publish.root, publish.count, publish.crc, publish.body, is_whole)
-        if publish.producer is not None:
-            self.desk.sequence(publish.producer, publish.sequence)
-        return body
-
-    def foresee(self, publish: PublishFrame, body: Body) -> Part | None:
-        """QuotaExceeded (429) if a publish would go over a limit, as of a moment ago: who brings one after another can
-        stop here. The part that was looked at, to enter with; None if there is nothing to fear."""
-        root = self._roots.get(publish.root)
-        if root is not None and body.retain is None and root.knows_all(body.names):
-            return None
-        part = self.desk.part(publish.root, publish.crc, body, may_join=publish.producer is None)
-        self._roots.foresee(part)
-        return part
-
-    def enter(
+    def take(
         self,
         connection: Connection,
         id: Any,
-        publish: PublishFrame,
-        body: Body,
+        part: Part,
         flags: int,
-        producer: str | None,
-        part: Part | None = None,
+        producer: str | None = None,
+        sequence: int = 0,
     ) -> None:
-        """Have committed what a connection publishes, by a producer's name here; its client hears of it, by `id`."""
-        if producer is not None:
-            part = part or self.desk.part(publish.root, publish.crc, body)
-            self._commit(connection, id, part, flags, producer, publish.sequence)
-        elif not flags & QUIET or not self._showed(connection, publish.root, body, publish.crc):
-            part = part or self.desk.part(publish.root, publish.crc, body, may_join=True)
-            self._commit(connection, id, part, flags)
+        """What a connection publishes to one root, which it may: shown or committed. Its client hears of it by `id`.
 
-    def enter_run(self, connection: Connection, ids: Sequence[int], part: Part, flags: int) -> None:
-        """The same for messages that came one by one and go as one batch."""
-        body = part.columns if flags & QUIET else None
-        if body is None or not self._showed(connection, part.root, body, part.crc):
-            self._commit(connection, ids, part, flags)
+        QuotaExceeded (429), and nothing has happened, if it would go over a limit as of a moment ago: who brings one
+        publish after another can stop there. Whoever commits decides.
+        """
+        if flags & QUIET and producer is None and self._showed(connection, part):
+            return
+        self._roots.foresee(part)
+        self._commit(connection, id, part, flags, producer, sequence)
 
-    def _showed(self, connection: Connection, root: str, body: Body, crc: int) -> bool:
-        """Whether a batch that nobody waits for could be shown at once."""
+    def _showed(self, connection: Connection, part: Part) -> bool:
+        """Whether what nobody waits for could be shown at once."""
         if self._waiting:
             return False
-        quiet = self._roots.showing.show(root, body, crc, self._shower.show, self._new_quiet)
+        quiet = self._roots.showing.show(part, self._shower.show, self._new_quiet)
         if quiet is None:
             return False
-        self._on_shown(connection, quiet, len(body.data))
+        self._on_shown(connection, quiet, part.weight)
         return True
 
     def _commit(
-        self, connection: Connection, id: Any, part: Part, flags: int, producer: str | None = None, sequence: int = 0
+        self, connection: Connection, id: Any, part: Part, flags: int, producer: str | None, sequence: int
     ) -> None:
         item = Served(part.topics, [part], part.weight, producer, sequence, is_one=part.is_one)
         item.entry, item.connection, item.id, item.flags = self, connection, id, flags
@@ -214,17 +189,6 @@ class Entry:
             self.give_places()
         elif len(self._waiting) == 1:
             self._loop.call_soon(self._submit)
-
-    def take_quiet(self, connection: Connection, early: Early) -> bool:
-        """One message that nothing is wrong with: it is with the live subscriptions when this returns; or False, and
-        nothing has happened, if it has to go the way of others."""
-        if self._waiting:
-            return False
-        quiet = self._roots.showing.show_one(early, self._shower.show, self._new_quiet)
-        if quiet is None:
-            return False
-        self._on_shown(connection, quiet, len(early.payload))
-        return True
 
     def _new_quiet(self, root: str, turn: int) -> Quiet:
         self._in_flight += 1

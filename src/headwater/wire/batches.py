@@ -33,8 +33,6 @@ MESSAGE_BYTES_MIN = 8
 #     │ body                                                          │
 #     └───────────────────────────────────────────────────────────────┘
 PUBLISH = struct.Struct("<IIHHIQ")
-SINGLE = (1).to_bytes(4, "little")
-"""How one begins that has a single message."""
 
 QUIET = 1
 """Flag of PUBLISH: nobody waits, no PUBLISHED is sent."""
@@ -130,11 +128,6 @@ def read_publish(frame: Frame) -> Publish:
     return Publish(root, count, crc, producer, sequence, body)
 
 
-def is_single(frame: Frame) -> bool:
-    """Whether a frame publishes a single message."""
-    return frame.kind == Kind.PUBLISH and frame.payload.startswith(SINGLE)
-
-
 def check_count(count: int, body: bytes) -> None:
     """Malformed unless a body says the same number of messages, and has room for them.
 
@@ -144,26 +137,10 @@ def check_count(count: int, body: bytes) -> None:
         raise Malformed(f"a body of {len(body)} bytes does not hold the {count} messages that were announced")
 
 
-def pack_published(done: Iterable[tuple[Sequence[int], bool, int, int]]) -> bytes:
-    """A PUBLISHED frame: ids of publishes that were committed one after another, whether they are repeats, the first
-    offset of the first, and the time; those of several ids have a message each."""
-    entries = [
-        PUBLISHED.pack(ids[0], is_repeat, first, time_us)
-        if len(ids) == 1
-        else _published_run(ids, is_repeat, first, time_us)
-        for ids, is_repeat, first, time_us in done
-    ]
-    return pack(Kind.PUBLISHED, 0, b"".join(entries))
-
-
-def _published_run(ids: Sequence[int], is_repeat: bool, first: int, time_us: int) -> bytes:
-    """Entries as three columns of 8 bytes each: id and repeat, offset, time."""
-    count, words = len(ids), PUBLISHED.size // 8
-    entries = array("Q", bytes(PUBLISHED.size * count))
-    entries[::words] = array("Q", [number | 1 << 32 for number in ids] if is_repeat else ids)
-    entries[1::words] = array("Q", range(first, first + count))
-    entries[2::words] = array("Q", time_us.to_bytes(8, "little", signed=True) * count)
-    return entries.tobytes()
+def pack_published(done: Iterable[tuple[int, bool, int, int]]) -> bytes:
+    """A PUBLISHED frame: of each publish that was committed its id, whether it is a repeat, its first offset, and the
+    time."""
+    return pack(Kind.PUBLISHED, 0, b"".join([PUBLISHED.pack(*one) for one in done]))
 
 
 def read_published(frame: Frame) -> list[Published]:

@@ -20,7 +20,6 @@ import msgspec
 
 from headwater.errors import Malformed
 from headwater.wire.frame import Frame, Kind
-from headwater.wire.stretch import Stretch
 
 VERSIONS = (1,)
 """Protocol versions that are spoken here, the newest first."""
@@ -58,7 +57,7 @@ IN_USE = frozenset(kind for state, kind in TRANSITIONS if state is Phase.REGISTE
 """What may come, in any order, once a connection is registered."""
 
 
-def step(state: Phase, frame: Frame | Stretch) -> Phase:
+def step(state: Phase, frame: Frame) -> Phase:
     """The state after a frame; Malformed if it may not come now."""
     after = TRANSITIONS.get((state, frame.kind))
     if after is None:

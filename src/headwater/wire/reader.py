@@ -1,4 +1,4 @@
-"""The reader of frames: bytes as they are received become frames, and for who asks for them, stretches of frames.
+"""The reader of frames: bytes as they are received become frames.
 
 Promises: bytes that are no frame raise `Malformed` or `TooLarge` and nothing else; the same frames come out, and the
 same error after them, however the bytes were split; after an error nothing more is taken; what waits for the rest of a
@@ -8,15 +8,10 @@ byte by byte.
 
 from __future__ import annotations
 
-from typing import Final, NoReturn, cast
+from typing import NoReturn
 
 from headwater.errors import Malformed, TooLarge
-from headwater.wire.frame import FIXED_BYTES, HEADER, HEADER_BYTES, KNOWN, LENGTH_BYTES, Frame, Kind
-from headwater.wire.stretch import STRETCH_MIN, Stretch, measure
-
-Received = Frame | Stretch
-PUBLISH: Final = int(Kind.PUBLISH)
-
+from headwater.wire.frame import FIXED_BYTES, HEADER, HEADER_BYTES, KNOWN, LENGTH_BYTES, Frame
 
 LARGE_BYTES = 8 * 1024
 """Frames so long are copied out of what was received one by one; shorter ones together, to be split then."""
@@ -52,16 +47,9 @@ class FrameReader:
         Bytes that are no frame raise at once if no frame came before them in this call; else those frames are
         returned, and `error` says what came after them.
         """
-        return cast("list[Frame]", self._feed(received, False))
-
-    def feed_stretches(self, received: bytes | memoryview) -> list[Received]:
-        """The same, where publishes that are alike may come as stretches."""
-        return self._feed(received, True)
-
-    def _feed(self, received: bytes | memoryview, in_stretches: bool) -> list[Received]:
         if self.error is not None:
             raise _alike(self.error)
-        found: list[Received] = []
+        found: list[Frame] = []
         partial, begun = self._partial, b""
         if partial is not None:
             if len(partial) + len(received) < self._needed:
@@ -81,14 +69,14 @@ class FrameReader:
                 rest_at = self._cut_large(memoryview(received), found)
                 data = bytes(received[rest_at:])
             if data:
-                self._split(data, found, in_stretches)
+                self._split(data, found)
         except (Malformed, TooLarge) as error:
             self.error = _alike(error)
             if not found:
                 raise
         return found
 
-    def _complete(self, partial: bytearray, received: memoryview, found: list[Received]) -> memoryview:
+    def _complete(self, partial: bytearray, received: memoryview, found: list[Frame]) -> memoryview:
         """End a large frame, which was looked at when it began; answers what came behind it."""
         missing = self._needed - len(partial)
         partial += received[:missing]
@@ -96,7 +84,7 @@ class FrameReader:
         found.append(Frame(kind, flags, number, bytes(memoryview(partial)[HEADER_BYTES:])))
         return received[missing:]
 
-    def _cut_large(self, received: memoryview, found: list[Received]) -> int:
+    def _cut_large(self, received: memoryview, found: list[Frame]) -> int:
         """Take the large frames that come first, each copied but once; answers where what is left begins."""
         at, end = 0, len(received)
         while end - at >= HEADER_BYTES:
@@ -122,10 +110,9 @@ class FrameReader:
         if zero:
             raise Malformed(f"a frame has {zero} where 0 has to be; see docs/protocol.md")
 
-    def _split(self, data: bytes, found: list[Received], in_stretches: bool) -> None:
+    def _split(self, data: bytes, found: list[Frame]) -> None:
         at, end, needed = 0, len(data), LENGTH_BYTES
         unpack, length_max = HEADER.unpack_from, self.bytes_max - LENGTH_BYTES
-        stretch_from = 0 if in_stretches else end  # what was no stretch is not tried again before it has passed
         # Said here, they are machine numbers where this is compiled.
         length: int
         kind: int
@@ -138,19 +125,6 @@ class FrameReader:
             if end - at < whole:
                 needed = whole
                 break
-            # The first byte of the next frame's length tells most of those apart that are no stretch.
-            if (
-                kind == PUBLISH
-                and at >= stretch_from
-                and end - at >= STRETCH_MIN * whole
-                and data[at] == data[at + whole]
-            ):
-                count: int = measure(data, at, whole)
-                if count >= STRETCH_MIN:
-                    found.append(Stretch(kind, flags, count, whole, data[at : at + count * whole]))
-                    at += count * whole
-                    continue
-                stretch_from = at + count * whole
             found.append(Frame(kind, flags, number, data[at + HEADER_BYTES : at + whole]))
             at += whole
         if at < end:

@@ -19,20 +19,17 @@ from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.errors import Malformed, NotAllowed, TooLarge
 from headwater.log import delays
-from headwater.log.early import Early
 from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
 from headwater.log.root import MQTT_SYS, SYS
 from headwater.log.roots import STAGED
 from headwater.message import Headers, Outgoing
 from headwater.store.batch import checksum
-from headwater.store.body import Body, encode_body, one_of
+from headwater.store.body import Body, one_of
 from headwater.topics.name import check_topic, is_utf8
 
 CHECKED_TOPICS_MAX = 100_000
 TIME_AHEAD_US_MAX = 86_400 * SECOND_US
 """How far the clock of a publisher elsewhere may be ahead."""
-
-ONE = range(1)
 
 SHARES_MAX = 16
 SHARES_MESSAGES_MAX = 10_000
@@ -49,7 +46,7 @@ class _Share(msgspec.Struct, eq=False, gc=False):
     pick: Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
-class Desk:
+class Checks:
     """Checks and prepares publishes; from any thread."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -107,42 +104,40 @@ class Desk:
         weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
         return Publish(names, [part], weight, producer, number, is_one=True)
 
-    def early(self, topic: str, payload: bytes) -> Early | None:
-        """One message without options that nothing is wrong with; None if something may be."""
-        root = self._checked.get(topic)
-        if root is None or len(payload) > self._config.message_bytes_max:
-            return None
-        return Early(root, topic, payload, self._clock.now_us())
-
-    def early_body(self, root: str, crc: int, data: bytes) -> Early | None:
-        """The same for one that was encoded elsewhere."""
-        one = one_of(data)
-        if one is None or len(data) > self._config.message_bytes_max:
-            return None
-        topic, payload, time_us = one
-        if self._checked.get(topic) != root or not 0 <= time_us <= self._time_us_max or checksum(data) != crc:
-            return None
-        return Early(root, topic, payload, time_us, data)
-
-    def run(
+    def singles(
         self,
         root: str,
         topics: Sequence[str],
         payloads: Sequence[bytes],
-        times: Sequence[int],
-        with_columns: bool,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: Headers = (),
+        expires_us: int = 0,
     ) -> Part:
-        """Messages that came one by one and go as one batch, its columns decoded for who needs them at once; Malformed
-        or TooLarge if something may be wrong with one of them, which is found out one by one."""
-        known = self._seen.get(root, set())
-        if not known.issuperset(topics) or not 0 <= min(times) <= max(times) <= self._time_us_max:
-            raise Malformed("something may be wrong with one of these; publish them one by one")
-        body = encode_body(topics, payloads, times)
-        most = self._config.message_bytes_max
-        if len(body) > self._config.batch_bytes_max or (len(body) > most and max(map(len, payloads)) > most):
+        """Messages that came one by one for one root, now, alike but for topic and payload; they go as one batch."""
+        known = self._seen.get(root)
+        if known is None or not known.issuperset(topics):
+            self._root_by_topic(topics)
+        config, count = self._config, len(topics)
+        longest = max(map(len, payloads))
+        if longest > config.message_bytes_max:
+            raise self._too_large(longest)
+        if key is not None or headers:
+            self._key(key or b"")
+            self._headers(headers)
+        part = Part(
+            root,
+            topics,
+            payloads,
+            range(count) if count > 1 else ONLY,
+            [True] * count if retain else None,
+            [key] * count if key is not None else None,
+            [headers] * count if headers else None,
+            [expires_us] * count if expires_us else None,
+            time_us=self._clock.now_us(),
+        )
+        if count > 1 and part.weight > config.batch_bytes_max:
             raise TooLarge("these are more than go into one batch; publish them one by one")
-        part = Part(root, topics, (), range(len(topics)))
-        part.body, part.crc, part.columns = body, checksum(body), Body(body) if with_columns else None
         return part
 
     def many(
@@ -172,41 +167,36 @@ class Desk:
             parts = [Part(share.root, share.topics, share.pick(payloads), share.places) for share in shares]
         return self._encoded(parts, topics, weight, producer, number)
 
-    def body(self, root: str, count: int, crc: int, data: bytes, is_whole: bool = False) -> Body:
-        """Messages of one root that were encoded elsewhere; whatever can be wrong with them is found here.
-
-        With `is_whole` the body was encoded a moment ago in this process, and nothing can have damaged it.
-        """
+    def body(self, root: str, count: int, crc: int, data: bytes, may_join: bool = False) -> Part:
+        """Messages of one root that were encoded elsewhere; whatever can be wrong with them is found here. With
+        `may_join`, a single one may be stored in one batch with others that come one by one."""
         config = self._config
         if len(data) > config.batch_bytes_max:
             raise TooLarge(
                 f'{len(data)} bytes for root "{root}" are over batch_bytes_max ({config.batch_bytes_max}); '
                 "publish them in several calls"
             )
-        if not is_whole and checksum(data) != crc:
+        if checksum(data) != crc:
             raise Malformed("the body's checksum is wrong: it was damaged on its way, send it again")
+        if count == 1 and may_join and len(data) <= config.message_bytes_max:
+            one = one_of(data)  # one without options is read at a glance
+            if one is not None and self._checked.get(one[0]) == root and 0 <= one[2] <= self._time_us_max:
+                topic, payload, time_us = one
+                return Part(root, (topic,), (payload,), ONLY, None, None, None, None, data, crc, None, time_us)
         try:
             body = Body(data)
         except (ValueError, struct.error) as error:
             raise Malformed(f"the body cannot be read: {error}") from None
-        names = body.names
         if body.count != count or body.end != len(data):
             raise Malformed("the body contradicts what is said about it: its count, or its length")
-        if self._common_root(names) != root:
+        if self._common_root(body.names) != root:
             raise Malformed(f'the topics of a body for "{root}" have to be topics of that root')
         if len(data) > config.message_bytes_max and body.longest() > config.message_bytes_max:
             raise self._too_large(body.longest())
         self._check_columns(body)
-        return body
-
-    def part(self, root: str, crc: int, body: Body, may_join: bool = False) -> Part:
-        """What such messages bring to their root; with `may_join`, a single one may be stored in one batch with others
-        that come one by one."""
-        data, count = body.data, body.count
         if may_join and count == 1 and not body.columns:
-            return Part(
-                root, body.names, (body.payload(0),), ONE, None, None, None, None, data, crc, body, body.time_span()[0]
-            )
+            time_us = body.time_span()[0]
+            return Part(root, body.names, (body.payload(0),), ONLY, None, None, None, None, data, crc, body, time_us)
         retain = None if body.retain is None else list(map(bool, body.retain))
         return Part(root, body.topics, (), range(count), retain, None, None, None, data, crc, body)
 
