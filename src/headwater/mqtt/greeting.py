@@ -173,12 +173,12 @@ class Greeter:
 
     def _check_will(self, user: str, will: Will) -> None:
         """A will that could never be published is refused while there is somebody to tell."""
-        bus, topic = self._broker.bus, will.topic
+        core, topic = self._broker.core, will.topic
         try:
-            check_topic(topic, bus.config)
+            check_topic(topic, core.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
-        self._broker.check_publish(user, "", item_of(will, bus.inside.desk).parts[0])
+        self._broker.check_publish(user, "", item_of(will, core.desk).parts[0])
 
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:
         """A client's will is stored with its session, and published by whoever finds that it is gone."""

@@ -159,7 +159,7 @@ class Publishing:
         session = self._session
         sessions, row, headers = session.sessions, session.row, options.headers
         tag = session.tag
-        if options.retain and not tag and len(headers) < sessions.broker.bus.config.headers_max:
+        if options.retain and not tag and len(headers) < sessions.broker.core.config.headers_max:
             tag = (session.mark,)  # whose it is may matter to a subscription of later
         if tag:
             headers = (*headers, *tag)

@@ -18,7 +18,6 @@ from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.delivery.start import Start
 from headwater.errors import Malformed, NotAllowed
 from headwater.log.publish import Part
-from headwater.message import SubscriptionInfo
 from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
@@ -106,16 +105,16 @@ class Answers:
         return known
 
     def _work_for(self, session: Session, request: Request) -> Callable[[], Any]:
-        broker, bus, user = self._broker, self._broker.bus, session.row.user
+        broker, core, user = self._broker, self._broker.core, session.row.user
         match request:
             case requests.SubscribeTo():
                 return self._subscribe_to(session, request)
             case requests.Delay():
                 return self._delay(session, request)
             case requests.Stage():
-                part = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
+                part = core.desk.body(request.root, request.count, request.crc, request.body)
                 broker.check_publish(user, session.row.id, part)
-                return lambda: bus.stage_body(
+                return lambda: core.staging.stage(
                     self._own(user, request.producer),
                     request.epoch,
                     request.part,
@@ -125,70 +124,68 @@ class Answers:
                     request.body,
                 )
             case requests.CommitStage():
-                return lambda: bus.commit_stage(self._own(user, request.producer), request.epoch, request.parts)
+                return lambda: core.staging.commit(self._own(user, request.producer), request.epoch, request.parts)
             case requests.DropStage():
-                return lambda: bus.drop_stage(self._own(user, request.producer), request.epoch)
+                return lambda: core.staging.drop(self._own(user, request.producer), request.epoch)
             case requests.Topics():
-                check_filter(request.filter, bus.config)
-                return lambda: [one for one in bus.topics(request.filter) if self._sees(session, one.topic)]
+                check_filter(request.filter, core.config)
+                return lambda: [one for one in core.topics(request.filter) if self._sees(session, one.topic)]
             case requests.Retained():
                 broker.check_subscribe(user, session.row.id, request.filter)
                 return lambda: [
                     (one.topic, one.offset, one.payload, one.time_us, one.key, one.headers)
-                    for one in bus.retained(request.filter)
+                    for one in core.retained(request.filter)
                 ]
             case requests.Subscriptions():
 
                 def is_shown(id: str, filter: str) -> bool:
                     return self._sees(session, filter) and not broker.is_of_another(user, session.row.id, id)
 
-                def listed() -> list[SubscriptionInfo]:
-                    bus.inside.look_for_readers()
-                    return bus.inside.dispatcher.infos(request.after, request.limit, is_shown)
-
-                return listed
+                return lambda: core.subscriptions(request.after, request.limit, is_shown)
             case requests.Ends():
-                return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
+                return lambda: {root: end for root, end in core.ends().items() if self._sees(session, f"{root}/#")}
             case requests.Extents():
                 broker.check_subscribe(user, session.row.id, request.filter)
                 moments = [self.datetime(time_us) for time_us in request.moments_us]
-                return lambda: bus.extents(request.filter, moments)
+                return lambda: core.extents(request.filter, moments)
             case requests.Events():
                 broker.check_admin(user, "read events")
-                return bus.events
+                return core.events.all
             case requests.States():
                 broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.states(request.id)
+                return lambda: core.dispatcher.use(request.id, lambda subscriber: subscriber.states())
             case requests.DeadLetters():
                 broker.check_subscription(user, session.row.id, request.id)
                 if request.offset is None:
-                    return lambda: bus.dead_letters(request.id, after=request.after, limit=request.limit)
+                    return lambda: core.dead_letters.all(request.id, request.after, request.limit)
                 place = request.offset
-                return lambda: [bus.dead_letter(request.id, place)]
+                return lambda: [core.dead_letters.get(request.id, place)]
             case requests.Redrive():
                 broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.redrive(request.id, request.offsets)
+                return lambda: core.dead_letters.redrive(request.id, request.offsets)
             case requests.Mend():
                 broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.mend(request.id, self._own(user, request.write), request.letters, part=request.part)
+                return lambda: core.mending.mend(
+                    request.id, self._own(user, request.write), request.letters, request.part
+                )
             case requests.RedriveMended():
                 broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.redrive_mended(request.id, self._own(user, request.write), request.parts)
+                return lambda: core.mending.redrive(request.id, self._own(user, request.write), request.parts)
             case requests.DropMended():
                 broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.drop_mended(request.id, self._own(user, request.write))
+                return lambda: core.mending.drop(request.id, self._own(user, request.write))
             case requests.DropDeadLetters():
                 broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.drop_dead_letters(request.id, request.offsets)
+                return lambda: core.dead_letters.drop(request.id, request.offsets)
             case requests.Purge():
                 broker.check_admin(user, f'purge "{request.filter}"')
-                return lambda: bus.purge(request.filter)
+                return lambda: core.upkeep.purge(request.filter)
             case requests.Backup():
                 broker.check_admin(user, "back up the data")
-                return lambda: bus.backup(request.target)
+                return lambda: core.backup(request.target)
             case requests.MarkArchived():
                 broker.check_admin(user, "say what is archived")
-                return lambda: bus.mark_archived(request.lake, request.archived)
+                return lambda: core.mark_archived(request.lake, request.archived)
             case _:
                 return self._administration.work_for(session, request)
 
@@ -201,7 +198,7 @@ class Answers:
 
     def _subscribe_to(self, session: Session, request: requests.SubscribeTo) -> Callable[[], Any]:
         broker, user = self._broker, session.row.user
-        check_filter(request.filter, broker.bus.config)
+        check_filter(request.filter, broker.core.config)
         broker.check_subscribe(user, session.row.id, request.filter)
         broker.check_channel(user, request.filter)
         spec = ChannelSpec(
@@ -219,7 +216,7 @@ class Answers:
     def work_to_remove(self, session: Session, name: str) -> Callable[[], Any] | None:
         """What removes a client's own channel, by its id or its subscription's; None if no channel is meant."""
         broker = self._broker
-        if not name.startswith(CHANNEL_PREFIX) and broker.bus.inside.dispatcher.row(name) is not None:
+        if not name.startswith(CHANNEL_PREFIX) and broker.core.dispatcher.row(name) is not None:
             return None
         row = broker.channels.get(name.removeprefix(CHANNEL_PREFIX))
         if row is None:
@@ -232,21 +229,16 @@ class Answers:
         return lambda: broker.channels.remove(row.id, force=True)
 
     def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
-        bus = self._broker.bus
+        core = self._broker.core
         root = request.topic.partition("/")[0]
         self._broker.check_publish(session.row.user, session.row.id, Part(root, (request.topic,), (), ()))
         due = self.datetime(request.deliver_at_us)
 
         def work() -> requests.Delayed:
-            receipt = bus.publish(
-                request.topic,
-                request.payload,
-                retain=request.retain,
-                key=request.key,
-                headers=request.headers,
-                ttl_s=request.ttl_s,
-                deliver_at=due,
+            item = core.desk.one(
+                *(request.topic, request.payload, request.retain, request.key, request.headers, request.ttl_s),
+                *(None, None, due),
             )
-            return requests.Delayed(receipt.time_us)
+            return requests.Delayed(core.store(item).time_us)
 
         return work

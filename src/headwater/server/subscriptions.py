@@ -33,7 +33,7 @@ class Subscriptions:
 
     def work_for(self, session: Session, request: AboutOne | wire.CreateSubscription) -> Work:
         """What a request asks to be done, if its session may ask for it."""
-        durables = self._broker.bus.durables
+        durables = self._broker.core.durables
         if isinstance(request, wire.CreateSubscription):
             return self._create(session, request)
         name = request.id
@@ -59,7 +59,7 @@ class Subscriptions:
 
     def _create(self, session: Session, request: wire.CreateSubscription) -> Work:
         broker = self._broker
-        check_filter(request.filter, broker.bus.config)
+        check_filter(request.filter, broker.core.config)
         broker.check_subscribe(session.row.user, session.row.id, request.filter)
         if broker.sessions.owns(request.id):
             raise NotAllowed(f'"{request.id}" is a session\'s own subscription; choose another id')
@@ -68,7 +68,7 @@ class Subscriptions:
         start = _moment(request.start, request.start_us)
         check_start(request.filter, start)
         given: dict[str, Any] = {name: value for name, value in request.options.items() if value is not None}
-        return lambda: broker.bus.durables.create(request.id, request.filter, start=start, **given)
+        return lambda: broker.core.durables.create(request.id, request.filter, start=start, **given)
 
 
 def _moment(place: Start, time_us: int | None) -> Start:

@@ -26,10 +26,10 @@ class Overview:
 
     def __init__(self, broker: Broker, collector: Collector, health: Health, settings: Loaded) -> None:
         self._broker = broker
-        self._bus = broker.bus
+        self._core = broker.core
         self.figures = collector.figures
         self._health = health
-        self._levels = Levels(broker.bus)
+        self._levels = Levels(broker.core)
         self._settings = settings
 
     def work_for(self, session: Session, request: Request) -> Callable[[], Any]:
@@ -73,9 +73,9 @@ class Overview:
 
     def pipelines(self) -> list[wire.Pipeline]:
         """How far each lake has each root, by root; roots that no lake has with an empty one."""
-        lakes = {lake: mark or {} for lake, mark in sorted(self._bus.inside.archived().items())}
+        lakes = {lake: mark or {} for lake, mark in sorted(self._core.data.archived().items())}
         found = []
-        for root in sorted(self._bus.inside.roots.all(), key=lambda root: root.name):
+        for root in sorted(self._core.roots.all(), key=lambda root: root.name):
             marks = {lake: mark[root.name] for lake, mark in lakes.items() if root.name in mark}
             if marks or root.name not in INTERNAL:
                 first, end = root.stream.first_offset, root.stream.durable + 1
