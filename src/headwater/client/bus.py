@@ -24,7 +24,8 @@ from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
-from headwater.client.publisher import Call
+from headwater.client.pending import Pending
+from headwater.client.publisher import Call, Single
 from headwater.client.url import Address, parse_url
 from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config, Connecting
@@ -36,7 +37,7 @@ from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import _text as text_of
 from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotFound, TimedOut
 from headwater.events import Event
-from headwater.log.publish import Publish
+from headwater.log.publish import MESSAGE_WEIGHT, Publish
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
@@ -74,6 +75,9 @@ def run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.sleep(0))  # in which transports that were given up let go
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
+
+
+NO_OPTIONS = (None,) * 5
 
 
 class Bus:
@@ -228,6 +232,8 @@ class Bus:
         deliver_at: datetime | None = None,
     ) -> Future[Receipt]:
         """Store a message without waiting: the future has its receipt once it is on disk."""
+        if not (retain or headers) and (key, ttl_s, producer, sequence, deliver_at) == NO_OPTIONS:
+            return self._publish_plain(topic, payload)
         item = self._prepare(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         if isinstance(item, wire.Delay):
             return asyncio.run_coroutine_threadsafe(self._client.delay(item), self._loop)
@@ -249,21 +255,34 @@ class Bus:
             return done
         return cast("Future[Receipts]", self._submit(item))
 
+    def _publish_plain(self, topic: str, payload: bytes) -> Future[Receipt]:
+        """One message without options, by the shortest way: 5 µs of a core in place of 20."""
+        self._check_open()
+        client = self._client
+        root, publisher = client.desk.plain(topic, payload), client.publisher
+        weight = len(payload) + len(topic) + MESSAGE_WEIGHT
+        self._take_room(weight)
+        future = Pending(publisher.lock)
+        publisher.submit(Single(root, topic, bytes(payload), weight, future))
+        return future
+
     def _prepare(self, *given: Any) -> Publish | wire.Delay:
         self._check_open()
         return self._client.prepare(*given)
 
     def _submit(self, item: Publish) -> Future[object]:
         """Hand a publish over, once there is room for it."""
-        publisher = self._client.publisher
-        budget = publisher.budget
-        if not budget.try_take(item.weight):
-            go = threads.Event()
-            if not budget.take(item.weight, go.set):
-                go.wait()
+        self._take_room(item.weight)
         future: Future[object] = Future()
-        publisher.submit(Call(item, future))
+        self._client.publisher.submit(Call(item, future))
         return future
+
+    def _take_room(self, weight: int) -> None:
+        budget = self._client.publisher.budget
+        if not budget.try_take(weight):
+            go = threads.Event()
+            if not budget.take(weight, go.set):
+                go.wait()
 
     # Subscribing
 

@@ -20,12 +20,15 @@ from collections.abc import Sequence
 from concurrent.futures import InvalidStateError
 from typing import Any
 
+from headwater import threads
 from headwater.client.budget import Budget
 from headwater.client.link import Link, renewed
+from headwater.client.pending import Pending
 from headwater.clock import Clock
 from headwater.config import Connecting
 from headwater.errors import HeadwaterError
 from headwater.log.publish import Part, Publish
+from headwater.message import Receipt
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.wire.batches import pack_publish
@@ -51,6 +54,25 @@ class Call:
         self.left = len(item.parts)
 
 
+class Single:
+    """One message without options, on its way by itself: what `publish_soon` makes of most."""
+
+    __slots__ = ("future", "goes_alone", "payload", "root", "topic", "weight")
+
+    part = None
+    producer = None
+    sequence = 0
+
+    def __init__(self, root: str, topic: str, payload: bytes, weight: int, future: Pending) -> None:
+        self.root = root
+        self.topic = topic
+        self.payload = payload
+        self.weight = weight
+        self.future = future
+        self.goes_alone = False
+        """Whether others that went with it may have been the reason for a refusal."""
+
+
 class _Entry:
     """What one call brings to one root."""
 
@@ -63,6 +85,29 @@ class _Entry:
         self.goes_alone = part.body is not None or item.producer is not None
         self.weight = item.weight + len(part.topics[0])
 
+    @property
+    def topic(self) -> str:
+        """Of the only message."""
+        return self.part.topics[0]
+
+    @property
+    def payload(self) -> bytes:
+        """Of the only message."""
+        return self.part.payloads[0]
+
+    @property
+    def producer(self) -> str | None:
+        """Whom its user named."""
+        return self.call.item.producer
+
+    @property
+    def sequence(self) -> int:
+        """What its user said."""
+        return self.call.item.sequence
+
+
+Entry = _Entry | Single
+
 
 class _Sent:
     """A PUBLISH frame: kept until it is answered."""
@@ -70,7 +115,7 @@ class _Sent:
     __slots__ = ("body", "count", "crc", "entries", "id", "is_trial", "lane", "place", "producer", "sequence")
 
     def __init__(
-        self, lane: _Lane, entries: list[_Entry], body: bytes, crc: int, count: int, is_trial: bool = False
+        self, lane: _Lane, entries: list[Entry], body: bytes, crc: int, count: int, is_trial: bool = False
     ) -> None:
         self.lane = lane
         self.entries = entries
@@ -81,14 +126,13 @@ class _Sent:
         """Whether one message of several callers may be refused for its topic, so that nothing may overtake it."""
         self.id = 0
         self.place = 0
-        given = entries[0].call.item
-        self.producer: str | None = given.producer
-        self.sequence = given.sequence
+        self.producer: str | None = entries[0].producer
+        self.sequence = entries[0].sequence
 
     @property
     def is_own(self) -> bool:
         """Whether we name the producer, and not our user."""
-        return self.entries[0].call.item.producer is None
+        return self.entries[0].producer is None
 
 
 class _Lane:
@@ -110,7 +154,7 @@ class _Lane:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self.queue: deque[_Entry | _Sent] = deque()
+        self.queue: deque[Entry | _Sent] = deque()
         self.queued_bytes = 0
         self.flying: dict[int, _Sent] = {}
         """By place, in order."""
@@ -140,14 +184,16 @@ class Publisher:
         self._lanes: dict[str, _Lane] = {}
         self._ready: deque[_Lane] = deque()
         self._flying: dict[int, _Sent] = {}
-        self._arrived: deque[Call] = deque()
+        self._arrived: deque[Call | Single] = deque()
+        self.lock = threads.Condition()
+        """Of the futures of single messages."""
         self._is_called = False
         self._ended: HeadwaterError | None = None
         self._idle: list[asyncio.Future[None]] = []
 
     # Taking in
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: Call | Single) -> None:
         """Take a call in, from any thread; its share of the budget is taken already."""
         self._arrived.append(call)
         if not self._is_called:
@@ -171,18 +217,21 @@ class Publisher:
             call = arrived.popleft()
             if self._ended is not None:
                 self._finish_all(call, self._ended)
-                continue
-            for part in call.item.parts:
-                self._enqueue(part.root, _Entry(call, part))
+            elif isinstance(call, Single):
+                self._enqueue(call.root, call)
+            else:
+                for part in call.item.parts:
+                    self._enqueue(part.root, _Entry(call, part))
         self.pump()
 
-    def _enqueue(self, root: str, entry: _Entry) -> None:
+    def _enqueue(self, root: str, entry: Entry) -> None:
         lane = self._lanes.get(root)
         if lane is None:
             lane = self._lanes[root] = _Lane(root)
         lane.queue.append(entry)
         lane.queued_bytes += entry.weight
-        self._list(lane)
+        if not lane.is_listed:
+            self._list(lane)
 
     def _list(self, lane: _Lane) -> None:
         if lane.queue and not lane.is_listed:
@@ -230,14 +279,18 @@ class Publisher:
         lane.queued_bytes -= head.weight
         if head.goes_alone:
             part = head.part
+            if part is None:
+                return self._sent(lane, [head])
             if part.body is None:
                 part.encode(self._clock.now_us())
             assert part.body is not None
             return _Sent(lane, [head], part.body, part.crc, len(part.topics))
         return self._gathered(lane, head)
 
-    def _gathered(self, lane: _Lane, head: _Entry) -> _Sent:
-        entries, size = [head], head.weight
+    def _gathered(self, lane: _Lane, head: Entry) -> _Sent:
+        """Single messages that go together."""
+        entries: list[Entry] = [head]
+        size = head.weight
         queue, settings = lane.queue, self._settings
         bytes_max = min(settings.publish_gather_bytes_max, self._link.limits.batch_bytes_max // 2)
         while queue and len(entries) < settings.publish_gather_messages_max:
@@ -248,11 +301,14 @@ class Publisher:
             size += entry.weight
             lane.queued_bytes -= entry.weight
             queue.popleft()
+        return self._sent(lane, entries)
+
+    def _sent(self, lane: _Lane, entries: list[Entry]) -> _Sent:
+        topics = [entry.topic for entry in entries]
         parts = [entry.part for entry in entries]
-        topics = [part.topics[0] for part in parts]
         body = encode_body(
             topics,
-            [part.payloads[0] for part in parts],
+            [entry.payload for entry in entries],
             self._clock.now_us(),
             retain=_column(parts, "retain", False),
             keys=_column(parts, "keys", None),
@@ -299,18 +355,9 @@ class Publisher:
             if sent is None:
                 continue
             self._land(sent)
-            freed = 0
-            entries = sent.entries
-            if not entries[0].goes_alone:
+            if not sent.entries[0].goes_alone:
                 self._accept(sent)
-            if len(entries) == 1:
-                part = entries[0].part
-                run = (part.positions, one.first_offset, one.time_us, self._is_repeat(sent, one))
-                freed += self._store(entries[0], run)
-            else:
-                for offset, entry in enumerate(entries, one.first_offset):
-                    freed += self._store(entry, (entry.part.positions, offset, one.time_us, False))
-            self.budget.give_back(freed)
+            self.budget.give_back(self._store(sent, one))
             self._mend(sent.lane)
         self.pump()
         self._tell_idle()
@@ -319,7 +366,7 @@ class Publisher:
         accepted = sent.lane.accepted
         if len(accepted) > ACCEPTED_MAX:
             accepted.clear()
-        accepted.update([entry.part.topics[0] for entry in sent.entries])
+        accepted.update([entry.topic for entry in sent.entries])
 
     def _is_repeat(self, sent: _Sent, one: Published) -> bool:
         """A user's repeat; that we have sent a frame twice ourselves is nobody's business."""
@@ -375,14 +422,29 @@ class Publisher:
         for entry in sent.entries:
             self._fail_entry(entry, error)
 
-    def _fail_entry(self, entry: _Entry, error: HeadwaterError) -> None:
+    def _fail_entry(self, entry: Entry, error: HeadwaterError) -> None:
+        if isinstance(entry, Single):
+            resolve(entry.future, None, renewed(error))
+            self.budget.give_back(entry.weight)
+            return
         item = entry.call.item
         item.refusals = (*item.refusals, (entry.part, error))
         self.budget.give_back(self._part_done(entry.call))
 
-    def _store(self, entry: _Entry, run: tuple[Sequence[int], int, int, bool]) -> int:
-        entry.call.item.runs.append(run)
-        return self._part_done(entry.call)
+    def _store(self, sent: _Sent, one: Published) -> int:
+        """Answer what went with a frame; the share of the budget that is free then."""
+        freed, time_us, is_repeat = 0, one.time_us, self._is_repeat(sent, one)
+        settled: list[tuple[Pending, Receipt]] = []
+        for offset, entry in enumerate(sent.entries, one.first_offset):
+            if isinstance(entry, Single):
+                settled.append((entry.future, Receipt(entry.topic, offset, time_us, False)))
+                freed += entry.weight
+            else:
+                entry.call.item.runs.append((entry.part.positions, offset, time_us, is_repeat))
+                freed += self._part_done(entry.call)
+        if settled:
+            Pending.settle(self.lock, settled)
+        return freed
 
     def _part_done(self, call: Call) -> int:
         """Answer a call that has nothing left under way; its share of the budget, which is free then."""
@@ -426,7 +488,8 @@ class Publisher:
         for lane in lanes.values():
             for sent in (*lane.flying.values(), *lane.refused):
                 for entry in sent.entries:
-                    entry.call.item.is_unsure = True
+                    if not isinstance(entry, Single):
+                        entry.call.item.is_unsure = True
                 self._fail(sent, error)
             for waiting in lane.queue:
                 if isinstance(waiting, _Sent):
@@ -436,14 +499,17 @@ class Publisher:
         self._take_in()
         self._tell_idle()
 
-    def _finish_all(self, call: Call, error: HeadwaterError) -> None:
+    def _finish_all(self, call: Call | Single, error: HeadwaterError) -> None:
+        if isinstance(call, Single):
+            self._fail_entry(call, error)
+            return
         call.item.refusals, call.left = [(part, error) for part in call.item.parts], 1
         self.budget.give_back(self._part_done(call))
 
 
-def _column(parts: Sequence[Part], name: str, missing: object) -> Any:
+def _column(parts: Sequence[Part | None], name: str, missing: object) -> Any:
     """A column of a batch; None if no message has anything in it."""
-    values = [getattr(part, name) for part in parts]
+    values = [getattr(part, name, None) for part in parts]
     if not any(values):
         return None
     return [missing if value is None else value[0] for value in values]

@@ -104,6 +104,15 @@ class Checks:
         weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
         return Publish(names, [part], weight, producer, number, is_one=True)
 
+    def plain(self, topic: str, payload: bytes) -> str:
+        """The root of one message without options, which is as it has to be."""
+        root = self._checked.get(topic) if type(topic) is str else None
+        if root is None:
+            root = self._check_topic(topic)
+        if type(payload) is not bytes or len(payload) > self._config.message_bytes_max:
+            self._check_lengths((self._bytes("payload", payload),))
+        return root
+
     def singles(
         self,
         root: str,
@@ -395,7 +404,7 @@ class Checks:
         return root
 
     def _bytes(self, what: str, value: object) -> bytes:
-        if isinstance(value, bytearray | memoryview):
+        if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
         hint = "; encode text with .encode()" if isinstance(value, str) else ""
         raise Malformed(f"the {what} is of type {type(value).__name__}; it has to be bytes{hint}")

@@ -157,7 +157,8 @@ def _one(part: Part, offset: int) -> Batch:
 
 def _batch(part: Part, offset: int) -> Batch:
     body, columns = part.body, part.columns
-    assert body is not None and columns is not None
+    assert body is not None
+    assert columns is not None
     time_us = columns.time_span()[1]
     header = Header(part.root, offset, columns.count, time_us, 0, None, 0, QUIET, 0, len(body), part.crc)
     return Batch(header, body, columns, is_early=True)
