@@ -187,7 +187,7 @@ class Publishing:
             self._publish_singly(connection, root, topics, payloads, qos, retain, which)
             return
         if came is not None and not headers:
-            sessions.deliveries.came(body, connection.version, came)
+            self._session.mqtt.deliveries.came(body, connection.version, came)
         sessions.entry.enter(connection, which, batched, columns, FLAGS[qos], producer, part)
 
     def _publish_singly(

@@ -33,6 +33,7 @@ from headwater.topics.name import root_of
 if TYPE_CHECKING:
     from headwater.log.publish import Publish
     from headwater.message import Headers
+    from headwater.mqtt.refused import Refused
     from headwater.outgoing import Desk
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions, Then
@@ -75,8 +76,9 @@ class KeptWill(msgspec.Struct, eq=False):
 class Wills:
     """Every will of a server."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, refused: Refused) -> None:
         self._sessions = sessions
+        self._refused = refused
         self._kept: dict[str, KeptWill] = {}
         self._bytes = 0
         self._due: deque[KeptWill] = deque()
@@ -195,7 +197,7 @@ class Wills:
                 self._wait(kept, error)
             else:
                 self.drop(kept)
-                self._sessions.refused.will(kept.row.user, kept.row.client, error)
+                self._refused.will(kept.row.user, kept.row.client, error)
         self._begin()
         if not self._is_publishing:
             self._is_idle.set()

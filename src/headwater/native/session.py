@@ -17,6 +17,7 @@ from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
 from headwater.native.runs import Run, read_run, read_stretch
+from headwater.native.speech import Speech
 from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
@@ -24,7 +25,6 @@ from headwater.server.log import Log
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices
-from headwater.server.speech import Speech
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.store.batch import QUIET
 from headwater.topics.name import check_filter
