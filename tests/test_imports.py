@@ -23,8 +23,6 @@ PUBLIC = "__init__"
 STILL_UP = {
     ("aio", "client.aio"),
     ("core", "spark.lake_history"),
-    ("errors", "message"),
-    ("settings", "store.files"),
 }
 """Imports that go up until the server takes its protocols by registration."""
 
