@@ -21,7 +21,6 @@ PUBLIC = "__init__"
 
 
 STILL_UP = {
-    ("aio", "client.aio"),
     ("core", "spark.lake_history"),
 }
 """Imports that go up until the server takes its protocols by registration."""
