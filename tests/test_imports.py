@@ -21,20 +21,7 @@ PUBLIC = "__init__"
 
 
 STILL_UP = {
-    ("aio", "client.aio"),
     ("core", "spark.lake_history"),
-    ("channels.runner", "native.connection"),
-    ("channels.tcp", "native.connection"),
-    ("errors", "message"),
-    ("server.sidecar", "admin.settings"),
-    ("settings", "store.files"),
-    *(("server.broker", f"channels.{module}") for module in ("registry", "runner")),
-    ("server.server", "channels.runner"),
-    *(("server.server", f"mqtt.{module}") for module in ("connection", "greeting", "tunnel")),
-    ("server.session_row", "mqtt.subscription_options"),
-    *(("server.sessions", f"mqtt.{module}") for module in "broker_topics delivery refused session wills".split()),
-    *((f"server.{module}", "native.connection") for module in ("listener", "party", "server", "sidecar")),
-    ("server.sessions", "native.session"),
 }
 """Imports that go up until the server takes its protocols by registration."""
 

@@ -15,10 +15,13 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from headwater.awaitables import Message as Message  # noqa: PLC0414  # a name of users
+from headwater.awaitables import Opening as Opening  # noqa: PLC0414
+from headwater.awaitables import ack, asynchronous
 from headwater.bus import Bus as ThreadBus
 from headwater.config import Config, Connecting
 from headwater.delivery.consumer import Consumer as ThreadConsumer
@@ -30,7 +33,7 @@ from headwater.delivery.replay import Reading as ThreadReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed, TimedOut
 from headwater.events import Event
-from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.message import Message as ThreadMessage
 
 if TYPE_CHECKING:
@@ -38,104 +41,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
-
-
-class Closing(Protocol):
-    """Something that an `async with` closes at its end."""
-
-    async def close(self) -> None:
-        """Let go of it."""
-
-
-C = TypeVar("C", bound=Closing)
-
-
-class Opening(Generic[C]):
-    """What is still to be opened: `await` it, or use it in `async with`."""
-
-    def __init__(self, make: Callable[[], Awaitable[C]]) -> None:
-        self._make = make
-        self._made: C | None = None
-
-    def __await__(self) -> Generator[Any, None, C]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> C:
-        self._made = await self._make()
-        return self._made
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._made is not None
-        await self._made.close()
-
-
-class Message(Envelope, frozen=True, gc=False, eq=False):
-    """A message whose verbs are coroutines."""
-
-    async def ack(self, wait: bool = True) -> None:
-        """Done with it: never handed out again; on disk when this returns, unless wait=False."""
-        await _ack((self,), wait)
-
-    async def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
-        """It failed this time: hand it out again, after `delay_s` or a growing delay."""
-        served = _served(self)
-        if served is not None:
-            await served.nack(self, error, delay_s)
-        else:
-            await asyncio.to_thread(_plain(self).nack, error, delay_s)
-
-    async def reject(self, error: str | BaseException = "") -> None:
-        """It will never succeed: move it to the dead letters now."""
-        served = _served(self)
-        if served is not None:
-            await served.reject(self, error)
-        else:
-            await asyncio.to_thread(_plain(self).reject, error)
-
-    async def extend(self, seconds: float) -> None:
-        """Give this consumer so many more seconds, from now, before the ack times out."""
-        served = _served(self)
-        if served is not None:
-            await served.extend(self, seconds)
-        else:
-            _plain(self).extend(seconds)
-
-    async def reply(self, payload: bytes) -> Receipt:
-        """Answer a request."""
-        if _served(self) is not None:
-            replying: Any = _plain(self).reply(payload)  # a coroutine, of such an origin
-            receipt: Receipt = await replying
-            return receipt
-        return await asyncio.to_thread(_plain(self).reply, payload)
-
-
-def _plain(message: Envelope) -> ThreadMessage:
-    return ThreadMessage(*(getattr(message, name) for name in Envelope.__struct_fields__))
-
-
-def _asynchronous(message: Envelope) -> Message:
-    return Message(*(getattr(message, name) for name in Envelope.__struct_fields__))
-
-
-def _served(message: Envelope) -> Any:
-    """The origin of a message that came over a connection: its words are coroutines."""
-    origin = message.origin
-    return origin if getattr(getattr(origin, "verbs", None), "is_asynchronous", False) else None
-
-
-async def _ack(messages: Sequence[Message], wait: bool = True) -> None:
-    if messages:
-        served = _served(messages[0])
-        if served is not None:
-            await served.ack(messages, wait)
-            return
-        plain = [_plain(message) for message in messages]
-        origin = plain[0]._origin("ack")
-        subscriber = getattr(origin, "subscriber", None)
-        if subscriber is not None and wait:
-            await asyncio.wrap_future(subscriber.ack_soon(plain))
-        else:
-            origin.ack(plain, wait)
 
 
 class _Reader:
@@ -167,7 +72,7 @@ class _Reader:
                     if found is None:
                         return []
                     if found:
-                        return [_asynchronous(message) for message in found]
+                        return [asynchronous(message) for message in found]
                     await self._more.wait()
         except TimeoutError:
             return []
@@ -218,7 +123,7 @@ class Consumer(_Reader):
 
     async def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for all of them."""
-        await _ack(messages, wait)
+        await ack(messages, wait)
 
     async def seek(self, to: Start) -> None:
         """Go on from "earliest", "latest", an offset or a moment; what is in flight is taken back."""
@@ -386,7 +291,7 @@ class Bus:
         try:
             async with asyncio.timeout(timeout_s):
                 answered = await asyncio.wrap_future(answer)
-                return _asynchronous(answered)
+                return asynchronous(answered)
         except TimeoutError:
             raise TimedOut(f'nobody answered on "{topic}" within {timeout_s} s; is its service running?') from None
         finally:
@@ -398,7 +303,7 @@ class Bus:
 
     async def retained(self, filter: str) -> list[Message]:
         """Retained messages, by topic."""
-        return [_asynchronous(message) for message in await self._run(self.threads.retained, filter)]
+        return [asynchronous(message) for message in await self._run(self.threads.retained, filter)]
 
     async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, by id; with a limit a page of them, after an id."""

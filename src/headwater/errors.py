@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headwater.message import Receipt
+    from headwater.receipt import Receipt
 
 READ_ON = 'read on to continue after them, or subscribe with on_gap="skip" to pass over such gaps'
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import msgspec
 
 from headwater.clock import to_datetime
 from headwater.errors import Conflict, Malformed
+from headwater.receipt import Receipt as Receipt  # noqa: PLC0414  # said again here, beside what it is about
+from headwater.receipt import Receipts as Receipts  # noqa: PLC0414
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values in order; a name may occur more than once. `dict(headers)` keeps the last."""
@@ -121,57 +123,6 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None = None
     headers: Mapping[str, str] | Headers = ()
     ttl_s: float | None = None
-
-
-class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What a publisher gets back once its message is on disk."""
-
-    topic: str
-    offset: int
-    """Its id within the topic's root; 0 for a delayed message, which gets its offset when it is due."""
-    time_us: int
-    duplicate: bool = False
-    """An idempotent producer's repeat: this is the receipt of the first time."""
-
-    @property
-    def timestamp(self) -> datetime:
-        """When it was appended, UTC."""
-        return to_datetime(self.time_us)
-
-
-class Receipts(Sequence[Receipt]):
-    """The receipts of one `publish_many`, in its order; made when they are looked at."""
-
-    __slots__ = ("_runs", "_topics")
-
-    def __init__(self, topics: Sequence[str], runs: Sequence[tuple[Sequence[int], int, int, bool]]) -> None:
-        """Each run: the positions of its messages in the call, their first offset, append time, whether a repeat."""
-        self._topics = topics
-        self._runs = runs
-
-    def __len__(self) -> int:
-        return len(self._topics)
-
-    @overload
-    def __getitem__(self, index: int) -> Receipt: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Receipt]: ...
-    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
-        if len(self._runs) == 1 and isinstance(index, int):
-            at = range(len(self._topics))[index]
-            _, first, time_us, duplicate = self._runs[0]
-            return Receipt(self._topics[at], first + at, time_us, duplicate)
-        return list(self)[index]
-
-    def __iter__(self) -> Iterator[Receipt]:
-        placed: list[Receipt | None] = [None] * len(self._topics)
-        for positions, first, time_us, duplicate in self._runs:
-            for offset, at in enumerate(positions, first):
-                placed[at] = Receipt(self._topics[at], offset, time_us, duplicate)
-        return (receipt for receipt in placed if receipt is not None)
-
-    def __repr__(self) -> str:
-        return repr(list(self))
 
 
 class TopicInfo(msgspec.Struct, frozen=True):

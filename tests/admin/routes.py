@@ -6,7 +6,7 @@ from typing import Any
 
 from headwater.admin.api.app import make_app
 from headwater.admin.client import Admin
-from headwater.admin.settings import Outside
+from headwater.serving.outside import Outside
 
 
 class _NoBus:

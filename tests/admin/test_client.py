@@ -17,7 +17,7 @@ from client.served import Served
 from headwater.admin import Admin
 from headwater.audit import TOPIC
 from headwater.errors import Conflict, NotAllowed, NotFound, Unauthenticated
-from headwater.native.connection import NativeConnection
+from headwater.native.protocol import NativeProtocol
 
 SECRET = "a secret of a test"
 Drive = Callable[[Callable[[Admin], Any]], Any]
@@ -119,10 +119,8 @@ def test_it_speaks_for_others_in_the_audit_and_its_bus_is_a_bus(ask: Drive, serv
 
 def test_the_process_beside_the_server_may_do_everything_and_names_whom_it_speaks_for(served: Served, tmp_path: Path):
     async def open_door() -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        return await loop.create_unix_server(
-            lambda: NativeConnection(served.server.listener, is_inner=True), str(tmp_path / "door")
-        )
+        server = served.server
+        return await server.open_door(server.extension(NativeProtocol).inner_connection, str(tmp_path / "door"))
 
     door = asyncio.run_coroutine_threadsafe(open_door(), served._loop).result(60)
     try:

@@ -12,9 +12,9 @@ from headwater.admin.api.cursor import Cursor
 from headwater.admin.api.following import Followers
 from headwater.admin.client import Admin
 from headwater.admin.gate import REMEMBERED_US, Gate
-from headwater.admin.settings import Outside
 from headwater.clock import SECOND_US, ManualClock
 from headwater.errors import Unauthenticated
+from headwater.serving.outside import Outside
 
 ASKED = Request({"type": "http", "headers": [(b"authorization", b"Bearer hwt_a_b")], "client": ("10.0.0.1", 1)})
 

@@ -15,9 +15,9 @@ from admin.served import Served, serving
 from headwater.admin.api.app import make_app
 from headwater.admin.client import Admin
 from headwater.admin.http_protocol import HttpProtocol
-from headwater.admin.settings import Outside
 from headwater.config import Config
 from headwater.errors import Disconnected, TimedOut
+from headwater.serving.outside import Outside
 from server.site import until
 
 BODY_BYTES_MAX = 100_000

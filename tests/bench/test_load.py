@@ -79,7 +79,7 @@ def problem(load: Path, *arguments: object) -> str:
 def test_a_served_broker_does_each_work(
     load: Path, served: Served, protocol: str, work: str, options: tuple[object, ...], messages: int
 ):
-    port = served.server.mqtt_port if protocol == "mqtt" else served.server.port
+    port = served.protocol.port if protocol == "mqtt" else served.server.port
     found = figures(load, protocol, work, "--port", port, "--bytes", 64, *options)
     assert found["messages"] == messages
     assert {"seconds", "rate", "cpu_seconds", "cpu_share"} < found.keys()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import headwater
+from headwater.channels.runner import ChannelRunner
 from headwater.message import Message
 from headwater.wire import administration, batches, requests
 from headwater.wire.frame import HEADER, Kind, pack
@@ -164,7 +165,7 @@ def test_an_ack_of_a_message_whose_connection_is_gone_is_nothing_and_it_comes_ag
     add(running, receiver.port)
     publish(running, b"1")
     message = receiver.next(PATIENCE_S)
-    channel: Any = running.server.channels._channels["a"]
+    channel: Any = running.server.extension(ChannelRunner)._channels["a"]
     running.call(channel.connection.abort)
     again = receiver.next(PATIENCE_S)
     message.ack()

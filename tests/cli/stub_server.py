@@ -15,8 +15,8 @@ from headwater.log.group_commit import Call
 class Server:
     """Listens, and tells on stderr what it is asked to do. What it should do badly is in STUB."""
 
-    def __init__(self, bus: Any, serving: Any, settings: Any) -> None:
-        self._bus = bus
+    def __init__(self, core: Any, serving: Any, settings: Any) -> None:
+        self._core = core
         self._serving = serving
         self._does = os.environ.get("STUB", "")
         self._listening: asyncio.Server | None = None
@@ -27,6 +27,13 @@ class Server:
     async def _greet(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
+    def extension(self, _: Any) -> Any:
+        """Nothing speaks a protocol here."""
+        return types.SimpleNamespace(inner_connection=None)
+
+    async def open_door(self, _: Any, path: str) -> asyncio.Server:
+        return await asyncio.start_unix_server(self._greet, path)
+
     @property
     def url(self) -> str:
         assert self._listening is not None
@@ -35,7 +42,7 @@ class Server:
     def reload(self) -> None:
         self._tell("reload")
         if self._does == "run out of memory":
-            self._bus._roots.commit.submit(Call(self._run_out))
+            self._core.roots.commit.submit(Call(self._run_out))
         if self._does == "fail to reload":
             raise ValueError("no such thing")
 
@@ -59,7 +66,7 @@ class Server:
 
 
 if __name__ == "__main__":
-    module = types.ModuleType("headwater.server.server")
-    module.Server = Server  # type: ignore[attr-defined]
-    sys.modules["headwater.server.server"] = module
+    module = types.ModuleType("headwater.serving.composition")
+    module.server_of = Server  # type: ignore[attr-defined]
+    sys.modules["headwater.serving.composition"] = module
     main()

@@ -11,6 +11,7 @@ from typing import Any
 import headwater
 from headwater.config import Config, Serving
 from headwater.server.server import Server
+from headwater.serving.composition import server_of
 from server.site import free_port
 
 WAIT_S = 60.0
@@ -46,7 +47,7 @@ class Served:
     async def _run(self, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self.server = Server(self.bus.core, Serving(**self._serving))
+        self.server = server_of(self.bus.core, Serving(**self._serving))
         await self.server.start()
         ready.set()
         await self._stopping.wait()

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from headwater.cli import main
 
-for name in ("rocksdict", "headwater.cli.serve", "headwater.server.process"):
+for name in ("rocksdict", "headwater.cli.serve", "headwater.serving.process"):
     import_module(name)
 
 while line := sys.stdin.readline():

@@ -40,6 +40,7 @@ from headwater.mqtt.packets import (
     Unsubscribe,
 )
 from headwater.mqtt.properties import Properties
+from headwater.mqtt.protocol import MqttProtocol
 from headwater.mqtt.reader import PacketReader
 from server.harness import PATIENCE_S, SECRET, Ended, Running
 
@@ -57,8 +58,13 @@ class Served(Running):
 
     def __enter__(self) -> Served:
         super().__enter__()
-        self.run(self.server.listen_mqtt())
+        self.run(self.protocol.listen())
         return self
+
+    @property
+    def protocol(self) -> MqttProtocol:
+        """What the server's MQTT sessions share."""
+        return self.server.extension(MqttProtocol)
 
     def stop(self) -> None:
         for peer in self._mqtt_peers:
@@ -67,7 +73,7 @@ class Served(Running):
 
     def line(self, version: int = V5) -> MqttPeer:
         """Somebody who has connected, and said nothing yet."""
-        peer = MqttPeer(self.server.mqtt_port, version)
+        peer = MqttPeer(self.protocol.port, version)
         self._mqtt_peers.append(peer)
         return peer
 
@@ -89,13 +95,13 @@ class Served(Running):
 
     def paho(self, id: str, version: int = V5, **options: Any) -> Paho:
         """A client of paho's, connected."""
-        client = Paho(id, version, self.server.mqtt_port, **options)
+        client = Paho(id, version, self.protocol.port, **options)
         self._mqtt_peers.append(client)
         return client
 
     def mqtt_session(self, id: str, user: str = "anonymous") -> Any:
         """A client's session as the server has it."""
-        return self.server.sessions.of_client(user, id)
+        return self.protocol.of_client(user, id)
 
 
 class MqttPeer:

@@ -205,7 +205,7 @@ def test_a_certificate_says_who_a_client_is(tmp_path: Path):
         served.rules("ann", allow=("publish home/#", "create home/#"))
         context = ssl.create_default_context(cafile=authority.path)
         context.load_cert_chain(*authority.issue("ann", "ann"))
-        peer = MqttPeer(served.server.mqtt_tls_port)
+        peer = MqttPeer(served.protocol.tls_port)
         peer.socket = context.wrap_socket(peer.socket, server_hostname="localhost")
         assert peer.connect("c", user_name="somebody-else", password=b"x").reason == Reason.SUCCESS
         assert peer.publish("home/x", qos=1).reason == Reason.SUCCESS

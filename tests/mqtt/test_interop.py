@@ -54,7 +54,7 @@ def served() -> Iterator[Served]:
 
 def test_aiomqtt_publishes_and_subscribes(served: Served):
     async def main() -> list[tuple[str, bytes, int]]:
-        async with aiomqtt.Client("127.0.0.1", served.server.mqtt_port, timeout=PATIENCE_S) as client:
+        async with aiomqtt.Client("127.0.0.1", served.protocol.port, timeout=PATIENCE_S) as client:
             await client.subscribe("aio/#", qos=2)
             for qos in (0, 1, 2):
                 await client.publish(f"aio/{qos}", b"x", qos=qos)
@@ -82,7 +82,7 @@ def test_paho_publishes_and_subscribes(served: Served, version: int):
 
 
 def mosquitto(served: Served, program: str, *arguments: object) -> list[str]:
-    port = ("-h", "127.0.0.1", "-p", str(served.server.mqtt_port))
+    port = ("-h", "127.0.0.1", "-p", str(served.protocol.port))
     return [f"mosquitto_{program}", *port, *map(str, arguments)]
 
 
@@ -166,4 +166,4 @@ def echoed(version: int) -> list[list[object]]:
 @has_mqtt_js
 @pytest.mark.parametrize("version", [4, 5])
 def test_mqtt_js_publishes_and_subscribes(served: Served, version: int):
-    assert sorted(echo(f"mqtt://127.0.0.1:{served.server.mqtt_port}", version)) == echoed(version)
+    assert sorted(echo(f"mqtt://127.0.0.1:{served.protocol.port}", version)) == echoed(version)

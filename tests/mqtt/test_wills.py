@@ -149,7 +149,7 @@ def test_a_will_is_checked_against_the_rules_of_the_time_when_it_is_published(
     with headwater.open(str(tmp_path / "b")) as bus:
         bus.acl.deny("ann", "publish", "wills/x")
     with Served(tmp_path / "b", auth="scram") as served:
-        served.until(lambda: not len(served.server.sessions.wills), "the end of the wills")
+        served.until(lambda: not len(served.protocol.wills), "the end of the wills")
         served.until(lambda: not left(served.bus))
         assert [one.payload for one in served.bus.replay("wills/#")] == [b"still"]
         assert served.server.sessions.counts.unstored == 1
@@ -175,7 +175,7 @@ def test_a_will_is_published_once_though_the_state_has_lost_that_it_was(tmp_path
     with Served(tmp_path / "a") as served:
         served.mqtt("s", will=will("once"))
         served.mqtt("t", will=will("again", qos=2)).leave(Reason.DISCONNECT_WITH_WILL)
-        served.until(lambda: len(served.server.sessions.wills) == 1)
+        served.until(lambda: len(served.protocol.wills) == 1)
         served.bus.core.state.snapshot(str(tmp_path / "older"))
     assert published(tmp_path / "a") == {"once": 1, "again": 1}
     state = tmp_path / "a" / "state"
@@ -225,9 +225,9 @@ def test_wills_are_bounded_in_number_and_in_bytes() -> None:
         peer = served.mqtt("a", will=will("a" * 1000))
         assert served.line().connect("b", will=will("b" * 1000)).reason == Reason.QUOTA_EXCEEDED
         assert served.line().connect("b", will=will("b" * 100)).reason == Reason.QUOTA_EXCEEDED  # sessions_max
-        assert len(served.server.sessions.wills) == 1
+        assert len(served.protocol.wills) == 1
         peer.close()
-        served.until(lambda: not len(served.server.sessions.wills))
+        served.until(lambda: not len(served.protocol.wills))
 
 
 @both
@@ -249,7 +249,7 @@ def test_nothing_is_left_of_a_will_that_was_published_dropped_or_replaced(versio
             served.until(lambda: list(left(served.bus)) == ["6"])
             served.kept("v").leave()
             served.until(lambda: not left(served.bus))
-        assert not len(served.server.sessions.wills)
+        assert not len(served.protocol.wills)
         assert [one.payload for one in served.bus.replay("wills/#")] == [b"1", b"2", b"3"]
 
 
@@ -265,7 +265,7 @@ def test_a_will_that_the_disk_does_not_take_is_tried_again(tmp_path: Path, monke
         served.until(lambda: served.mqtt_session("s") is None)
         assert list(left(served.bus)) == ["at last"]
         monkeypatch.undo()
-        served.until(lambda: not len(served.server.sessions.wills), "the will")
+        served.until(lambda: not len(served.protocol.wills), "the will")
         assert not left(served.bus)
         assert [one.payload for one in served.bus.replay("wills/#")] == [b"before", b"at last"]
 
@@ -274,7 +274,7 @@ def test_a_leave_that_is_none_leaves_the_will() -> None:
     with Served() as served:
         peer = served.mqtt("s", will=will("stands"))
         peer.leave(session_expiry_interval=100)  # of a session that was not to be kept: a protocol error
-        served.until(lambda: not len(served.server.sessions.wills))
+        served.until(lambda: not len(served.protocol.wills))
         assert [one.payload for one in served.bus.replay("wills/#")] == [b"stands"]
 
 
@@ -287,7 +287,7 @@ def test_a_client_that_is_gone_before_its_session_goes_on_has_its_new_will_publi
             peer = served.line(version)
             peer.send(*_connects(version, f"{n}"))
             peer.close()
-            served.until(lambda: not len(served.server.sessions.wills), "the end of the will")
+            served.until(lambda: not len(served.protocol.wills), "the end of the will")
         served.until(lambda: not left(served.bus))
     with Served(tmp_path) as served:
         found = Counter(one.payload.decode() for one in served.bus.replay("wills/#"))
@@ -305,6 +305,6 @@ def test_many_wills_at_once_are_published_in_few_commits() -> None:
         before = sum(served.server.sessions.counts.commits.counts)
         for peer in peers:
             peer.close()
-        served.until(lambda: not len(served.server.sessions.wills), "the wills")
+        served.until(lambda: not len(served.protocol.wills), "the wills")
         assert sum(1 for _ in served.bus.replay("wills/#")) == 100
         assert sum(served.server.sessions.counts.commits.counts) - before < 100

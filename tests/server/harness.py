@@ -29,7 +29,9 @@ from headwater.bus import Bus
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError
 from headwater.message import Headers
+from headwater.server.extension import Extension
 from headwater.server.server import Server
+from headwater.serving.composition import server_of
 from headwater.store.batch import checksum
 from headwater.store.body import Body, encode_body
 from headwater.wire import batches, requests
@@ -72,13 +74,14 @@ class Running:
         config: Config | None = None,
         *,
         bus: Bus | None = None,
+        others: Sequence[Callable[[Server], Extension]] = (),
         loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
         **serving: Any,
     ) -> None:
         self.bus = bus or headwater.open(str(folder), config)
         self._owns_bus = bus is None
         serving = {"port": 0, "scram_iterations": 4096, "drain_s": 1.0, "sys_every_s": 0.0, **serving}
-        self.server = Server(self.bus.core, Serving(**serving))
+        self.server = server_of(self.bus.core, Serving(**serving), None, *others)
         self.loop = loop()
         self.troubles: list[dict[str, Any]] = []
         """What the loop complains about: exceptions that nobody caught."""

@@ -15,7 +15,7 @@ import pytest
 from headwater.access.scram import ClientLogin
 from headwater.config import Serving
 from headwater.errors import HeadwaterError, Malformed, Unauthenticated
-from headwater.server.server import Server
+from headwater.serving.composition import server_of
 from headwater.wire.frame import Kind, pack
 from headwater.wire.requests import encode
 from server.harness import SECRET, Ended, Running, code
@@ -409,7 +409,7 @@ def test_secrets_are_not_taken_from_behind_a_gatekeeper():
 
 
 def test_a_gatekeeper_from_elsewhere_shows_a_certificate_that_is_listed(keys: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headwater.server.listener.is_local", lambda _: False)
+    monkeypatch.setattr("headwater.native.greeting.is_local", lambda _: False)
     with secure(keys, auth="gatekeeper", gatekeepers=("gate",)) as running:
         assert running.connect(tls=tls(keys, "gate")).shake("ann", mechanism="gatekeeper").user == "ann"
         for client in ("ann", None):
@@ -423,6 +423,6 @@ def test_a_server_without_authentication_refuses_to_listen_beyond_loopback(host:
 
     with headwater.open(":memory:") as bus:
         with pytest.raises(Malformed, match="auth"):
-            Server(bus.core, Serving(host=host, port=0))
-        Server(bus.core, Serving(host=host, port=0, auth="scram"))
-        Server(bus.core, Serving(host="127.0.0.1", port=0))
+            server_of(bus.core, Serving(host=host, port=0))
+        server_of(bus.core, Serving(host=host, port=0, auth="scram"))
+        server_of(bus.core, Serving(host="127.0.0.1", port=0))

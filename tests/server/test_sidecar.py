@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.server import sidecar
+from headwater.serving import sidecar
 from headwater.settings import load
 
 

@@ -15,7 +15,8 @@ from headwater.access.acl import ACTIONS
 from headwater.bus import Bus
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError
-from headwater.server.server import Server
+from headwater.mqtt.protocol import MqttProtocol
+from headwater.serving.composition import server_of
 from headwater.settings import given
 from sim.green import Threads
 from sim.judge import Judge
@@ -132,9 +133,9 @@ class Host:
         bus = Bus(FOLDER, self.config, files=self.files, state=self.state, clock=clock)
         try:
             self._grant(bus)
-            server = Server(bus.core, self.serving, self._settings)
+            server = server_of(bus.core, self.serving, self._settings)
             await server.start()
-            await server.listen_mqtt()
+            await server.extension(MqttProtocol).listen()
             self.is_up = True
             self.world.reach("server: listens")
             await self._stopping.wait()

@@ -21,10 +21,10 @@ from starlette.requests import HTTPConnection
 
 from headwater.access.quota import Quota
 from headwater.admin.client import Admin
-from headwater.admin.settings import Outside
 from headwater.clock import SECOND_US, Clock, SystemClock
 from headwater.errors import HeadwaterError, NotAllowed, Unauthenticated
 from headwater.server.exposure import is_loopback
+from headwater.serving.outside import Outside
 from headwater.wire.administration import Role
 
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwater.admin.api.problem import of_error
 from headwater.admin.gate import Gate
-from headwater.admin.settings import Outside
 from headwater.errors import HeadwaterError, TimedOut, TooLarge
+from headwater.serving.outside import Outside
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",

@@ -21,10 +21,10 @@ from headwater import aio
 from headwater.admin.api.app import make_app
 from headwater.admin.client import Admin
 from headwater.admin.http_protocol import HttpProtocol
-from headwater.admin.settings import Listening, Outside
 from headwater.config import Connecting
 from headwater.errors import HeadwaterError
 from headwater.server.log import Log, configure
+from headwater.serving.outside import Listening, Outside
 
 NICENESS = 5
 """How much it steps back behind the server where both want the same core."""

@@ -4,70 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import cast
+from typing import Any, cast
 
+import msgspec
+
+from headwater.access.destination import Destinations
 from headwater.channels.channel import Channel
-from headwater.channels.registry import STOPPED, Status
-from headwater.channels.registry import ChannelRegistry as Registry
+from headwater.channels.registry import STOPPED, ChannelRegistry, Status
 from headwater.channels.row import ChannelRow
 from headwater.channels.tcp import Greeting, TcpChannel
+from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.errors import HeadwaterError, NotAllowed, NotFound
 from headwater.native.connection import NativeConnection
-from headwater.server.answers import Answers
-from headwater.server.attention import Attention
-from headwater.server.bell import Wakes
-from headwater.server.broker import Broker
 from headwater.server.connection import Connection
-from headwater.server.listener import READ_BYTES, limits_of
+from headwater.server.extension import Extension
+from headwater.server.listener import READ_BYTES
 from headwater.server.log import Log
-from headwater.server.outbox import Outbox
-from headwater.server.slices import Slices
+from headwater.server.server import Server
+from headwater.server.session import Session
+from headwater.topics.name import check_filter
+from headwater.wire import administration as wire
 from headwater.wire.administration import ChannelTrial
-from headwater.wire.frame import Frame
+from headwater.wire.request import Request
+from headwater.wire.requests import SubscribeTo
 
 SWEEP_S = 1.0
 """How often it is looked whether receivers are still there."""
 
+ABOUT_CHANNELS = wire.AddChannels | wire.ChangeChannel | wire.RemoveChannel | wire.ListChannels | wire.TryChannel
 BEGINNING = Status("connecting", "", "", 0)
 
 log = Log("headwater.server")
 
 
-class ChannelRunner:
+class ChannelRunner(Extension):
     """Every channel of a server."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        executor: Executor,
-        broker: Broker,
-        wakes: Wakes,
-        outbox: Outbox,
-        attention: Attention,
-        answers: Answers,
-        slices: Slices,
-    ) -> None:
-        self.loop = loop
-        self.executor = executor
-        self.broker = broker
-        self.wakes = wakes
-        self.outbox = outbox
-        self.attention = attention
-        self.answers = answers
-        self.slices = slices
-        self.serving = broker.serving
-        self.counts = broker.core.roots.counts
-        self.registry: Registry = broker.channels
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.loop = server.loop
+        self.executor: Executor = server.executor
+        self.broker = server.broker
+        self.wakes = server.wakes
+        self.outbox = server.outbox
+        self.attention = server.attention
+        self.answers = server.answers
+        self.slices = server.sessions.slices
+        self.serving = server.serving
+        self.counts = server.core.roots.counts
+        self.registry = server.core.registry(ChannelRegistry)
+        self.registry.channels_max = self.serving.channels_max
+        self.registry.channels_per_client_max = self.serving.channels_per_client_max
+        self.registry.destinations = Destinations(self.serving.channel_hosts)
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.frame_bytes_max = limits_of(broker.core.config, broker.serving).frame_bytes_max
+        self.frame_bytes_max = server.listener.limits.frame_bytes_max
         self._channels: dict[str, Channel] = {}
         self._connections: dict[Connection, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
     # Coming and going
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Push what there is to push, and hear of changes from now on."""
         self.registry.status = self.status
         self.registry.trial = self.try_out
@@ -125,7 +124,64 @@ class ChannelRunner:
         for connection in tuple(self._connections):
             connection.abort()
 
-    # Rights
+    # Requests and rights
+
+    def work_for(self, session: Session, request: Request) -> Callable[[], Any] | None:
+        """What a request about channels asks to be done, if its session may ask for it."""
+        if isinstance(request, SubscribeTo):
+            return self._subscribe_to(session, request)
+        if not isinstance(request, ABOUT_CHANNELS):
+            return None
+        self.broker.check_admin(session.row.user, "look after channels")
+        channels = self.registry
+        match request:
+            case wire.AddChannels():
+                return lambda: channels.add_many(request.channels, check=request.check)
+            case wire.ChangeChannel():
+                changes = msgspec.structs.asdict(request)
+                del changes["by"]
+                return lambda: channels.change(**changes)
+            case wire.RemoveChannel():
+                return lambda: channels.remove(request.id, force=request.force)
+            case wire.ListChannels():
+                return lambda: channels.list(request.id)
+            case wire.TryChannel():
+                return lambda: channels.test(request.id)
+
+    def _subscribe_to(self, session: Session, request: SubscribeTo) -> Callable[[], Any]:
+        broker, user = self.broker, session.row.user
+        check_filter(request.filter, broker.core.config)
+        broker.check_subscribe(user, session.row.id, request.filter)
+        broker.check_channel(user, request.filter)
+        spec = wire.ChannelSpec(
+            id=request.id,
+            name=request.name or user,
+            filter=request.filter,
+            destination_host=request.destination_host,
+            destination_port=request.destination_port,
+            start=request.start,
+            options=request.options,
+        )
+        client = broker.clients.get(user)
+        return lambda: self.registry.subscribe_to(spec, user, client.id if client is not None else "")
+
+    def work_to_remove(self, session: Session, name: str) -> Callable[[], Any] | None:
+        """What removes a client's own channel, by its id or its subscription's; None if no channel is meant."""
+        if not name.startswith(CHANNEL_PREFIX) and self.broker.core.dispatcher.row(name) is not None:
+            return None
+        row = self.registry.get(name.removeprefix(CHANNEL_PREFIX))
+        if row is None:
+            return None
+        if row.owner != session.row.user:
+            raise NotAllowed(
+                f'channel "{row.id}" is not one of client "{session.row.user}"; an administrator may remove it with: '
+                f"headwater channels remove {row.id}"
+            )
+        return lambda: self.registry.remove(row.id, force=True)
+
+    def is_owner(self, user: str, subscription: str) -> bool:
+        row = self.registry.get(subscription.removeprefix(CHANNEL_PREFIX))
+        return row is not None and row.owner == user
 
     def check_owner(self, row: ChannelRow) -> None:
         """NotAllowed (403) if the client that a channel is of may not have it any more."""
@@ -191,10 +247,6 @@ class ChannelRunner:
     def on_connection(self, connection: Connection) -> None:
         """It is connected."""
         self._connections[connection] = None
-
-    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
-        """A receiver speaks before it is greeted."""
-        _greeting(connection).on_frame(frame)
 
     def on_lost(self, connection: Connection) -> None:
         """It is gone."""

@@ -16,11 +16,11 @@ from headwater.channels.row import ChannelRow
 from headwater.delivery.rows import RowsItem
 from headwater.errors import Disconnected, HeadwaterError, Malformed, NotFound, TimedOut
 from headwater.native.connection import NativeConnection
+from headwater.native.speech import Speech
 from headwater.server import subscriber as served
 from headwater.server.connection import Connection
 from headwater.server.log import Log
 from headwater.server.slices import Slices
-from headwater.server.speech import Speech
 from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.version import __version__
 from headwater.wire import batches, handshake, requests
@@ -240,9 +240,8 @@ class Greeting:
         channels = channel.channels
         self._channel = channel
         self._is_trial = is_trial
-        self._connection = NativeConnection(channels)
+        self._connection = NativeConnection(channels, self)
         self._connection.state = handshake.Phase.PROVEN
-        self._connection.greeting = self
         self._welcome: asyncio.Future[ChannelWelcome] = channels.loop.create_future()
 
     async def reach(self) -> ChannelWelcome:
@@ -281,7 +280,7 @@ class Greeting:
             trial=self._is_trial,
         )
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
         """What the receiver says before it is greeted."""
         match frame.kind:
             case Kind.OK:

@@ -104,7 +104,7 @@ def serve(
         return
     if json:
         raise Malformed("--json is about --print-config; for logs as JSON use --log-json")
-    from headwater.server.process import run
+    from headwater.serving.process import run
 
     raise typer.Exit(run(loaded, lambda url: _announce(url, loaded.process.log_json)))
 

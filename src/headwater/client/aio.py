@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from datetime import datetime
 from typing import Any, cast
 
-from headwater.aio import Message, Opening
+from headwater.awaitables import Message, Opening, asynchronous
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.bus import (
     GivenHeaders,
@@ -45,16 +45,11 @@ from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError, TimedOut
 from headwater.events import Event
 from headwater.log.publish import Publish
-from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.message import Message as ThreadMessage
 from headwater.wire import requests as wire
 from headwater.wire.administration import ChannelInfo
 from headwater.wire.request import Request
-
-
-def asynchronous(m: Envelope) -> Message:
-    """The same message with coroutines as its verbs."""
-    return Message(m.topic, m.offset, m.payload, m.time_us, m.key, m.headers, m.retained, m.attempt, m.origin)
 
 
 class _Verbs:

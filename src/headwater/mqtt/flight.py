@@ -56,7 +56,7 @@ class Flight:
         waits for it alone is sent again."""
         for number in self.window.released():
             connection.send(Ack(Kind.PUBREL, number))
-        of_messages = self._session.sessions.deliveries.of_messages
+        of_messages = self._session.mqtt.deliveries.of_messages
         for number, sent in self.window.copies().items():
             assert sent.copy is not None
             wish = self._session.wishes.get(sent.place[0], SubscriptionOptions())

@@ -7,7 +7,6 @@ though another user's client may have the same id; a CONNACK leaves after the se
 from __future__ import annotations
 
 import secrets
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -30,8 +29,8 @@ from headwater.server.tls import peer_name
 from headwater.topics.name import check_topic
 
 if TYPE_CHECKING:
+    from headwater.mqtt.protocol import MqttProtocol
     from headwater.mqtt.session import MqttSession
-    from headwater.server.server import Server
     from headwater.server.session import Session
 
 NEVER = 0xFFFF_FFFF
@@ -40,15 +39,17 @@ NEVER = 0xFFFF_FFFF
 class Greeter:
     """Greets all MQTT clients of a server."""
 
-    def __init__(self, server: Server, executor: Executor) -> None:
+    def __init__(self, mqtt: MqttProtocol) -> None:
+        server = mqtt.server
+        self._mqtt = mqtt
         self._broker = server.broker
         self._sessions = server.sessions
         self._serving = server.serving
         self._listener = server.listener
-        self._loop = server.sessions.loop
-        self._executor = executor
-        self.refused = server.sessions.refused
-        self.wills = server.sessions.wills
+        self._loop = server.loop
+        self._executor = server.executor
+        self.refused = mqtt.refused
+        self.wills = mqtt.wills
 
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""
@@ -141,7 +142,7 @@ class Greeter:
         if connect.will is not None:
             self._check_will(user, connect.will)
         expire_s = self._expire_after_s(connect)
-        known = self._sessions.of_client(user, client)
+        known = self._mqtt.of_client(user, client)
         # One that is not to be kept ends with its connection, also where that is not seen to be gone.
         if known is not None and (connect.clean_start or not known.row.expire_after_s):
             if known.connection is not None:
@@ -149,7 +150,7 @@ class Greeter:
             self._sessions.end(known)
             known = None
         if known is not None:
-            self._take_up(cast("MqttSession", known), connection, connect, expire_s)
+            self._take_up(known, connection, connect, expire_s)
             return
         row = SessionRow(
             id=secrets.token_hex(16),

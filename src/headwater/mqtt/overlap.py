@@ -129,7 +129,7 @@ class Overlaps:
 
     def _meet(self, match: tuple[int, ...], is_own: bool) -> Meeting:
         there = [self._found[number] for number in sorted(match)]
-        wishes = [one.wish or SubscriptionOptions() for one in there]
+        wishes = [one.extension or SubscriptionOptions() for one in there]
         wanting = [wish for wish in wishes if not (is_own and wish.no_local)]
         durables = tuple(one.number for one in there if one.kind == "session")
         lives = tuple(one.number for one in there if one.kind == "live")

@@ -144,7 +144,7 @@ class Publishing:
             part = self._part(root, topics, payloads, options)
             if came is not None and len(topics) > 1:
                 part.decode()
-                session.sessions.deliveries.came(part.body or b"", connection.version, came)
+                session.mqtt.deliveries.came(part.body or b"", connection.version, came)
             producer = self.receiving.producer if sequence is not None else None
             session.sessions.entry.take(connection, which, part, FLAGS[qos], producer, sequence or 0)
         except HeadwaterError as error:

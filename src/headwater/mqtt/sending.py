@@ -84,7 +84,7 @@ class Sending(Flight):
         overlaps, wish = session.overlaps, session.wishes[subscriber.number]
         is_alone = overlaps is None or subscriber.number not in overlaps.crossing
         if self._outbox is None and connection.aliases is None and is_alone and wish.is_plain:
-            data = session.sessions.deliveries.one(batch, connection.version)
+            data = session.mqtt.deliveries.one(batch, connection.version)
             if len(data) <= connection.bytes_max:
                 connection.write(data)
                 return len(data)
@@ -179,7 +179,7 @@ class Sending(Flight):
             places = self._of_others(subscriber, batch, places, lease)
             if not places:
                 return 0
-        deliveries = session.sessions.deliveries
+        deliveries = session.mqtt.deliveries
         made = deliveries.get(batch, places, version, qos, wish)
         if made.longest_bytes > connection.bytes_max:
             there = range(header.count) if places is None else places
@@ -263,7 +263,7 @@ class Sending(Flight):
     ) -> int:
         """Messages of the same QoS."""
         connection = cast("MqttConnection", self._session.connection)
-        of_messages, version = self._session.sessions.deliveries.of_messages, connection.version
+        of_messages, version = self._session.mqtt.deliveries.of_messages, connection.version
         made = of_messages(run, version, qos, wish)
         if made.longest_bytes > connection.bytes_max:
             long = [one for one in run if of_messages((one,), version, qos, wish).longest_bytes > connection.bytes_max]

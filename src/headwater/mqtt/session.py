@@ -45,10 +45,10 @@ from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
+    from headwater.mqtt.protocol import MqttProtocol
     from headwater.mqtt.wills import KeptWill
     from headwater.server.connection import Connection
     from headwater.server.session_row import SessionRow
-    from headwater.server.sessions import Sessions
 
 SHARE_MAX = 16
 """Messages of a shared subscription that one client is given before the next has its turn."""
@@ -61,8 +61,8 @@ class MqttSession(SubscribingSession):
 
     __slots__ = ("_publishing", "_sending", "_waiting", "_will", "is_whole")
 
-    def __init__(self, sessions: Sessions, row: SessionRow) -> None:
-        super().__init__(sessions, row)
+    def __init__(self, mqtt: MqttProtocol, row: SessionRow) -> None:
+        super().__init__(mqtt, row)
         self.is_whole = False
         """Whether what is stored of its numbers was read; there is nothing to read of a new one."""
         self._waiting: list[Received] = []
@@ -109,9 +109,9 @@ class MqttSession(SubscribingSession):
         super().attach(connection)
         left = old.take_will() if old is not None else None
         if left is not None and not left.delay_s:
-            self.sessions.wills.publish(left)
+            self.mqtt.wills.publish(left)
         elif left is not None:
-            self.sessions.wills.drop(left)
+            self.mqtt.wills.drop(left)
         self.making.clear()
         self._waiting = []
         self._sending.window.size = mine.receive_max
@@ -161,12 +161,15 @@ class MqttSession(SubscribingSession):
         connection = cast("MqttConnection | None", self.connection)
         left = connection.take_will() if connection is not None else None
         if left is not None:
-            self.sessions.wills.publish(left)
+            self.mqtt.wills.publish(left)
         self._will.publish()
         super().end()
         for one in self.row.subscriptions:
             if one.kind == "named":
                 self._delete_shared(one.id)
+
+    def on_forgotten(self) -> None:
+        self.mqtt.forget(self)
 
     def erase(self) -> None:
         keys = [key for key, _ in self.sessions.rows_of(rows.SENT + self.row.id.encode() + b"\0")]

@@ -38,9 +38,9 @@ from headwater.topics.name import check_filter
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
+    from headwater.mqtt.protocol import MqttProtocol
     from headwater.server.connection import Connection
     from headwater.server.session_row import SessionRow
-    from headwater.server.sessions import Sessions
 
 CREDIT = UNBOUNDED
 """The window and the connection's buffer are what bounds deliveries here."""
@@ -49,10 +49,11 @@ CREDIT = UNBOUNDED
 class SubscribingSession(Session):
     """The subscriptions of one MQTT client's session."""
 
-    __slots__ = ("_last_number", "making", "overlaps", "plain", "replays", "tag", "wishes")
+    __slots__ = ("_last_number", "making", "mqtt", "overlaps", "plain", "replays", "tag", "wishes")
 
-    def __init__(self, sessions: Sessions, row: SessionRow) -> None:
-        super().__init__(sessions, row)
+    def __init__(self, mqtt: MqttProtocol, row: SessionRow) -> None:
+        super().__init__(mqtt.sessions, row)
+        self.mqtt = mqtt
         self.wishes: dict[int, SubscriptionOptions] = {}
         """By the subscription's number."""
         self.replays: dict[str, SubscriptionOf] = {}
@@ -76,7 +77,7 @@ class SubscribingSession(Session):
         self._attach_all([one for one in self.row.subscriptions if one.kind != "live"])
 
     def _note_wish(self, one: SubscriptionOf) -> None:
-        wish = self.wishes[one.number] = one.wish or SubscriptionOptions()
+        wish = self.wishes[one.number] = one.extension or SubscriptionOptions()
         if wish.no_local and not self.tag:
             self.tag = (self.mark,)
         if one.kind not in PLAIN:
@@ -241,14 +242,14 @@ class SubscribingSession(Session):
 
     def _store(self, one: SubscriptionOf, then: Callable[[int], None]) -> None:
         """It is stored with the session before the client hears of it."""
-        granted = one.wish.qos if one.wish is not None else 0
+        granted = one.extension.qos if one.extension is not None else 0
         self._keep(one, lambda _, error: then(granted if error is None else reason_of(error, Reason.UNSPECIFIED_ERROR)))
 
     def _change(
         self, known: SubscriptionOf, wish: SubscriptionOptions, with_retained: bool, then: Callable[[int], None]
     ) -> None:
         """The same filter again: what is wanted of it is now this, and nothing that comes is missed."""
-        one = msgspec.structs.replace(known, wish=wish)
+        one = msgspec.structs.replace(known, extension=wish)
         self._note_wish(one)
 
         def stored(reason: int) -> None:
@@ -265,7 +266,7 @@ class SubscribingSession(Session):
             again = partial(core.dispatcher.send_retained, one.id)
             self._for_client(again, lambda _, error: self._note(error))
         else:
-            told = self.sessions.broker_topics if is_of_sys(one.filter) else core
+            told = self.mqtt.broker_topics if is_of_sys(one.filter) else core
             shown = partial(self._show_retained, self.connection, one)
             self._for_client(lambda: told.retained(one.filter), shown)
 
@@ -298,7 +299,7 @@ class SubscribingSession(Session):
         self._open(one.number, one.filter, make, serve, then)
 
     def _watch(self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]) -> None:
-        topics = self.sessions.broker_topics
+        topics = self.mqtt.broker_topics
 
         def serve(watch: Watch) -> Subscriber:
             topics.add(watch)

@@ -25,7 +25,7 @@ class LastWill:
 
     @property
     def _wills(self) -> Wills:
-        return self._session.sessions.wills
+        return self._session.mqtt.wills
 
     def recover(self, kept: KeptWill) -> None:
         """A server that is no more has left this: its client is gone, at the latest since now."""

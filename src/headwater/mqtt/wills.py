@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headwater.log.checks import Checks
     from headwater.log.publish import Publish
     from headwater.message import Headers
+    from headwater.mqtt.refused import Refused
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions, Then
     from headwater.store.state import Rows
@@ -74,8 +75,9 @@ class KeptWill(msgspec.Struct, eq=False):
 class Wills:
     """Every will of a server."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, refused: Refused) -> None:
         self._sessions = sessions
+        self._refused = refused
         self._kept: dict[str, KeptWill] = {}
         self._bytes = 0
         self._due: deque[KeptWill] = deque()
@@ -193,7 +195,7 @@ class Wills:
                 self._wait(kept, error)
             else:
                 self.drop(kept)
-                self._sessions.refused.will(kept.row.user, kept.row.client, error)
+                self._refused.will(kept.row.user, kept.row.client, error)
         self._begin()
         if not self._is_publishing:
             self._is_idle.set()

@@ -20,6 +20,7 @@ from headwater.wire.reader import FrameReader
 from headwater.wire.requests import Goodbye, encode, pack_error, problem_of
 
 if TYPE_CHECKING:
+    from headwater.native.greeting import Greeting
     from headwater.server.entry import Served
 
 FRAME_BYTES_PER_S = 64 * 1024
@@ -34,11 +35,11 @@ class NativeConnection(Connection):
 
     __slots__ = ("_reader", "frame_s", "greeting", "state")
 
-    def __init__(self, listener: Host, *, is_inner: bool = False) -> None:
+    def __init__(self, listener: Host, greeting: Greeting, *, is_inner: bool = False) -> None:
         super().__init__(listener, is_inner=is_inner)
         self.state = handshake.Phase.GREETING
-        self.greeting: object | None = None
-        """What the listener keeps until the handshake is through."""
+        self.greeting = greeting
+        """Who handles its frames until the handshake is through."""
         self.frame_s = 0.0
         """When a frame last ended, or one began."""
         self._reader = FrameReader(listener.serving.hello_bytes_max)
@@ -78,7 +79,7 @@ class NativeConnection(Connection):
                 # A login or a registration is not through: what comes behind it must not be taken for what comes after.
                 raise Malformed(EARLY)
             self.state = handshake.step(self.state, frame)
-            self.listener.on_frame(self, frame)
+            self.greeting.on_frame(self, frame)
             if self.session is not None:
                 if frames[place + 1 :]:
                     raise Malformed(EARLY)

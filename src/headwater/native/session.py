@@ -16,6 +16,7 @@ from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.native.speech import Speech
 from headwater.server import subscriber as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
@@ -23,7 +24,6 @@ from headwater.server.log import Log
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices
-from headwater.server.speech import Speech
 from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.store.batch import QUIET
 from headwater.topics.name import check_filter

@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from headwater.errors import Malformed
 from headwater.server.broker import Broker
 from headwater.server.subscriptions import Subscriptions
@@ -24,7 +22,7 @@ Work = Callable[[], Any]
 
 
 class Administration:
-    """Looks after clients, rules, sessions, subscriptions and channels, and tells how the broker is doing."""
+    """Looks after clients, rules, sessions and subscriptions, and tells how the broker is doing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
         self._loop = loop
@@ -35,14 +33,6 @@ class Administration:
     def work_for(self, session: Session, request: Request) -> Work:
         """What a request asks to be done, if its session may ask for it."""
         match request:
-            case (
-                wire.AddChannels()
-                | wire.ChangeChannel()
-                | wire.RemoveChannel()
-                | wire.ListChannels()
-                | wire.TryChannel()
-            ):
-                return self._channels(session.row.user, request)
             case wire.ListLevels() | wire.Metrics() | wire.CheckHealth() | wire.ListSettings() | wire.ListPipelines():
                 return self._broker.overview.work_for(session, request)
             case wire.ListSessions():
@@ -76,24 +66,6 @@ class Administration:
             case wire.CheckToken():
                 return lambda: tokens.check(request.token)
         raise Malformed(f"a request {type(request).__name__} is not one about tokens")
-
-    def _channels(self, user: str, request: Request) -> Work:
-        self._broker.check_admin(user, "look after channels")
-        channels = self._broker.channels
-        match request:
-            case wire.AddChannels():
-                return lambda: channels.add_many(request.channels, check=request.check)
-            case wire.ChangeChannel():
-                changes = msgspec.structs.asdict(request)
-                del changes["by"]
-                return lambda: channels.change(**changes)
-            case wire.RemoveChannel():
-                return lambda: channels.remove(request.id, force=request.force)
-            case wire.ListChannels():
-                return lambda: channels.list(request.id)
-            case wire.TryChannel():
-                return lambda: channels.test(request.id)
-        raise Malformed(f"a request {type(request).__name__} is not one about channels")
 
     def _access(self, user: str, request: Request) -> Work:
         """Clients and rules."""

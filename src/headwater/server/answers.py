@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.audit import acting
 from headwater.clock import to_datetime
-from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.delivery.start import Start
-from headwater.errors import Malformed, NotAllowed
+from headwater.errors import Malformed
 from headwater.log.publish import Part
 from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.topics.name import check_filter
 from headwater.wire import requests
-from headwater.wire.administration import ChannelSpec
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import encode
@@ -107,8 +105,6 @@ class Answers:
     def _work_for(self, session: Session, request: Request) -> Callable[[], Any]:
         broker, core, user = self._broker, self._broker.core, session.row.user
         match request:
-            case requests.SubscribeTo():
-                return self._subscribe_to(session, request)
             case requests.Delay():
                 return self._delay(session, request)
             case requests.Stage():
@@ -187,6 +183,9 @@ class Answers:
                 broker.check_admin(user, "say what is archived")
                 return lambda: core.mark_archived(request.lake, request.archived)
             case _:
+                for extension in broker.extensions:
+                    if (work := extension.work_for(session, request)) is not None:
+                        return work
                 return self._administration.work_for(session, request)
 
     def _own(self, user: str, producer: str) -> str:
@@ -196,37 +195,10 @@ class Answers:
     def _sees(self, session: Session, filter: str) -> bool:
         return self._broker.may_subscribe(session.row.user, session.row.id, filter)
 
-    def _subscribe_to(self, session: Session, request: requests.SubscribeTo) -> Callable[[], Any]:
-        broker, user = self._broker, session.row.user
-        check_filter(request.filter, broker.core.config)
-        broker.check_subscribe(user, session.row.id, request.filter)
-        broker.check_channel(user, request.filter)
-        spec = ChannelSpec(
-            id=request.id,
-            name=request.name or user,
-            filter=request.filter,
-            destination_host=request.destination_host,
-            destination_port=request.destination_port,
-            start=request.start,
-            options=request.options,
-        )
-        client = broker.clients.get(user)
-        return lambda: broker.channels.subscribe_to(spec, user, client.id if client is not None else "")
-
     def work_to_remove(self, session: Session, name: str) -> Callable[[], Any] | None:
-        """What removes a client's own channel, by its id or its subscription's; None if no channel is meant."""
-        broker = self._broker
-        if not name.startswith(CHANNEL_PREFIX) and broker.core.dispatcher.row(name) is not None:
-            return None
-        row = broker.channels.get(name.removeprefix(CHANNEL_PREFIX))
-        if row is None:
-            return None
-        if row.owner != session.row.user:
-            raise NotAllowed(
-                f'channel "{row.id}" is not one of client "{session.row.user}"; an administrator may remove it with: '
-                f"headwater channels remove {row.id}"
-            )
-        return lambda: broker.channels.remove(row.id, force=True)
+        """What removes a subscription that an extension has, by its name; None if it is none of theirs."""
+        found = (extension.work_to_remove(session, name) for extension in self._broker.extensions)
+        return next((work for work in found if work is not None), None)
 
     def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
         core = self._broker.core

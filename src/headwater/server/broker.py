@@ -6,16 +6,14 @@ authentication everybody may do everything, and the server listens on loopback a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
-from headwater.access.destination import Destinations
 from headwater.access.name import INNER
 from headwater.access.quota import Guesses, Quota
 from headwater.access.tokens import Tokens
-from headwater.channels.registry import ChannelRegistry
 from headwater.clock import Clock
 from headwater.config import Serving
 from headwater.core import Core
@@ -26,8 +24,8 @@ from headwater.requests import REPLY_ROOT
 from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
-    from headwater.channels.runner import ChannelRunner
     from headwater.server.connection import Connection
+    from headwater.server.extension import Extension
     from headwater.server.sessions import Sessions
     from headwater.server.watch.overview import Overview
 
@@ -40,7 +38,6 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
-    pushing: ChannelRunner
     overview: Overview
 
     def __init__(self, core: Core, serving: Serving) -> None:
@@ -52,15 +49,13 @@ class Broker:
         self.clients.clients_max = serving.clients_max
         self.acl: Acl = core.acl
         self.acl.rules_max = serving.rules_max
-        self.channels: ChannelRegistry = core.registry(ChannelRegistry)
-        self.channels.channels_max = serving.channels_max
-        self.channels.channels_per_client_max = serving.channels_per_client_max
-        self.channels.destinations = Destinations(serving.channel_hosts)
         self.tokens: Tokens = core.tokens
         self.tokens.tokens_max = serving.tokens_max
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock, setting="topics_created_per_minute_max")
+        self.extensions: Sequence[Extension] = ()
+        """Protocols and channels, who are asked where this server has no answer."""
         self._is_open = serving.auth == "none"
 
     def register(
@@ -127,7 +122,8 @@ class Broker:
     def recheck(self) -> None:
         """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
         self.sessions.recheck()
-        self.pushing.recheck()
+        for extension in self.extensions:
+            extension.recheck()
 
     def check_subscription(self, user: str, session: str, name: str) -> None:
         """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and
@@ -139,8 +135,8 @@ class Broker:
     def is_of_another(self, user: str, session: str, name: str) -> bool:
         """Whether a subscription is of another session, whose id is nobody else's business, or of a channel."""
         if name.startswith(CHANNEL_PREFIX):
-            row = self.channels.get(name.removeprefix(CHANNEL_PREFIX))
-            return not (row is not None and row.owner == user) and not self.is_admin(user)
+            is_owner = any(extension.is_owner(user, name) for extension in self.extensions)
+            return not is_owner and not self.is_admin(user)
         owner = self.sessions.owner_of(name)
         return owner is not None and owner != session and not self.is_admin(user)
 

@@ -16,11 +16,9 @@ from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.outbox import Outbox
 from headwater.wire.batches import Range
-from headwater.wire.frame import Frame
 
 if TYPE_CHECKING:
     from headwater.actor import Actor
-    from headwater.native.connection import NativeConnection
     from headwater.server.broker import Broker
     from headwater.server.connection import Connection
     from headwater.server.slices import Slices
@@ -39,9 +37,6 @@ class Host(Protocol):
 
     def on_connection(self, connection: Connection) -> None:
         """It is connected."""
-
-    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
-        """A frame of a connection that is no party's yet; it may come now."""
 
     def on_lost(self, connection: Connection) -> None:
         """It is gone."""

@@ -215,6 +215,9 @@ class Session(Actor):
         self._detach_all()
         self.later(self.erase, lambda _, error: self._note(error))
 
+    def on_forgotten(self) -> None:
+        """It is none of the server's sessions any more."""
+
     def erase(self) -> None:
         """Delete what of it is stored, also what a crash kept from being noted in the session, and then the session
         itself; in any thread but the loop's."""

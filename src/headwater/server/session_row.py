@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.store import state as rows
 from headwater.store.state import State
 
@@ -18,8 +19,8 @@ class SubscriptionOf(msgspec.Struct, frozen=True, array_like=True):
     filter: str
     credit_messages: int
     credit_bytes: int
-    wish: SubscriptionOptions | None = None
-    """Of an MQTT client."""
+    extension: Any = None
+    """What a protocol stores with it, which it alone can read."""
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):

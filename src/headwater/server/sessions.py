@@ -20,17 +20,12 @@ import msgspec
 from headwater.config import Serving
 from headwater.delivery.rows import RowCommit
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
-from headwater.mqtt.broker_topics import BrokerTopics
-from headwater.mqtt.delivery import Deliveries
-from headwater.mqtt.refused import Refused
-from headwater.mqtt.session import MqttSession
-from headwater.mqtt.wills import Wills
-from headwater.native.session import NativeSession
 from headwater.server.answers import Answers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.entry import Entry
+from headwater.server.log import Log
 from headwater.server.session import Session
 from headwater.server.session_row import SessionRow, stored_sessions
 from headwater.server.slices import Slices
@@ -42,6 +37,8 @@ Then = Callable[[Any, BaseException | None], None]
 
 LATER_S = 1.0
 """How long rows of sessions that end with their connection may wait for others to go to disk with."""
+
+log = Log("headwater.server")
 
 
 class Sessions:
@@ -65,40 +62,34 @@ class Sessions:
         self.wakes = wakes
         self.answers = answers
         self.slices = Slices()
-        self.deliveries = Deliveries(broker.clock)
-        self.broker_topics = BrokerTopics(loop, executor, broker, serving.sys_every_s)
         self.serving = serving
         self._state: State = core.state
         self._rows: RowCommit = core.rows
         self.counts = core.roots.counts
-        self.refused = Refused(broker.clock, self.counts, serving.refusals_logged_per_minute_max)
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
-        self._by_client: dict[tuple[str, str], Session] = {}
-        """Those of MQTT clients, by user and client id."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._kick: asyncio.TimerHandle | None = None
         self.is_closing = False
-        self.wills = Wills(self)
+        """Whether the server ends, and sessions stay as they are."""
+
+    def recover(self) -> None:
+        """Go on with sessions that are stored; what is unknown to every protocol stays as it is."""
         for row in sorted(stored_sessions(self._state), key=lambda row: row.began_us):
-            before = self._by_client.get((row.user, row.client)) if row.client is not None else None
-            if before is not None:  # a crash came between the beginning of the one and the end of the other
-                before.row = msgspec.structs.replace(before.row, expire_after_s=0.0)
-                self._start_timer(before)
-            self._start_timer(self._add(row))
-        for kept in self.wills.recover():
-            session = self._sessions.get(kept.row.session)
-            if isinstance(session, MqttSession):
-                session.recover_will(kept)
+            try:
+                session = self._add(row)
+            except Malformed as error:
+                log.warning("session-unknown", session=row.id, error=str(error))
             else:
-                loop.call_soon(self.wills.publish, kept)
+                self._start_timer(session)
+        for extension in self.broker.extensions:
+            extension.recover()
 
     def _add(self, row: SessionRow) -> Session:
-        session: Session
-        if row.client is None:
-            session = NativeSession(self, row)
-        else:
-            session = self._by_client[row.user, row.client] = MqttSession(self, row)
+        found = (extension.session_of(row) for extension in self.broker.extensions)
+        session = next((session for session in found if session is not None), None)
+        if session is None:
+            raise Malformed("no protocol of this server has such sessions")
         self._sessions[row.id] = session
         self._by_user[row.user] += 1
         return session
@@ -174,9 +165,10 @@ class Sessions:
 
         self.note(row, stored, more)
 
-    def of_client(self, user: str, client: str) -> Session | None:
-        """The session of an MQTT client."""
-        return self._by_client.get((user, client))
+    def expire(self, session: Session) -> None:
+        """End one that nobody will come back to."""
+        session.row = msgspec.structs.replace(session.row, expire_after_s=0.0)
+        self._start_timer(session)
 
     def take_up(self, session: Session, connection: Connection) -> None:
         """Have a session that is there served over this connection."""
@@ -291,9 +283,7 @@ class Sessions:
             self._by_user[session.row.user] -= 1
             if not self._by_user[session.row.user]:
                 del self._by_user[session.row.user]
-            client = session.row.user, session.row.client or ""
-            if self._by_client.get(client) is session:
-                del self._by_client[client]
+            session.on_forgotten()
 
     # Rights change
 
@@ -304,11 +294,8 @@ class Sessions:
 
     async def close(self) -> None:
         """The server ends: nobody takes from the bus any more, and sessions stay as they are stored."""
-        self.is_closing = True
-        self.broker_topics.stop()
         if self._kick is not None:
             self._kick.cancel()
-        await self.wills.close()
         leaves = [leave for session in self.all() for leave in session.leaves()]
         for session in self.all():
             self._stop_timer(session)

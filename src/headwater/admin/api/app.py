@@ -33,7 +33,7 @@ from headwater.admin.client import Admin
 from headwater.admin.dashboard import mount
 from headwater.admin.gate import Gate
 from headwater.admin.guard import Guard
-from headwater.admin.settings import Outside
+from headwater.serving.outside import Outside
 
 NOUNS = (
     messages,

@@ -138,10 +138,10 @@ def served(at: Target) -> Iterator[str]:
 
 def _serving(bus: headwater.Bus) -> Iterator[str]:
     """Serve it on loopback, in a thread with a loop of its own: Spark's sink writes to servers."""
-    from headwater.server.server import Server
+    from headwater.serving.composition import server_of
 
     ready, loop, ended = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-    server = Server(bus.core, Serving(port=0, drain_s=1.0))
+    server = server_of(bus.core, Serving(port=0, drain_s=1.0))
 
     async def serve() -> None:
         try:

@@ -113,11 +113,11 @@ def raise_files_max() -> None:
 
 async def _serve(folder: str, auth: str) -> None:
     from headwater.server.memory import keep_what_is_freed, spare_the_collector
-    from headwater.server.server import Server
+    from headwater.serving.composition import server_of
 
     with headwater.open(folder) as bus:
         serving = Serving(port=0, auth=auth, drain_s=1.0, connections_max=20_000, connections_per_address_max=20_000)  # type: ignore[arg-type]  # checked there
-        server = Server(bus.core, serving)
+        server = server_of(bus.core, serving)
         await server.start()
         if auth != "none":
             bus.clients.add(USER, SECRET)

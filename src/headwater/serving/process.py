@@ -23,13 +23,15 @@ from headwater.config import Serving
 from headwater.core import Core
 from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.log.group_commit import NO_THREAD, OUT_OF_MEMORY
+from headwater.mqtt.protocol import MqttProtocol
 from headwater.server.descriptors import fit
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.log import Log, configure
 from headwater.server.memory import keep_what_is_freed, spare_the_collector
 from headwater.server.server import Server
-from headwater.server.sidecar import Sidecar
 from headwater.server.tls import open_tls
+from headwater.serving.composition import server_of
+from headwater.serving.sidecar import Sidecar
 from headwater.settings import Loaded
 from headwater.store.files import write_to_stderr
 
@@ -89,7 +91,7 @@ def _loop_factory() -> Any:
 
 async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) -> int:
     serving = loaded.serving
-    server = Server(core, serving, loaded)
+    server = server_of(core, serving, loaded)
     signals = Signals(server)
     try:
         await server.start()
@@ -103,7 +105,7 @@ async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) ->
     _warn_of_plain_text(serving)
     announce(server.url)
     if serving.mqtt:
-        await _listen_mqtt(server, announce)
+        await _listen_mqtt(server.extension(MqttProtocol), announce)
     notify("READY=1")
     sidecar = Sidecar(server, loaded, announce)
     await sidecar.start()
@@ -120,14 +122,14 @@ async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) ->
     return 0
 
 
-async def _listen_mqtt(server: Server, announce: Callable[[str], None]) -> None:
+async def _listen_mqtt(mqtt: MqttProtocol, announce: Callable[[str], None]) -> None:
     """Serve MQTT; whoever came for the rest is served though the port is taken."""
     try:
-        await server.listen_mqtt()
+        await mqtt.listen()
     except OSError as error:
         advice = "end who has the port, use --mqtt-port (0: a free one), or --no-mqtt"
         log.warning("mqtt-failed", reason=error.strerror or str(error), advice=advice)
-    for url in server.mqtt_urls:
+    for url in mqtt.urls:
         announce(url)
 
 

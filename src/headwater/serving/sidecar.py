@@ -15,10 +15,11 @@ from importlib.util import find_spec
 
 import msgspec
 
-from headwater.admin.settings import Listening, Outside
-from headwater.native.connection import NativeConnection
+from headwater.mqtt.protocol import MqttProtocol
+from headwater.native.protocol import NativeProtocol
 from headwater.server.log import Log
 from headwater.server.server import Server
+from headwater.serving.outside import Listening, Outside
 from headwater.settings import Loaded
 from headwater.store.files import DiskFiles
 
@@ -59,13 +60,11 @@ class Sidecar:
             return
         loop = asyncio.get_running_loop()
         self._folder = self._files.make_private_folder("headwater-")
-        self._doors.append(await loop.create_unix_server(self._greet, self._path))
+        native, mqtt = self._server.extension(NativeProtocol), self._server.extension(MqttProtocol)
+        self._doors.append(await self._server.open_door(native.inner_connection, self._path))
         if self._serving.mqtt:
-            self._doors.append(await self._server.listen_tunnels(self._mqtt_path))
+            self._doors.append(await mqtt.listen_tunnels(self._mqtt_path))
         self._task = loop.create_task(self._keep())
-
-    def _greet(self) -> NativeConnection:
-        return NativeConnection(self._server.listener, is_inner=True)
 
     @property
     def _path(self) -> str:

@@ -1,0 +1,111 @@
+"""What the embedded and the served bus for asyncio share: messages whose verbs are coroutines, and openings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from headwater.message import Envelope, Receipt
+from headwater.message import Message as ThreadMessage
+
+
+class Closing(Protocol):
+    """Something that an `async with` closes at its end."""
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+
+C = TypeVar("C", bound=Closing)
+
+
+class Opening(Generic[C]):
+    """What is still to be opened: `await` it, or use it in `async with`."""
+
+    def __init__(self, make: Callable[[], Awaitable[C]]) -> None:
+        self._make = make
+        self._made: C | None = None
+
+    def __await__(self) -> Generator[Any, None, C]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> C:
+        self._made = await self._make()
+        return self._made
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._made is not None
+        await self._made.close()
+
+
+class Message(Envelope, frozen=True, gc=False, eq=False):
+    """A message whose verbs are coroutines."""
+
+    async def ack(self, wait: bool = True) -> None:
+        """Done with it: never handed out again; on disk when this returns, unless wait=False."""
+        await ack((self,), wait)
+
+    async def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
+        """It failed this time: hand it out again, after `delay_s` or a growing delay."""
+        origin = served(self)
+        if origin is not None:
+            await origin.nack(self, error, delay_s)
+        else:
+            await asyncio.to_thread(plain(self).nack, error, delay_s)
+
+    async def reject(self, error: str | BaseException = "") -> None:
+        """It will never succeed: move it to the dead letters now."""
+        origin = served(self)
+        if origin is not None:
+            await origin.reject(self, error)
+        else:
+            await asyncio.to_thread(plain(self).reject, error)
+
+    async def extend(self, seconds: float) -> None:
+        """Give this consumer so many more seconds, from now, before the ack times out."""
+        origin = served(self)
+        if origin is not None:
+            await origin.extend(self, seconds)
+        else:
+            plain(self).extend(seconds)
+
+    async def reply(self, payload: bytes) -> Receipt:
+        """Answer a request."""
+        if served(self) is not None:
+            replying: Any = plain(self).reply(payload)  # a coroutine, of such an origin
+            receipt: Receipt = await replying
+            return receipt
+        return await asyncio.to_thread(plain(self).reply, payload)
+
+
+def plain(message: Envelope) -> ThreadMessage:
+    """The same message with verbs for threads."""
+    return ThreadMessage(*(getattr(message, name) for name in Envelope.__struct_fields__))
+
+
+def asynchronous(m: Envelope) -> Message:
+    """The same message with coroutines as its verbs."""
+    return Message(m.topic, m.offset, m.payload, m.time_us, m.key, m.headers, m.retained, m.attempt, m.origin)
+
+
+def served(message: Envelope) -> Any:
+    """The origin of a message that came over a connection: its words are coroutines."""
+    origin = message.origin
+    return origin if getattr(getattr(origin, "verbs", None), "is_asynchronous", False) else None
+
+
+async def ack(messages: Sequence[Message], wait: bool = True) -> None:
+    """Done with these messages of one origin."""
+    if messages:
+        remote = served(messages[0])
+        if remote is not None:
+            await remote.ack(messages, wait)
+            return
+        threaded = [plain(message) for message in messages]
+        origin = threaded[0]._origin("ack")
+        subscriber = getattr(origin, "subscriber", None)
+        if subscriber is not None and wait:
+            await asyncio.wrap_future(subscriber.ack_soon(threaded))
+        else:
+            origin.ack(threaded, wait)

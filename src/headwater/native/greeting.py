@@ -1,0 +1,199 @@
+"""The greeting of a native client: the handshake of docs/protocol.md, each frame of it one method.
+
+Promise: unknown users and wrong secrets take the same way and get the same answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from headwater.access.name import INNER, check_name
+from headwater.access.scram import ServerLogin
+from headwater.actor import Answer
+from headwater.errors import HeadwaterError, Malformed, TimedOut, Unauthenticated
+from headwater.native.connection import NativeConnection
+from headwater.server.listener import is_local
+from headwater.server.tls import peer_name
+from headwater.version import __version__
+from headwater.wire import handshake
+from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.handshake import Challenge, Hello, Response, Welcome
+from headwater.wire.requests import Register, Registered, decode, encode, pack_error, read_request
+
+if TYPE_CHECKING:
+    from headwater.server.broker import Broker
+    from headwater.server.listener import Listener
+
+
+class Greeting(Protocol):
+    """Whoever leads the handshake with the other side of a connection."""
+
+    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
+        """A frame of a connection that is no party's yet; it may come now."""
+
+
+class Greeter:
+    """Greets all native clients of a server."""
+
+    def __init__(self, listener: Listener, broker: Broker) -> None:
+        self._listener = listener
+        self._broker = broker
+        self._loop = listener.loop
+        self._serving = listener.serving
+        self._limits = listener.limits
+
+    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
+        """A frame of a connection that is in no session yet; it may come now."""
+        match frame.kind:
+            case Kind.HELLO:
+                self._on_hello(connection, decode(frame.payload, Hello))
+            case Kind.RESPONSE:
+                decode(frame.payload, Response)
+                self._welcome(connection, b"")
+            case Kind.OK:
+                connection.open(self._limits.frame_bytes_max)
+            case Kind.REQUEST:
+                self._on_request(connection, frame)
+            case Kind.PING:
+                connection.write(pack(Kind.PONG, 0, frame.payload))
+            case Kind.GOODBYE:
+                connection.close()
+
+    def _on_hello(self, connection: NativeConnection, hello: Hello) -> None:
+        version = handshake.choose_version(hello.versions)
+        first = b""
+        auth = self._serving.auth
+        if connection.is_inner:
+            connection.user = INNER
+        elif auth == "none":
+            connection.user = check_name(hello.user) if hello.user else "anonymous"
+        elif hello.mechanism == "scram-sha-256":
+            if auth != "scram":
+                raise Malformed(f'this server does not take secrets; its auth is "{auth}"')
+            login = ServerLogin(self._broker.clients.credential_of, self._broker.clients.decoy)
+            first = login.first(hello.first)
+            connection.greeting = Proving(self, login)
+        else:
+            connection.user = self._trusted_user(connection, hello)
+        connection.write(
+            pack(
+                Kind.CHALLENGE,
+                0,
+                encode(
+                    Challenge(
+                        version=version,
+                        software=f"headwater/{__version__}",
+                        first=first,
+                        time_us=self._broker.clock.now_us(),
+                    )
+                ),
+            )
+        )
+
+    def _trusted_user(self, connection: NativeConnection, hello: Hello) -> str:
+        """Who it is by its certificate, or as a trusted gatekeeper states."""
+        auth, certified = self._serving.auth, peer_name(connection.peer_certificate)
+        if hello.mechanism == "certificate":
+            if auth in ("scram", "certificate") and certified is not None:
+                return check_name(certified)
+            raise Unauthenticated("this server asks for a client certificate of its authority, and there is none")
+        if hello.mechanism == "gatekeeper" and auth == "gatekeeper":
+            if certified in self._serving.gatekeepers or is_local(connection.address):
+                if not hello.user:
+                    raise Malformed("a gatekeeper states the user in its HELLO; there is none")
+                return check_name(hello.user)
+            raise Unauthenticated("only a gatekeeper may state a user: see the settings auth and gatekeepers")
+        raise Unauthenticated(f'this server asks who you are; its auth is "{auth}": connect with a name and a secret')
+
+    def on_proof(self, connection: NativeConnection, login: ServerLogin, proof: bytes) -> None:
+        """A client that logs in answers its challenge."""
+        # Who has guessed wrong at this name waits before it is looked at the next guess: one who hangs up early to
+        # guess again has learned nothing.
+        delay_s = self._broker.guesses.delay_s(self._guesser(connection, login))
+        if delay_s:
+            connection.hold()
+            self._loop.call_later(delay_s, self._prove_later, connection, login, proof)
+        else:
+            self._prove(connection, login, proof)
+
+    def _guesser(self, connection: NativeConnection, login: ServerLogin) -> str:
+        return f"{login.claimed_user}@{connection.address}"
+
+    def _prove_later(self, connection: NativeConnection, login: ServerLogin, final: bytes) -> None:
+        if not connection.is_closed:
+            connection.release()
+            try:
+                self._prove(connection, login, final)
+            except HeadwaterError as error:
+                connection.refuse(error)
+
+    def _prove(self, connection: NativeConnection, login: ServerLogin, proof: bytes) -> None:
+        # One who guesses at many names from one place waits as long as one who guesses at one name.
+        keys = (self._guesser(connection, login), connection.address)
+        guesses = self._broker.guesses
+        try:
+            final = login.final(proof)
+        except Unauthenticated as error:
+            for key in keys:
+                guesses.failed(key)
+            delay_s = max(map(guesses.delay_s, keys))
+            # It may not speak meanwhile, and its place among the greeting is taken as long as it waits.
+            connection.hold()
+            refusal = error
+            self._loop.call_later(delay_s, lambda: connection.refuse(refusal))
+            return
+        guesses.succeeded(keys[0])
+        connection.user = login.user
+        connection.has_secret = True
+        self._welcome(connection, final)
+
+    def _welcome(self, connection: NativeConnection, final: bytes) -> None:
+        client = self._broker.clients.get(connection.user)
+        connection.client_id = client.id if client is not None else connection.user
+        welcome = Welcome(final=final, user=connection.user, client_id=connection.client_id, limits=self._limits)
+        connection.write(pack(Kind.OK, 0, encode(welcome)))
+
+    # Registration
+
+    def _on_request(self, connection: NativeConnection, frame: Frame) -> None:
+        request = read_request(frame)
+        if not isinstance(request, Register):
+            raise Malformed("the first request of a connection is a registration")
+        if not connection.user:
+            raise Unauthenticated("nobody has logged in here")
+        connection.hold()
+
+        def registered(answer: Registered | None, error: BaseException | None) -> None:
+            connection.release()
+            if connection.is_closed:
+                return
+            if isinstance(error, TimedOut):  # whatever comes of it, this connection does not wait for it any more
+                connection.refuse(error, frame.id)
+                return
+            if error is not None:
+                connection.write(pack_error(frame.id, error))
+                return
+            connection.state = handshake.Phase.REGISTERED
+            self._listener.on_registered(connection)
+            connection.write(pack(Kind.REPLY, frame.id, encode(answer)))
+            if connection.session is not None:
+                connection.session.on_registered(connection)
+
+        answer = Answer(registered, self._loop, self._serving.call_s, "the store of sessions")
+        self._broker.register(connection, request, answer)
+
+
+class Proving:
+    """Greets one client that has to prove who it is."""
+
+    def __init__(self, greeter: Greeter, login: ServerLogin) -> None:
+        self._greeter = greeter
+        self._login = login
+
+    def on_frame(self, connection: NativeConnection, frame: Frame) -> None:
+        """A frame of a connection that was challenged."""
+        if frame.kind != Kind.RESPONSE:
+            self._greeter.on_frame(connection, frame)
+            return
+        connection.greeting = self._greeter
+        self._greeter.on_proof(connection, self._login, decode(frame.payload, Response).final)
