@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headwater.clock import Clock
 from headwater.log.early import Early
+from headwater.memo import Memo
 from headwater.message import Kept, Message
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.kinds import V5
@@ -28,8 +29,7 @@ class Deliveries:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[Key, tuple[Batch, Publishes]] = {}
-        self._bytes = 0
+        self._kept: Memo[Key, tuple[Batch, Publishes]] = Memo(KEPT_MAX, BYTES_MAX)
         self._early: Early | None = None
         """The message whose packets were made last."""
         self._packets: dict[int, bytes] = {}
@@ -50,16 +50,12 @@ class Deliveries:
             return packets
         as_published = wish.retain_as_published
         key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifiers)
-        kept = self._kept.get(key)
+        kept = self._kept.known.get(key)
         if kept is not None and kept[0] is batch:
             return kept[1]
         made = self.make(batch.body, places, version, qos, wish)
         if batch.body.expiries is None:  # what is left of a message's time is another with each second
-            self._bytes += len(batch.data)
-            if len(self._kept) >= KEPT_MAX or self._bytes > BYTES_MAX:
-                self._kept.clear()
-                self._bytes = len(batch.data)
-            self._kept[key] = (batch, made)
+            self._kept.keep(key, (batch, made), len(batch.data))
         return made
 
     def one(self, early: Early, version: int) -> bytes:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from headwater.config import Config
 from headwater.errors import Malformed
+from headwater.memo import Memo
 from headwater.store.body import FIXED, HEADERS, KEYS, RETAIN, ZEROS
 from headwater.topics.name import check_topic
 
@@ -77,7 +78,7 @@ class Piles:
         self._config = config
         self._piles: dict[str, _Pile] = {}
         self._held_bytes = 0
-        self._roots: dict[str, str] = {}
+        self._roots: Memo[str, str] = Memo(ROOTS_CACHED_MAX)
 
     def add(self, batch: Any, time_us: int) -> Iterator[Encoded]:
         """Take rows; what is full now comes out, published at this time."""
@@ -111,11 +112,9 @@ class Piles:
             yield root, sorted_rows.slice(start, end - start)
 
     def _root(self, topic: str) -> str:
-        root = self._roots.get(topic)
+        root = self._roots.known.get(topic)
         if root is None:
-            if len(self._roots) >= ROOTS_CACHED_MAX:
-                self._roots.clear()
-            root = self._roots[topic] = check_topic(topic, self._config)
+            root = self._roots.keep(topic, check_topic(topic, self._config))
         return root
 
     def _pile(self, root: str, rows: Any, time_us: int) -> Iterator[Encoded]:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.log.purges import Purge, Purges
+from headwater.memo import Memo
 from headwater.spark.conditions import Conditions
 from headwater.store.batch import BadBatch
 from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, RETAIN
@@ -149,7 +150,7 @@ class Columns:
         self._on_time = conditions.on("timestamp")
         self._now_us = now_us
         self._names = set(schema.names)
-        self._dictionaries: dict[tuple[int, bytes], Dictionary] = {}
+        self._dictionaries: Memo[tuple[int, bytes], Dictionary] = Memo(DICTIONARIES_MAX)
         self._topics, self._keys, self._payloads = Binary(), Binary(), Binary()
         self._header_names, self._header_values = Binary(), Binary()
         self._clear()
@@ -234,11 +235,9 @@ class Columns:
         """The names of a body; the same few hundred devices tend to come together again and again."""
         start = FIXED.size + ((4 * (topics + 1) + 7) & ~7)
         raw = body[FIXED.size : start + INT32_AT(body, FIXED.size + 4 * topics)[0]]
-        known = self._dictionaries.get((topics, raw))
+        known = self._dictionaries.known.get((topics, raw))
         if known is None:
-            if len(self._dictionaries) >= DICTIONARIES_MAX:
-                self._dictionaries.clear()
-            known = self._dictionaries[topics, raw] = Dictionary(raw, topics, self._wanted, self._purges)
+            known = self._dictionaries.keep((topics, raw), Dictionary(raw, topics, self._wanted, self._purges))
         return known
 
     def _place_of(self, dictionary: Dictionary) -> int:

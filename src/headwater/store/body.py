@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, compress, pairwise, repeat
 from typing import Any, NamedTuple
 
+from headwater.memo import Memo
 from headwater.message import Headers, Message
 from headwater.store.shapes import Shape, is_worth_a_shape, remember, shape_of
 
@@ -65,22 +66,22 @@ HELD_HEADERS_BYTES = 64
 HELD_PAIR_BYTES = 192
 """and keys and headers, where there are any."""
 
-_names_cache: dict[bytes, tuple[str, ...]] = {}
+_names_cache: Memo[bytes, tuple[str, ...]] = Memo(NAMES_CACHED_MAX)
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
 
-_columns_cache: dict[tuple[str, ...], tuple[bytes, int, bytes]] = {}
+_columns_cache: Memo[tuple[str, ...], tuple[bytes, int, bytes]] = Memo(COLUMNS_CACHED_MAX)
 """Encoded topic columns, for the same reason."""
 
-_orders: dict[int, bytes] = {}
+_orders: Memo[int, bytes] = Memo(ORDERS_MAX)
 """By number of topics: the index of a batch in which each has one message, in the order of the dictionary."""
 
-_selections: dict[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = {}
+_selections: Memo[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = Memo(SELECTIONS_MAX)
 """Which names of a dictionary a filter's test wants."""
 
-_numbers: dict[tuple[str, ...], dict[str, int]] = {}
+_numbers: Memo[tuple[str, ...], dict[str, int]] = Memo(SELECTIONS_MAX)
 """The places of the names of large dictionaries."""
 
-_packers: dict[int, struct.Struct] = {}
+_packers: Memo[int, struct.Struct] = Memo(PACKERS_MAX)
 """By count: the module's own cache of formats is small, and looking it up costs as much as packing ten numbers."""
 
 
@@ -134,7 +135,7 @@ def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
     Remembered, as the same devices tend to report together.
     """
     key = tuple(topics)
-    known = _columns_cache.get(key)
+    known = _columns_cache.known.get(key)
     if known is not None:
         return known
     names = dict.fromkeys(topics)
@@ -147,10 +148,9 @@ def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
         index = _int32(list(map(places.__getitem__, topics)))
     columns = b"".join((*_binary([name.encode() for name in names]), index))
     made = columns, len(names), FIXED.pack(len(topics), len(names), 0, 0) + columns
-    if len(_columns_cache) >= COLUMNS_CACHED_MAX or len(key) > COLUMNS_CACHED_MESSAGES_MAX:
-        _columns_cache.clear()
-    _columns_cache[key] = made
-    return made
+    if len(key) > COLUMNS_CACHED_MESSAGES_MAX:
+        _columns_cache.forget()
+    return _columns_cache.keep(key, made)
 
 
 def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -162,11 +162,9 @@ def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:
 def _int32(numbers: Sequence[int]) -> bytes:
     """Numbers, padded to a multiple of 8 bytes."""
     count = len(numbers)
-    packer = _packers.get(count)
+    packer = _packers.known.get(count)
     if packer is None:
-        if len(_packers) >= PACKERS_MAX:
-            _packers.clear()
-        packer = _packers[count] = struct.Struct(f"<{count}i{count % 2 * 4}x")
+        packer = _packers.keep(count, struct.Struct(f"<{count}i{count % 2 * 4}x"))
     return packer.pack(*numbers)
 
 
@@ -378,8 +376,8 @@ class Body:
     def _read_one(self) -> None:
         """A single message, as many publishers send: the same columns, read without a view for each."""
         raw, time_us, start, length = _lay_out_one(self.data)
-        names = _names_cache.get(raw)
-        self.names = names if names is not None else _remembered(raw, (raw[8:].decode(),))
+        names = _names_cache.known.get(raw)
+        self.names = names if names is not None else _names_cache.keep(raw, (raw[8:].decode(),))
         self._index = FIRST
         self._is_each_once = True
         self._times = (time_us,)
@@ -478,22 +476,18 @@ class Body:
         if len(self.names) < SELECTIONS_NAMES_MIN:
             return [place for place, name in enumerate(self.names) if wanted(name)]
         key = (self.names, wanted)
-        chosen = _selections.get(key)
+        chosen = _selections.known.get(key)
         if chosen is None:
-            if len(_selections) >= SELECTIONS_MAX:
-                _selections.clear()
-            chosen = _selections[key] = [place for place, name in enumerate(self.names) if wanted(name)]
+            chosen = _selections.keep(key, [place for place, name in enumerate(self.names) if wanted(name)])
         return chosen
 
     def _find(self, name: str) -> list[int]:
         names = self.names
         if len(names) < SELECTIONS_NAMES_MIN:
             return [names.index(name)] if name in names else []
-        numbers = _numbers.get(names)
+        numbers = _numbers.known.get(names)
         if numbers is None:
-            if len(_numbers) >= SELECTIONS_MAX:
-                _numbers.clear()
-            numbers = _numbers[names] = {known: number for number, known in enumerate(names)}
+            numbers = _numbers.keep(names, {known: number for number, known in enumerate(names)})
         number = numbers.get(name)
         return [] if number is None else [number]
 
@@ -542,7 +536,7 @@ def _names(reader: _Reader, count: int) -> tuple[str, ...]:
     start = (at + 4 * count + 11) & ~7
     end = start + int.from_bytes(data[at + 4 * count : at + 4 * count + 4], "little")
     raw = data[at:end]
-    known = _names_cache.get(raw)
+    known = _names_cache.known.get(raw)
     if known is not None and len(known) == count:
         reader.at = (end + 7) & ~7
         return known
@@ -550,23 +544,14 @@ def _names(reader: _Reader, count: int) -> tuple[str, ...]:
     names = tuple(data[start + a : start + b].decode() for a, b in pairwise(offsets))
     if len(set(names)) != count:
         raise ValueError("a topic is twice in the dictionary")
-    return _remembered(raw, names)
+    return _names_cache.keep(raw, names)
 
 
 def _in_order(count: int) -> bytes:
-    found = _orders.get(count)
+    found = _orders.known.get(count)
     if found is None:
-        if len(_orders) >= ORDERS_MAX:
-            _orders.clear()
-        found = _orders[count] = array("i", range(count)).tobytes()
+        found = _orders.keep(count, array("i", range(count)).tobytes())
     return found
-
-
-def _remembered(raw: bytes, names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(_names_cache) >= NAMES_CACHED_MAX:
-        _names_cache.clear()
-    _names_cache[raw] = names
-    return names
 
 
 def _read_keys(reader: _Reader, count: int) -> list[bytes | None]:

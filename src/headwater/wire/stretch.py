@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from headwater.memo import Memo
 from headwater.wire.batches import SINGLE
 from headwater.wire.frame import HEADER, HEADER_BYTES, Frame
 
@@ -31,7 +32,7 @@ AT_ONCE = 64
 """How many values one layout takes out of as many frames."""
 LAYOUTS_MAX = 256
 
-_layouts: dict[tuple[int, int, int], tuple[struct.Struct, struct.Struct]] = {}
+_layouts: Memo[tuple[int, int, int], tuple[struct.Struct, struct.Struct]] = Memo(LAYOUTS_MAX)
 """By place and width of a column, and the length of a frame: what takes one value, and what takes many."""
 
 
@@ -102,10 +103,8 @@ def measure(data: bytes, at: int, size: int) -> int:
 
 def _layout(at: int, width: int, size: int) -> tuple[struct.Struct, struct.Struct]:
     key = (at, width, size)
-    layout = _layouts.get(key)
+    layout = _layouts.known.get(key)
     if layout is None:
         one = f"{at}x{width}s{size - at - width}x"
-        if len(_layouts) >= LAYOUTS_MAX:
-            _layouts.clear()
-        layout = _layouts[key] = struct.Struct(f"<{one}"), struct.Struct(f"<{one * AT_ONCE}")
+        layout = _layouts.keep(key, (struct.Struct(f"<{one}"), struct.Struct(f"<{one * AT_ONCE}")))
     return layout
