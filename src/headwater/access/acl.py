@@ -305,10 +305,6 @@ class Acl:
         """Whether a user may publish to a topic."""
         return self._ruling.may_publish(user, topic)
 
-    def may_publish_all(self, user: str, names: tuple[str, ...]) -> str | None:
-        """The first of these topics that a user may not publish to; None if it may to all."""
-        return self._ruling.first_refused(user, names)
-
     def may_create(self, user: str, topic: str) -> bool:
         """Whether a user may make a topic that is not there yet."""
         return self._ruling.may_create(user, topic)
@@ -316,10 +312,6 @@ class Acl:
     def may_subscribe(self, user: str, filter: str) -> bool:
         """Whether a user may have everything that a filter, without MQTT's `$share/…/` before it, matches."""
         return self._ruling.may_have(user, "subscribe", filter)
-
-    def may_channel(self, user: str, filter: str) -> bool:
-        """Whether a user may have everything that a filter matches pushed somewhere."""
-        return self._ruling.may_have(user, "channel", filter)
 
     def is_admin(self, user: str) -> bool:
         """Whether a user may change clients, rules and settings."""

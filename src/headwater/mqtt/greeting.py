@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from headwater.server.server import Server
     from headwater.server.session import Session
 
-NEVER = 0xFFFF_FFFF
-
 
 class Greeter:
     """Greets all MQTT clients of a server."""
