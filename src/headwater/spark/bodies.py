@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headwater.config import Config
 from headwater.errors import Malformed
 from headwater.memo import Memo
-from headwater.store.body import FIXED, HEADERS, KEYS, RETAIN, ZEROS
+from headwater.store.body import ZEROS, join_columns
 from headwater.topics.name import check_topic
 
 ROWS = 10_000
@@ -181,29 +181,33 @@ def encode(rows: Any, time_us: int) -> bytes:
     """The body of rows of one root; the same bytes that `encode_body` makes of the same messages."""
     count = rows.num_rows
     topics = rows.column("topic").dictionary_encode()
-    columns = 0
-    pieces: list[Any] = [b"", *_binary(topics.dictionary), *_padded(topics.indices.to_numpy())]
-    pieces += _padded(np.full(count, time_us, np.int64))
+    retain: Sequence[Any] = ()
+    keys: Sequence[Any] = ()
+    headers: Sequence[Any] = ()
     there = rows.schema.names
     if "retain" in there:
-        retain = pc.fill_null(rows.column("retain"), False).to_numpy(zero_copy_only=False)
-        if retain.any():
-            columns |= RETAIN
-            pieces += _padded(retain.astype(np.uint8))
+        flags = pc.fill_null(rows.column("retain"), False).to_numpy(zero_copy_only=False)
+        if flags.any():
+            retain = _padded(flags.astype(np.uint8))
     if "key" in there:
-        keys = rows.column("key")
-        if keys.null_count < count:
-            columns |= KEYS
-            pieces += _padded(np.packbits(keys.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
-            pieces += _binary(keys)
+        column = rows.column("key")
+        if column.null_count < count:
+            bits = np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
+            keys = (*_padded(bits), *_binary(column))
     if "headers" in there:
         pairs, names, values = _pairs(rows.column("headers"))
         if len(names):
-            columns |= HEADERS
-            pieces += (*_padded(pairs), *_binary(names), *_binary(values))
-    pieces += _binary(rows.column("payload"))
-    pieces[0] = FIXED.pack(count, len(topics.dictionary), columns, 0)
-    return b"".join(pieces)
+            headers = (*_padded(pairs), *_binary(names), *_binary(values))
+    return join_columns(
+        count,
+        len(topics.dictionary),
+        (*_binary(topics.dictionary), *_padded(topics.indices.to_numpy()), *_padded(np.full(count, time_us, np.int64))),
+        (),
+        retain,
+        keys,
+        headers,
+        _binary(rows.column("payload")),
+    )
 
 
 def _pairs(column: Any) -> tuple[Numbers, Any, Any]:
