@@ -1,4 +1,4 @@
-"""The bus for asyncio: the same flows as `test_bus.py`, as coroutines and async iterators."""
+"""The bus for asyncio: the same flows as `tests/bus`, as coroutines and async iterators."""
 
 from __future__ import annotations
 

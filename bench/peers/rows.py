@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headwater.cli.bench import goals
+from headwater.cli.bench.load import BATCH
 from headwater.cli.bench.served.cores import APART, TOGETHER
 
 At = Mapping[str, float | str]
@@ -119,7 +121,6 @@ AMQTT = Contender("amqtt", "amqtt", "amqtt", "mqtt", {"qos": 0})
 
 DURABLE = (REDIS_ALWAYS, JETSTREAM_ALWAYS, RABBITMQ, REDIS, JETSTREAM, MOSQUITTO_1)
 LIVE = (REDIS, NATS, MOSQUITTO_0)
-BATCH = 1000
 LIVE_BATCH = 100
 
 
@@ -199,14 +200,14 @@ def _fan_out() -> Row:
             mqtt(0),
             *LIVE,
         ),
-        points=(at(1), at(10), at(100)),
+        points=tuple(map(at, goals.SUBSCRIBERS)),
         quick_points=3,
         goals=(
             Goal("headwater-batches", "≥", 1.0, live, "least", {"subscribers": 1}),
             Goal("headwater-batches", "≥", 1.5, live, "least", {"subscribers": 10}),
             Goal("headwater-batches", "≥", 1.5, live, "least", {"subscribers": 100}),
-            *(Goal("headwater-batches", "≥", 2, live, at={"subscribers": count}) for count in (1, 10, 100)),
-            *(Goal("headwater-mqtt", "≥", 2, ("mosquitto",), "mqtt", {"subscribers": n}) for n in (1, 10, 100)),
+            *(Goal("headwater-batches", "≥", 2, live, at={"subscribers": count}) for count in goals.SUBSCRIBERS),
+            *(Goal("headwater-mqtt", "≥", 2, ("mosquitto",), "mqtt", {"subscribers": n}) for n in goals.SUBSCRIBERS),
         ),
     )
 
@@ -278,8 +279,8 @@ def _start() -> Row:
         points=({"stored": MILLION}, {"stored": 10 * MILLION}),
         goals=(
             Goal("headwater", "≤", 1, ("jetstream",), "least"),
-            Goal("headwater", "≤", 0.5),
-            Goal("headwater", "≤", 0.5, at={"stored": 10 * MILLION}),
+            Goal("headwater", "≤", goals.START_S),
+            Goal("headwater", "≤", goals.START_S, at={"stored": 10 * MILLION}),
         ),
     )
 
@@ -293,7 +294,7 @@ def _idle() -> Row:
         less_is_better=True,
         contenders=(native(), mqtt(0), REDIS, NATS, MOSQUITTO_0, AMQTT),
         points=({"connections": 2000},),
-        goals=(Goal("headwater", "≤", 12), Goal("headwater-mqtt", "≤", 12)),
+        goals=tuple(Goal(who, "≤", goals.IDLE_KIB) for who in ("headwater", "headwater-mqtt")),
     )
 
 
@@ -314,7 +315,10 @@ def _look_up() -> Row:
             own("cold-changing", "cold while changing"),
         ),
         points=tuple({"subscriptions": count} for count in (1000, 100_000, MILLION)),
-        goals=(Goal("warm", "≥", 3_000_000, at=million), Goal("cold", "≥", 150_000, at=million)),
+        goals=(
+            Goal("warm", "≥", goals.LOOK_UPS_WARM_PER_S, at=million),
+            Goal("cold", "≥", goals.LOOK_UPS_COLD_PER_S, at=million),
+        ),
     )
 
 
@@ -330,7 +334,7 @@ def _look_up_memory() -> Row:
             Contender("wildcard", "Headwater, with a wildcard", "headwater", ""),
         ),
         points=tuple({"subscriptions": count} for count in (1000, 100_000, MILLION)),
-        goals=(Goal("plain", "≤", 400, at={"subscriptions": MILLION}),),
+        goals=(Goal("plain", "≤", goals.SUBSCRIPTION_BYTES, at={"subscriptions": MILLION}),),
     )
 
 

@@ -26,6 +26,7 @@ from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, TooL
 from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish
 from headwater.log.roots import STAGED, Roots
+from headwater.memo import Memo
 from headwater.message import Outgoing
 from headwater.store import state as rows
 from headwater.store.batch import Batch
@@ -86,7 +87,7 @@ class Staging:
         self._on_trouble = on_trouble
         self._deciding = threads.Lock()
         """Held by whoever commits, drops or expires."""
-        self._sizes: dict[tuple[str, int], int] = {}
+        self._sizes: Memo[tuple[str, int], int] = Memo(SIZES_MAX)
         """By producer and epoch: bytes that were staged, at most."""
         self._coming: dict[object, int] = {}
         """Of bodies that have no row yet: offsets that they are not before."""
@@ -130,7 +131,7 @@ class Staging:
     def _admit(self, producer: str, epoch: int, part: str, root: str, size: int) -> None:
         """TooLarge (413) if an epoch would have more bytes than its commit may hold."""
         key, limit = (producer, epoch), self._config.stage_bytes_max
-        known = self._sizes.get(key)
+        known = self._sizes.known.get(key)
         if known is None or known + size > limit:  # of what was replaced since, the last counts
             known = sum(
                 staged.bytes
@@ -142,9 +143,7 @@ class Staging:
                 f'epoch {epoch} of producer "{producer}" has {known} bytes, and stage_bytes_max is {limit}; '
                 "commit smaller epochs, or raise the setting"
             )
-        if len(self._sizes) >= SIZES_MAX:
-            self._sizes.clear()
-        self._sizes[key] = known + size
+        self._sizes.keep(key, known + size)
 
     def stage_messages(
         self, producer: str, epoch: int, part: str, messages: Iterable[tuple[str, bytes] | Outgoing]

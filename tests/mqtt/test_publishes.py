@@ -51,8 +51,8 @@ def test_each_session_has_numbers_of_its_own_in_the_same_packets() -> None:
 def test_what_is_remembered_has_a_limit() -> None:
     for number in range(publishes.FIELDS_CACHED_MAX + 10):
         Publishes([f"t/{number}", "x" * 300 + str(number)], [b"", b""], version=V5)
-        assert len(publishes._topic_fields) <= publishes.FIELDS_CACHED_MAX
-    assert max(map(len, publishes._topic_fields)) <= publishes.FIELD_CACHED_CHARS_MAX
+        assert len(publishes._topic_fields.known) <= publishes.FIELDS_CACHED_MAX
+    assert max(map(len, publishes._topic_fields.known)) <= publishes.FIELD_CACHED_CHARS_MAX
 
 
 def test_properties_are_given_as_blocks() -> None:

@@ -21,7 +21,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 NOTES = REPO / ".mutants"
 ASKED = (
-    "store log topics delivery channels native mqtt faults sim server fuzz test_bus.py test_aio.py test_staging.py "
+    "store log topics delivery channels native mqtt faults sim server fuzz bus test_aio.py test_staging.py "
     "client/test_served.py"
 )
 """The tests that stand around the rooms that are broken."""

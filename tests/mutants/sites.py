@@ -21,7 +21,6 @@ SYNCS = {"datasync", "sync", "sync_folder", "sync_files", "sync_found", "_sync_s
 QUIET = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 """Calls that tell people something; what they say is not what is promised here."""
 EDGES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
-SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 
 class Site(NamedTuple):

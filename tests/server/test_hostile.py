@@ -545,6 +545,6 @@ def test_large_batches_that_few_want_a_part_of_are_not_kept_in_memory():
         for _ in range(40):
             running.bus.publish_many([("a/0", b"small"), ("a/1", bytes(4_000_000))])
         assert len(peer.take(1, 40)) == 40
-        known = running.server.sessions.slices._known
+        known = running.server.sessions.slices._made.known
         assert running.call(lambda: sum(len(batch.data) for batch, _, _ in known.values())) <= 17_000_000
         assert resident_bytes() - before < 400_000_000  # the bus in memory keeps the messages themselves

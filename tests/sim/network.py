@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 32 * 1024
 """What is on its way or in the receiving machine's buffer, per direction."""
-READ_BYTES_MAX = 256 * 1024
 FIN = None
 """Among bytes on their way: there are no more."""
 
@@ -178,7 +177,6 @@ class End(asyncio.Transport):
         self._is_closing = False
         self._is_begun = False
         self._has_fin = False
-        self._is_fin_sent = False
         self._is_paused = False
         self._is_reading = False
         self._out: deque[bytes | None] = deque()
@@ -295,9 +293,7 @@ class End(asyncio.Transport):
         world, peer = self.world, self.peer
         while self._out and self._way_bytes + peer._inbox_bytes < WINDOW_BYTES:
             piece = self._out.popleft()
-            if piece is None:
-                self._is_fin_sent = True
-            else:
+            if piece is not None:
                 room = WINDOW_BYTES - self._way_bytes - peer._inbox_bytes
                 size = len(piece)
                 if size > 1 and world.rng.random() < 0.05:

@@ -334,7 +334,7 @@ def test_names_that_are_not_utf_8_are_refused() -> None:
 def test_what_is_remembered_of_dictionaries_has_a_limit() -> None:
     for number in range(3 * module.NAMES_CACHED_MAX):
         Body(encode([Given(f"limit/{number}", b"")]))
-    assert len(module._names_cache) <= module.NAMES_CACHED_MAX
+    assert len(module._names_cache.known) <= module.NAMES_CACHED_MAX
 
 
 def test_as_many_messages_fit_as_their_payloads_allow_and_at_least_one() -> None:

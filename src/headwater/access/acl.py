@@ -26,6 +26,7 @@ from headwater.access.name import EVERYONE, check_name, is_name, quoted
 from headwater.audit import Audit
 from headwater.config import Config
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.memo import Memo
 from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
 from headwater.topics.name import check_filter, compile_filter, filter_covers, filters_overlap, is_wild
@@ -127,14 +128,13 @@ class Rights:
 class Ruling:
     """Rules that hold together, and what was decided by them."""
 
-    __slots__ = ("_batches", "_by_user", "_names_kept", "_publishes", "_rights")
+    __slots__ = ("_batches", "_by_user", "_publishes", "_rights")
 
     def __init__(self, by_user: Mapping[str, tuple[Rule, ...]]) -> None:
         self._by_user = by_user
-        self._rights: dict[tuple[str, str], Rights] = {}
-        self._publishes: dict[tuple[str, str], bool] = {}
-        self._batches: dict[tuple[str, tuple[str, ...]], str | None] = {}
-        self._names_kept = 0
+        self._rights: Memo[tuple[str, str], Rights] = Memo(RIGHTS_KEPT)
+        self._publishes: Memo[tuple[str, str], bool] = Memo(DECISIONS_KEPT)
+        self._batches: Memo[tuple[str, tuple[str, ...]], str | None] = Memo(NAMES_KEPT, NAMES_KEPT)
 
     def without(self, gone: Rule, instead: tuple[Rule, ...] = ()) -> Ruling:
         """The same, but for the rule about what this one is about."""
@@ -146,30 +146,25 @@ class Ruling:
 
     def rights(self, user: str, action: Action) -> Rights:
         """What the rules say about a user's action."""
-        found = self._rights.get((user, action))
+        found = self._rights.known.get((user, action))
         if found is None:
             known = is_name(user)
             its = (*self._by_user.get(user, ()), *self._by_user.get(EVERYONE, ())) if known else ()
             found = Rights(user, [rule for rule in its if rule.action == action])
-            if len(self._rights) >= RIGHTS_KEPT:
-                self._rights.clear()
-            self._rights[user, action] = found
+            self._rights.keep((user, action), found)
         return found
 
     def may_publish(self, user: str, topic: str) -> bool:
-        found = self._publishes.get((user, topic))
+        found = self._publishes.known.get((user, topic))
         if found is None:
-            found = self.rights(user, "publish").allows(topic)
-            if len(self._publishes) >= DECISIONS_KEPT:
-                self._publishes.clear()
-            self._publishes[user, topic] = found
+            found = self._publishes.keep((user, topic), self.rights(user, "publish").allows(topic))
         return found
 
     def first_refused(self, user: str, names: tuple[str, ...]) -> str | None:
         """The first of these topics that a user may not publish to."""
         asked = user, names
         try:
-            return self._batches[asked]
+            return self._batches.known[asked]
         except KeyError:
             pass
         refused = None
@@ -179,11 +174,7 @@ class Ruling:
                 break
         room = len(names) + 1
         if room <= NAMES_KEPT:
-            if self._names_kept + room > NAMES_KEPT:
-                self._batches.clear()
-                self._names_kept = 0
-            self._names_kept += room
-            self._batches[asked] = refused
+            self._batches.keep(asked, refused, room)
         return refused
 
     def may_create(self, user: str, topic: str) -> bool:
@@ -314,10 +305,6 @@ class Acl:
         """Whether a user may publish to a topic."""
         return self._ruling.may_publish(user, topic)
 
-    def may_publish_all(self, user: str, names: tuple[str, ...]) -> str | None:
-        """The first of these topics that a user may not publish to; None if it may to all."""
-        return self._ruling.first_refused(user, names)
-
     def may_create(self, user: str, topic: str) -> bool:
         """Whether a user may make a topic that is not there yet."""
         return self._ruling.may_create(user, topic)
@@ -325,10 +312,6 @@ class Acl:
     def may_subscribe(self, user: str, filter: str) -> bool:
         """Whether a user may have everything that a filter, without MQTT's `$share/…/` before it, matches."""
         return self._ruling.may_have(user, "subscribe", filter)
-
-    def may_channel(self, user: str, filter: str) -> bool:
-        """Whether a user may have everything that a filter matches pushed somewhere."""
-        return self._ruling.may_have(user, "channel", filter)
 
     def is_admin(self, user: str) -> bool:
         """Whether a user may change clients, rules and settings."""

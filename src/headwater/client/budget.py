@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 
 from headwater import threads
-from headwater.errors import HeadwaterError
 
 
 class Budget:
@@ -17,17 +16,12 @@ class Budget:
         self._lock = threads.Lock()
         self._used = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self._ended: HeadwaterError | None = None
-
-    @property
-    def used(self) -> int:
-        """Bytes that are under way."""
-        return self._used
+        self._is_ended = False
 
     def try_take(self, weight: int) -> bool:
         """Take a share if it is there."""
         with self._lock:
-            if self._ended is None and (self._waiting or not self._fits(weight)):
+            if not self._is_ended and (self._waiting or not self._fits(weight)):
                 return False
             self._used += weight
             return True
@@ -38,7 +32,7 @@ class Budget:
         What is larger than the whole budget goes alone. Once the budget has ended all go, and look for themselves.
         """
         with self._lock:
-            if self._ended is None and (self._waiting or not self._fits(weight)):
+            if not self._is_ended and (self._waiting or not self._fits(weight)):
                 self._waiting.append((weight, go))
                 return False
             self._used += weight
@@ -59,17 +53,12 @@ class Budget:
         for go in going:
             go()
 
-    def end(self, error: HeadwaterError) -> None:
+    def end(self) -> None:
         """Nobody needs to wait any more."""
         with self._lock:
-            self._ended = error
+            self._is_ended = True
             going = [go for _, go in self._waiting]
             self._used += sum(weight for weight, _ in self._waiting)
             self._waiting.clear()
         for go in going:
             go()
-
-    @property
-    def ended(self) -> HeadwaterError | None:
-        """Why nobody waits any more."""
-        return self._ended

@@ -346,11 +346,6 @@ class Link:
         """Whether there is a connection, and room in it."""
         return self._connection is not None and self._connection.is_writable
 
-    def drop(self, error: HeadwaterError) -> None:
-        """Give this connection up, and find another."""
-        if self._connection is not None:
-            self._connection.fail(error)
-
     # Hearing
 
     def _on_frame(self, frame: Frame) -> None:

@@ -481,7 +481,7 @@ class Publisher:
     def end(self, error: HeadwaterError) -> None:
         """There will be no connection any more: whoever waits is told."""
         self._ended = error
-        self.budget.end(error)
+        self.budget.end()
         lanes, self._lanes = self._lanes, {}
         self._flying.clear()
         self._ready.clear()

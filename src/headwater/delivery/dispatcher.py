@@ -30,6 +30,7 @@ from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
 from headwater.log.group_commit import Call
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
+from headwater.memo import Memo
 from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
@@ -84,7 +85,7 @@ class Dispatcher:
         self._trees: Trees[Listener] = Trees(config)
         self._tree_lock = threads.Lock()
         """Held for a look at the trees, or a change of them, and nothing else."""
-        self._matched: dict[tuple[str, ...], list[tuple[Listener, list[int] | None]]] = {}
+        self._matched: Memo[tuple[str, ...], list[tuple[Listener, list[int] | None]]] = Memo(NAMES_MATCHED_MAX)
         self._served: dict[str, Subscriber] = {}
         self._rested: dict[str, Resting] = {}
         """Subscriptions that nobody takes from, in numbers, as far as somebody wanted to know; they are rows alone."""
@@ -132,11 +133,9 @@ class Dispatcher:
         with self._tree_lock:
             if len(names) == 1:
                 return [(listener, None) for listener in self._trees.match(names[0])]
-            known = self._matched.get(names)
+            known = self._matched.known.get(names)
             if known is None:
-                if len(self._matched) >= NAMES_MATCHED_MAX:
-                    self._matched.clear()
-                known = self._matched[names] = self._match_all(names)
+                known = self._matched.keep(names, self._match_all(names))
             return known
 
     def _match_all(self, names: tuple[str, ...]) -> list[tuple[Listener, list[int] | None]]:
@@ -159,12 +158,12 @@ class Dispatcher:
 
     def _listen(self, filter: str, listener: Listener) -> None:
         with self._tree_lock:
-            self._matched.clear()
+            self._matched.forget()
             self._trees.add(filter, listener)
 
     def _leave(self, listener: Listener) -> None:
         with self._tree_lock:
-            self._matched.clear()
+            self._matched.forget()
             self._trees.remove_all(listener)
 
     def retained(self, filter: str) -> list[Message]:

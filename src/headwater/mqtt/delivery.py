@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwater.clock import Clock
+from headwater.memo import Memo
 from headwater.message import Kept, Message
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.kinds import V5
@@ -27,8 +28,7 @@ class Deliveries:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[Key, tuple[Batch, Publishes]] = {}
-        self._bytes = 0
+        self._kept: Memo[Key, tuple[Batch, Publishes]] = Memo(KEPT_MAX, BYTES_MAX)
         self._one: Batch | None = None
         """The message whose packets were made last."""
         self._packets: dict[int, bytes] = {}
@@ -49,16 +49,12 @@ class Deliveries:
             return packets
         as_published = wish.retain_as_published
         key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifiers)
-        kept = self._kept.get(key)
+        kept = self._kept.known.get(key)
         if kept is not None and kept[0] is batch:
             return kept[1]
         made = self.make(batch.body, places, version, qos, wish)
         if batch.body.expiries is None:  # what is left of a message's time is another with each second
-            self._bytes += len(batch.data)
-            if len(self._kept) >= KEPT_MAX or self._bytes > BYTES_MAX:
-                self._kept.clear()
-                self._bytes = len(batch.data)
-            self._kept[key] = (batch, made)
+            self._kept.keep(key, (batch, made), len(batch.data))
         return made
 
     def one(self, batch: Batch, version: int) -> bytes:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from headwater.mqtt.session import MqttSession
     from headwater.server.session import Session
 
-NEVER = 0xFFFF_FFFF
-
 
 class Greeter:
     """Greets all MQTT clients of a server."""

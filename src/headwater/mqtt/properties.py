@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from headwater.memo import Memo
 from headwater.message import Headers
 from headwater.mqtt.fields import LENGTH_MAX, VARIABLE_MAX, Fields, binary_bytes, text_bytes, variable_bytes
 from headwater.mqtt.kinds import Kind
@@ -127,7 +128,7 @@ EMPTY: Final = b"\0"
 BLOCKS_CACHED_MAX: Final = 1_000
 BLOCK_CACHED_BYTES_MAX: Final = 200
 
-_blocks: dict[tuple[bytes, int], Properties] = {}
+_blocks: Memo[tuple[bytes, int], Properties] = Memo(BLOCKS_CACHED_MAX)
 """Blocks of PUBLISH packets that were read, by the count allowed, as many messages have the same properties."""
 
 
@@ -140,12 +141,9 @@ def read_properties(fields: Fields, place: int, count_max: int) -> Properties:
     if place != PUBLISH or length > BLOCK_CACHED_BYTES_MAX:
         return _read_block(Fields(fields.data, start, fields.at), place, count_max)
     key = (fields.data[start : fields.at], count_max)
-    properties = _blocks.get(key)
+    properties = _blocks.known.get(key)
     if properties is None:
-        properties = _read_block(Fields(fields.data, start, fields.at), place, count_max)
-        if len(_blocks) >= BLOCKS_CACHED_MAX:
-            _blocks.clear()
-        _blocks[key] = properties
+        properties = _blocks.keep(key, _read_block(Fields(fields.data, start, fields.at), place, count_max))
     return properties
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Final
 
+from headwater.memo import Memo
 from headwater.mqtt.fields import text_bytes, variable_bytes
 from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.properties import EMPTY
@@ -21,7 +22,7 @@ QUIET_FIRST: Final = bytes((Kind.PUBLISH << 4,))
 FIELDS_CACHED_MAX: Final = 10_000
 FIELD_CACHED_CHARS_MAX: Final = 200
 
-_topic_fields: dict[str, bytes] = {}
+_topic_fields: Memo[str, bytes] = Memo(FIELDS_CACHED_MAX)
 """Topics as packets have them, as the same topics are delivered again and again."""
 
 
@@ -76,7 +77,7 @@ class Publishes:
             key = (topic, len(tail), is_retained)
             head = known.get(key)
             if head is None:
-                field = _topic_fields.get(topic) or _topic_field(topic)
+                field = _topic_fields.known.get(topic) or _topic_field(topic)
                 length = variable_bytes(len(field) + number_bytes + len(tail))
                 head = known[key] = b"".join((bytes((first | is_retained,)), length, field))
                 self.longest_bytes = max(self.longest_bytes, len(head) + number_bytes + len(tail))
@@ -101,7 +102,7 @@ class Publishes:
 
 def quiet_packet(topic: str, payload: bytes, version: int) -> bytes:
     """The packet of one message with QoS 0, without properties."""
-    field = _topic_fields.get(topic) or _topic_field(topic)
+    field = _topic_fields.known.get(topic) or _topic_field(topic)
     if version == V5:
         field += EMPTY
     return b"".join((QUIET_FIRST, variable_bytes(len(field) + len(payload)), field, payload))
@@ -110,7 +111,5 @@ def quiet_packet(topic: str, payload: bytes, version: int) -> bytes:
 def _topic_field(topic: str) -> bytes:
     field = text_bytes(topic)
     if len(topic) <= FIELD_CACHED_CHARS_MAX:
-        if len(_topic_fields) >= FIELDS_CACHED_MAX:
-            _topic_fields.clear()
-        _topic_fields[topic] = field
+        _topic_fields.keep(topic, field)
     return field

@@ -45,10 +45,6 @@ class Log:
         self._logger = logging.getLogger(name)
         self._flood = Flood(self._logger, clock or SystemClock())
 
-    def debug(self, event: str, /, **fields: object) -> None:
-        """For those who look for a fault."""
-        self.write(logging.DEBUG, event, fields)
-
     def info(self, event: str, /, **fields: object) -> None:
         """Something that is meant to happen."""
         self.write(logging.INFO, event, fields)

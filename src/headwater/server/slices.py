@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headwater.memo import Memo
 from headwater.store.batch import Batch, checksum
 
 SLICES_MAX = 64
@@ -15,18 +16,13 @@ class Slices:
     """Bodies of some messages of a batch, remembered while many subscribers want the same ones."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[Batch, bytes, int]] = {}
-        self._bytes = 0
+        self._made: Memo[tuple[int, tuple[int, ...]], tuple[Batch, bytes, int]] = Memo(SLICES_MAX, BYTES_MAX)
 
     def get(self, batch: Batch, places: Sequence[int]) -> tuple[bytes, int]:
         """The body and its checksum."""
         key = (id(batch), tuple(places))
-        known = self._known.get(key)
+        known = self._made.known.get(key)
         if known is None or known[0] is not batch:
             body = batch.body.slice(places)
-            self._bytes += len(batch.data) + len(body)
-            if len(self._known) >= SLICES_MAX or self._bytes > BYTES_MAX:
-                self._known.clear()
-                self._bytes = len(batch.data) + len(body)
-            known = self._known[key] = (batch, body, checksum(body))
+            known = self._made.keep(key, (batch, body, checksum(body)), len(batch.data) + len(body))
         return known[1], known[2]

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from headwater.config import Config
 from headwater.errors import Malformed
-from headwater.store.body import FIXED, HEADERS, KEYS, RETAIN, ZEROS
+from headwater.memo import Memo
+from headwater.store.body import ZEROS, join_columns
 from headwater.topics.name import check_topic
 
 ROWS = 10_000
@@ -77,7 +78,7 @@ class Piles:
         self._config = config
         self._piles: dict[str, _Pile] = {}
         self._held_bytes = 0
-        self._roots: dict[str, str] = {}
+        self._roots: Memo[str, str] = Memo(ROOTS_CACHED_MAX)
 
     def add(self, batch: Any, time_us: int) -> Iterator[Encoded]:
         """Take rows; what is full now comes out, published at this time."""
@@ -111,11 +112,9 @@ class Piles:
             yield root, sorted_rows.slice(start, end - start)
 
     def _root(self, topic: str) -> str:
-        root = self._roots.get(topic)
+        root = self._roots.known.get(topic)
         if root is None:
-            if len(self._roots) >= ROOTS_CACHED_MAX:
-                self._roots.clear()
-            root = self._roots[topic] = check_topic(topic, self._config)
+            root = self._roots.keep(topic, check_topic(topic, self._config))
         return root
 
     def _pile(self, root: str, rows: Any, time_us: int) -> Iterator[Encoded]:
@@ -182,29 +181,33 @@ def encode(rows: Any, time_us: int) -> bytes:
     """The body of rows of one root; the same bytes that `encode_body` makes of the same messages."""
     count = rows.num_rows
     topics = rows.column("topic").dictionary_encode()
-    columns = 0
-    pieces: list[Any] = [b"", *_binary(topics.dictionary), *_padded(topics.indices.to_numpy())]
-    pieces += _padded(np.full(count, time_us, np.int64))
+    retain: Sequence[Any] = ()
+    keys: Sequence[Any] = ()
+    headers: Sequence[Any] = ()
     there = rows.schema.names
     if "retain" in there:
-        retain = pc.fill_null(rows.column("retain"), False).to_numpy(zero_copy_only=False)
-        if retain.any():
-            columns |= RETAIN
-            pieces += _padded(retain.astype(np.uint8))
+        flags = pc.fill_null(rows.column("retain"), False).to_numpy(zero_copy_only=False)
+        if flags.any():
+            retain = _padded(flags.astype(np.uint8))
     if "key" in there:
-        keys = rows.column("key")
-        if keys.null_count < count:
-            columns |= KEYS
-            pieces += _padded(np.packbits(keys.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
-            pieces += _binary(keys)
+        column = rows.column("key")
+        if column.null_count < count:
+            bits = np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
+            keys = (*_padded(bits), *_binary(column))
     if "headers" in there:
         pairs, names, values = _pairs(rows.column("headers"))
         if len(names):
-            columns |= HEADERS
-            pieces += (*_padded(pairs), *_binary(names), *_binary(values))
-    pieces += _binary(rows.column("payload"))
-    pieces[0] = FIXED.pack(count, len(topics.dictionary), columns, 0)
-    return b"".join(pieces)
+            headers = (*_padded(pairs), *_binary(names), *_binary(values))
+    return join_columns(
+        count,
+        len(topics.dictionary),
+        (*_binary(topics.dictionary), *_padded(topics.indices.to_numpy()), *_padded(np.full(count, time_us, np.int64))),
+        (),
+        retain,
+        keys,
+        headers,
+        _binary(rows.column("payload")),
+    )
 
 
 def _pairs(column: Any) -> tuple[Numbers, Any, Any]:

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.log.purges import Purge, Purges
+from headwater.memo import Memo
 from headwater.spark.conditions import Conditions
 from headwater.store.batch import BadBatch
-from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, RETAIN
+from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, NAMES_AT, Layout, values_at
 
 ROWS = 10_000
 """Rows that a record batch has, or a few more."""
@@ -81,7 +82,7 @@ class Dictionary:
     __slots__ = ("count", "ends", "purged_upto", "text", "wants", "wants_all", "wants_any")
 
     def __init__(self, raw: bytes, count: int, wanted: Wanted, purges: Purges) -> None:
-        start = (4 * (count + 1) + 7) & ~7
+        start = values_at(0, count)
         ends = struct.unpack_from(f"<{count + 1}i", raw)
         try:
             names = [raw[start + a : start + b].decode() for a, b in pairwise(ends)]
@@ -94,38 +95,6 @@ class Dictionary:
         self.wants_all = bool(self.wants.all())
         self.wants_any = bool(self.wants.any())
         self.purged_upto = np.array(purges.uptos(names) if len(purges) else (), np.int64)
-
-
-class _Layout:
-    """Walks a body's columns, and checks that each lies within it."""
-
-    __slots__ = ("at", "body", "view")
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.view = memoryview(body)
-        self.at = FIXED.size
-
-    def take(self, length: int) -> memoryview:
-        """The bytes of a column of known length."""
-        start, end = self.at, self.at + length
-        if end > len(self.body):
-            raise BadBatch("a column ends outside the body")
-        self.at = (end + 7) & ~7
-        return self.view[start:end]
-
-    def offsets(self, count: int) -> memoryview:
-        """Where values end; they begin at 0 and never decrease."""
-        column = self.take(4 * (count + 1))
-        numbers = np.frombuffer(column, np.int32)
-        if numbers[0] != 0 or (numbers[1:] < numbers[:-1]).any():
-            raise BadBatch("a column's offsets decrease")
-        return column[4:]
-
-    def binary(self, count: int) -> tuple[memoryview, memoryview]:
-        """Where values end, and their bytes."""
-        ends = self.offsets(count)
-        return ends, self.take(INT32_AT(ends, len(ends) - 4)[0] if count else 0)
 
 
 class Columns:
@@ -149,7 +118,7 @@ class Columns:
         self._on_time = conditions.on("timestamp")
         self._now_us = now_us
         self._names = set(schema.names)
-        self._dictionaries: dict[tuple[int, bytes], Dictionary] = {}
+        self._dictionaries: Memo[tuple[int, bytes], Dictionary] = Memo(DICTIONARIES_MAX)
         self._topics, self._keys, self._payloads = Binary(), Binary(), Binary()
         self._header_names, self._header_values = Binary(), Binary()
         self._clear()
@@ -191,22 +160,24 @@ class Columns:
         count, topics, columns, _ = FIXED.unpack_from(body)
         if not 0 < topics <= count or count * 8 > len(body) or columns & ~COLUMNS_KNOWN:
             raise BadBatch("its counts are impossible")
-        layout = _Layout(body)
-        layout.binary(topics)
-        dictionary = self._dictionary(body, topics)
+        layout = Layout(body, count, topics, columns)
+        if layout.reach > len(body):
+            raise BadBatch("a column ends outside the body")
+        view = memoryview(body)
+        _ends(view, NAMES_AT, topics)
+        dictionary = self._dictionary(body[NAMES_AT : layout.names_end], topics)
         if not dictionary.wants_any:
             return
-        index = layout.take(4 * count)
+        index = view[layout.index_at : layout.index_at + 4 * count]
         numbers = np.frombuffer(index, np.int32)
         if numbers.min() < 0 or numbers.max() >= topics:
             raise BadBatch("a topic's index is outside the dictionary")
-        times = layout.take(8 * count)
-        expiries = layout.take(8 * count) if columns & EXPIRIES else None
-        if columns & RETAIN:
-            layout.take(count)
-        keys = (layout.take((count + 7) // 8), *layout.binary(count)) if columns & KEYS else None
-        headers = self._headers(layout, count) if columns & HEADERS else None
-        payloads = layout.binary(count)
+        times = view[layout.times_at : layout.expiries_at]
+        expiries = view[layout.expiries_at : layout.retain_at] if columns & EXPIRIES else None
+        bits = view[layout.bits_at : layout.bits_at + (count + 7) // 8]
+        keys = (bits, *_binary(view, layout.keys_at, count)) if columns & KEYS else None
+        headers = self._headers(view, layout, count) if columns & HEADERS else None
+        payloads = _binary(view, layout.lengths_at, count)
         if deltas is not None and len(deltas) != count:
             raise BadBatch("its offsets are not as many as its messages")
         # Nothing is gathered before all of it was found to be right.
@@ -230,15 +201,11 @@ class Columns:
             self._cut = (first, last)
         self.rows += count
 
-    def _dictionary(self, body: bytes, topics: int) -> Dictionary:
+    def _dictionary(self, raw: bytes, topics: int) -> Dictionary:
         """The names of a body; the same few hundred devices tend to come together again and again."""
-        start = FIXED.size + ((4 * (topics + 1) + 7) & ~7)
-        raw = body[FIXED.size : start + INT32_AT(body, FIXED.size + 4 * topics)[0]]
-        known = self._dictionaries.get((topics, raw))
+        known = self._dictionaries.known.get((topics, raw))
         if known is None:
-            if len(self._dictionaries) >= DICTIONARIES_MAX:
-                self._dictionaries.clear()
-            known = self._dictionaries[topics, raw] = Dictionary(raw, topics, self._wanted, self._purges)
+            known = self._dictionaries.keep((topics, raw), Dictionary(raw, topics, self._wanted, self._purges))
         return known
 
     def _place_of(self, dictionary: Dictionary) -> int:
@@ -261,10 +228,10 @@ class Columns:
             self._keys.add(missing, bytes(4 * missing), b"")
 
     @staticmethod
-    def _headers(layout: _Layout, count: int) -> tuple[int, memoryview, Any, Any]:
-        ends = layout.offsets(count)
-        pairs = INT32_AT(ends, len(ends) - 4)[0]
-        names, values = layout.binary(pairs), layout.binary(pairs)
+    def _headers(view: memoryview, layout: Layout, count: int) -> tuple[int, memoryview, Any, Any]:
+        ends, pairs = _ends(view, layout.pairs_at, count), layout.pairs
+        names = _binary(view, layout.header_names_at, pairs)
+        values = _binary(view, layout.header_values_at, pairs)
         for text_ends, text in (names, values):
             _check_text(text_ends, text)
         return pairs, ends, names, values
@@ -365,6 +332,21 @@ class Columns:
             return None
         mask = np.logical_and.reduce(masks)
         return None if mask.all() else mask
+
+
+def _ends(view: memoryview, at: int, count: int) -> memoryview:
+    """Where values end; they begin at 0 and never decrease."""
+    column = view[at : at + 4 * (count + 1)]
+    numbers = np.frombuffer(column, np.int32)
+    if numbers[0] != 0 or (numbers[1:] < numbers[:-1]).any():
+        raise BadBatch("a column's offsets decrease")
+    return column[4:]
+
+
+def _binary(view: memoryview, at: int, count: int) -> tuple[memoryview, memoryview]:
+    """Where values end, and their bytes."""
+    ends, start = _ends(view, at, count), values_at(at, count)
+    return ends, view[start : start + (INT32_AT(ends, len(ends) - 4)[0] if count else 0)]
 
 
 def _check_text(ends: memoryview, text: memoryview) -> None:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, compress, pairwise, repeat
 from typing import Any, NamedTuple
 
+from headwater.memo import Memo
 from headwater.message import Headers, Message
 from headwater.store.shapes import Shape, is_worth_a_shape, remember, shape_of
 
@@ -35,6 +36,7 @@ RETAIN = 4
 EXPIRIES = 8
 COLUMNS_KNOWN = KEYS | HEADERS | RETAIN | EXPIRIES
 FIXED = struct.Struct("<IIII")
+NAMES_AT = FIXED.size
 ONE_HEAD = struct.Struct("<IIIIii")
 """One message without optional columns, up to the topic's bytes;"""
 ONE_TAIL = struct.Struct("<iiqii")
@@ -44,6 +46,7 @@ ONE_FIXED = struct.pack("<III", 1, 1, 0)
 NAME_AT = ONE_HEAD.size - 4
 """Where the topic's length is in these, and its bytes behind it."""
 ZEROS = bytes(8)
+Piece = bytes | memoryview
 FIRST = (0,)
 """The index of a single message."""
 NAMES_CACHED_MAX = 64
@@ -65,22 +68,22 @@ HELD_HEADERS_BYTES = 64
 HELD_PAIR_BYTES = 192
 """and keys and headers, where there are any."""
 
-_names_cache: dict[bytes, tuple[str, ...]] = {}
+_names_cache: Memo[bytes, tuple[str, ...]] = Memo(NAMES_CACHED_MAX)
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
 
-_columns_cache: dict[tuple[str, ...], tuple[bytes, int, bytes]] = {}
+_columns_cache: Memo[tuple[str, ...], tuple[bytes, int, bytes]] = Memo(COLUMNS_CACHED_MAX)
 """Encoded topic columns, for the same reason."""
 
-_orders: dict[int, bytes] = {}
+_orders: Memo[int, bytes] = Memo(ORDERS_MAX)
 """By number of topics: the index of a batch in which each has one message, in the order of the dictionary."""
 
-_selections: dict[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = {}
+_selections: Memo[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = Memo(SELECTIONS_MAX)
 """Which names of a dictionary a filter's test wants."""
 
-_numbers: dict[tuple[str, ...], dict[str, int]] = {}
+_numbers: Memo[tuple[str, ...], dict[str, int]] = Memo(SELECTIONS_MAX)
 """The places of the names of large dictionaries."""
 
-_packers: dict[int, struct.Struct] = {}
+_packers: Memo[int, struct.Struct] = Memo(PACKERS_MAX)
 """By count: the module's own cache of formats is small, and looking it up costs as much as packing ten numbers."""
 
 
@@ -105,26 +108,38 @@ def encode_body(
     if expiries is None and retain is None and keys is None and headers is None:
         offsets = list(accumulate(map(len, payloads), initial=0))
         return b"".join((start, times, _int32(offsets), *payloads, ZEROS[: -offsets[-1] & 7]))
-    pieces: list[bytes] = [b"", topic_columns, times]
-    columns = 0
-    if expiries is not None and any(expiries):
-        columns |= EXPIRIES
-        pieces.append(array("q", expiries).tobytes())
-    if retain is not None and any(retain):
+    return join_columns(
+        count,
+        topic_count,
+        (topic_columns, times),
+        (array("q", expiries).tobytes(),) if expiries is not None and any(expiries) else (),
+        (bytes(retain), ZEROS[: -count & 7]) if retain is not None and any(retain) else (),
+        _key_columns(keys) if keys is not None and any(key is not None for key in keys) else (),
+        _header_columns(headers) if headers is not None and any(headers) else (),
+        _binary(payloads),
+    )
+
+
+def join_columns(
+    count: int,
+    topic_count: int,
+    first: Sequence[Piece],
+    expiries: Sequence[Piece],
+    retain: Sequence[Piece],
+    keys: Sequence[Piece],
+    headers: Sequence[Piece],
+    payloads: Sequence[Piece],
+) -> bytes:
+    """The body of columns, each in pieces that are padded, or of none; `first` are topics, index and times."""
+    columns = EXPIRIES if expiries else 0
+    if retain:
         columns |= RETAIN
-        pieces += (bytes(retain), ZEROS[: -count & 7])
-    if keys is not None and any(key is not None for key in keys):
+    if keys:
         columns |= KEYS
-        pieces += _validity(keys)
-        pieces += _binary([key or b"" for key in keys])
-    if headers is not None and any(headers):
+    if headers:
         columns |= HEADERS
-        pieces.append(_int32(list(accumulate(map(len, headers), initial=0))))
-        pieces += _binary([name.encode() for pairs in headers for name, _ in pairs])
-        pieces += _binary([value.encode() for pairs in headers for _, value in pairs])
-    pieces += _binary(payloads)
-    pieces[0] = FIXED.pack(count, topic_count, columns, 0)
-    return b"".join(pieces)
+    fixed = FIXED.pack(count, topic_count, columns, 0)
+    return b"".join((fixed, *first, *expiries, *retain, *keys, *headers, *payloads))
 
 
 def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
@@ -134,7 +149,7 @@ def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
     Remembered, as the same devices tend to report together.
     """
     key = tuple(topics)
-    known = _columns_cache.get(key)
+    known = _columns_cache.known.get(key)
     if known is not None:
         return known
     names = dict.fromkeys(topics)
@@ -147,10 +162,9 @@ def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
         index = _int32(list(map(places.__getitem__, topics)))
     columns = b"".join((*_binary([name.encode() for name in names]), index))
     made = columns, len(names), FIXED.pack(len(topics), len(names), 0, 0) + columns
-    if len(_columns_cache) >= COLUMNS_CACHED_MAX or len(key) > COLUMNS_CACHED_MESSAGES_MAX:
-        _columns_cache.clear()
-    _columns_cache[key] = made
-    return made
+    if len(key) > COLUMNS_CACHED_MESSAGES_MAX:
+        _columns_cache.forget()
+    return _columns_cache.keep(key, made)
 
 
 def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -162,19 +176,27 @@ def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:
 def _int32(numbers: Sequence[int]) -> bytes:
     """Numbers, padded to a multiple of 8 bytes."""
     count = len(numbers)
-    packer = _packers.get(count)
+    packer = _packers.known.get(count)
     if packer is None:
-        if len(_packers) >= PACKERS_MAX:
-            _packers.clear()
-        packer = _packers[count] = struct.Struct(f"<{count}i{count % 2 * 4}x")
+        packer = _packers.keep(count, struct.Struct(f"<{count}i{count % 2 * 4}x"))
     return packer.pack(*numbers)
 
 
-def _validity(keys: Sequence[bytes | None]) -> tuple[bytes, bytes]:
-    """A bit for each key that there is, the lowest first."""
+def _key_columns(keys: Sequence[bytes | None]) -> tuple[bytes, ...]:
+    """A bit for each key that there is, the lowest first; then all of them."""
     length = (len(keys) + 7) // 8
     digits = "".join(["0" if key is None else "1" for key in reversed(keys)])
-    return int(digits, 2).to_bytes(length, "little"), ZEROS[: -length & 7]
+    bits = int(digits, 2).to_bytes(length, "little")
+    return (bits, ZEROS[: -length & 7], *_binary([key or b"" for key in keys]))
+
+
+def _header_columns(headers: Sequence[Headers]) -> tuple[bytes, ...]:
+    """Where each message's pairs begin, their names and their values."""
+    return (
+        _int32(list(accumulate(map(len, headers), initial=0))),
+        *_binary([name.encode() for pairs in headers for name, _ in pairs]),
+        *_binary([value.encode() for pairs in headers for _, value in pairs]),
+    )
 
 
 class OnePlace(NamedTuple):
@@ -238,7 +260,7 @@ def held_bytes(data: bytes) -> int:
 
 def _held_extras(data: bytes, count: int, topics: int, columns: int) -> int:
     """How much the keys and headers of a body take once they are decoded, each of them an object of its own."""
-    at = (_end_of(data, FIXED.size, topics) + 4 * count + 7 & ~7) + 8 * count
+    at = ((_values_end(data, NAMES_AT, topics) + 7 & ~7) + 4 * count + 7 & ~7) + 8 * count
     if columns & EXPIRIES:
         at += 8 * count
     if columns & RETAIN:
@@ -246,7 +268,7 @@ def _held_extras(data: bytes, count: int, topics: int, columns: int) -> int:
     size = 0
     if columns & KEYS:
         begin = at + (count + 7) // 8 + 7 & ~7
-        at = _end_of(data, begin, count)
+        at = _values_end(data, begin, count) + 7 & ~7
         size += at - begin + HELD_KEY_BYTES * count
     if columns & HEADERS:
         pairs = int.from_bytes(data[at + 4 * count : at + 4 * count + 4], "little")
@@ -254,45 +276,55 @@ def _held_extras(data: bytes, count: int, topics: int, columns: int) -> int:
     return size
 
 
-def _end_of(data: bytes, at: int, count: int) -> int:
+class Layout:
+    """Where the columns of a body begin, by its own account; one that it has not begins where the next one does.
+
+    What it says may be wrong: `reach`, where the last payload ends, is beyond the body then.
+    """
+
+    def __init__(self, data: bytes, count: int, topics: int, columns: int) -> None:
+        self.names_end = at = _values_end(data, NAMES_AT, topics)
+        self.index_at = at = at + 7 & ~7
+        self.times_at = at = at + 4 * count + 7 & ~7
+        self.expiries_at = at = at + 8 * count
+        if columns & EXPIRIES:
+            at += 8 * count
+        self.retain_at = at
+        if columns & RETAIN:
+            at = at + count + 7 & ~7
+        self.bits_at = self.keys_at = at
+        if columns & KEYS:
+            self.keys_at = at + (count + 7) // 8 + 7 & ~7
+            at = _values_end(data, self.keys_at, count) + 7 & ~7
+        self.pairs_at = self.header_names_at = self.header_values_at = at
+        self.pairs = 0
+        if columns & HEADERS:
+            self.pairs = int.from_bytes(data[at + 4 * count : at + 4 * count + 4], "little")
+            self.header_names_at = values_at(at, count)
+            self.header_values_at = _values_end(data, self.header_names_at, self.pairs) + 7 & ~7
+            at = _values_end(data, self.header_values_at, self.pairs) + 7 & ~7
+        self.lengths_at = at
+        last = at + 4 * count
+        self.payloads_at = at = last + 11 & ~7
+        self.reach = at = at + int.from_bytes(data[last : last + 4], "little")
+        self.end = at + 7 & ~7
+        """How long the body is."""
+
+
+def values_at(at: int, count: int) -> int:
+    """Where values begin whose offsets begin at a place."""
+    return at + 4 * count + 11 & ~7
+
+
+def _values_end(data: bytes, at: int, count: int) -> int:
     """Where values end whose offsets begin at a place."""
     last = at + 4 * count
-    return (last + 4 + 7 & ~7) + int.from_bytes(data[last : last + 4], "little") + 7 & ~7
+    return (last + 11 & ~7) + int.from_bytes(data[last : last + 4], "little")
 
 
 def columns_of(data: bytes) -> int:
     """Which optional columns a body has."""
     return int.from_bytes(data[8:12], "little")
-
-
-class _Reader:
-    """Walks the columns of a body, checking that each lies within it."""
-
-    __slots__ = ("at", "data", "view")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.view = memoryview(data)
-        self.at = FIXED.size
-
-    def numbers(self, kind: str, count: int, width: int) -> memoryview[int]:
-        end = self.at + count * width
-        if end > len(self.data):
-            raise ValueError("a column ends outside the body")
-        column: memoryview[int] = self.view[self.at : end].cast(kind)  # type: ignore[call-overload]  # kind is "i", "q" or "B"
-        self.at = (end + 7) & ~7
-        return column
-
-    def binary(self, count: int) -> tuple[list[int], int]:
-        """Offsets and where their bytes start."""
-        offsets = self.numbers("i", count + 1, 4).tolist()
-        start = self.at
-        if offsets[0] != 0 or offsets[-1] < 0 or start + offsets[-1] > len(self.data):
-            raise ValueError("a column's values end outside the body")
-        if count > 1 and offsets != sorted(offsets):  # what is sorted is sorted again in one pass
-            raise ValueError("a column's offsets decrease")
-        self.at = (start + offsets[-1] + 7) & ~7
-        return offsets, start
 
 
 class Body:
@@ -332,27 +364,30 @@ class Body:
                 self._read_alike(shape)
                 return
         self._read(topics)
-        if not columns and is_worth_a_shape(data, count):
-            self._remember_shape()
 
     def _read(self, topics: int) -> None:
         data, count, columns = self.data, self.count, self.columns
-        reader = _Reader(data)
-        self.names: tuple[str, ...] = _names(reader, topics)
-        self._index: Sequence[int] = (index := reader.numbers("i", count, 4))
+        layout = Layout(data, count, topics, columns)
+        if layout.reach > len(data):
+            raise ValueError("a column ends outside the body")
+        view = memoryview(data)
+        self.names: tuple[str, ...] = _names(data, layout.names_end, topics)
+        self._index: Sequence[int] = (index := view[layout.index_at : layout.index_at + 4 * count].cast("i"))
         raw = index.tobytes()
         self._is_each_once = topics == count <= ORDERS_TOPICS_MAX and raw == _in_order(count)
         # One topic, or each topic once: the usual cases are seen at a glance.
         if not self._is_each_once and raw.strip(b"\0") and not 0 <= min(index) <= max(index) < topics:
             raise ValueError("a topic's index is outside the dictionary")
-        self._times: Sequence[int] = reader.numbers("q", count, 8)
-        self.expiries = reader.numbers("q", count, 8) if columns & EXPIRIES else None
-        self.retain = reader.numbers("B", count, 1) if columns & RETAIN else None
-        self._keys = _read_keys(reader, count) if columns & KEYS else None
-        self._headers = _read_headers(reader, count) if columns & HEADERS else None
-        self._payloads = reader.binary(count)
-        self.end = reader.at
+        self._times: Sequence[int] = view[layout.times_at : layout.expiries_at].cast("q")
+        self.expiries = view[layout.expiries_at : layout.retain_at].cast("q") if columns & EXPIRIES else None
+        self.retain = view[layout.retain_at : layout.retain_at + count] if columns & RETAIN else None
+        self._keys = _read_keys(data, layout, count) if columns & KEYS else None
+        self._headers = _read_headers(data, layout, count) if columns & HEADERS else None
+        self._payloads = _offsets(view, layout.lengths_at, count), layout.payloads_at
+        self.end = layout.end
         """How long it is, by its own account."""
+        if not columns and is_worth_a_shape(data, count):
+            self._remember_shape(layout)
 
     def _read_alike(self, shape: Shape) -> None:
         """As it was read before; its times and payloads are its own."""
@@ -363,23 +398,20 @@ class Body:
         self._payloads = shape.payloads
         self.end = shape.end
 
-    def _remember_shape(self) -> None:
-        data, count, (offsets, start) = self.data, self.count, self._payloads
-        lengths_at = start - (4 * (count + 1) + 7 & ~7)
-        times_at = lengths_at - 8 * count
-        head = data[:times_at]
-        index_at = times_at - (4 * count + 7 & ~7)
-        index = memoryview(head)[index_at : index_at + 4 * count].cast("i")
+    def _remember_shape(self, layout: Layout) -> None:
+        data, count = self.data, self.count
+        head, lengths_at = data[: layout.times_at], layout.lengths_at
+        index = memoryview(head)[layout.index_at : layout.index_at + 4 * count].cast("i")
         lengths = data[lengths_at : lengths_at + 4 * (count + 1)]
         remember(
-            data, Shape(head, lengths_at, lengths, self.names, index, self._is_each_once, (offsets, start), self.end)
+            data, Shape(head, lengths_at, lengths, self.names, index, self._is_each_once, self._payloads, self.end)
         )
 
     def _read_one(self) -> None:
         """A single message, as many publishers send: the same columns, read without a view for each."""
         raw, time_us, start, length = _lay_out_one(self.data)
-        names = _names_cache.get(raw)
-        self.names = names if names is not None else _remembered(raw, (raw[8:].decode(),))
+        names = _names_cache.known.get(raw)
+        self.names = names if names is not None else _names_cache.keep(raw, (raw[8:].decode(),))
         self._index = FIRST
         self._is_each_once = True
         self._times = (time_us,)
@@ -478,22 +510,18 @@ class Body:
         if len(self.names) < SELECTIONS_NAMES_MIN:
             return [place for place, name in enumerate(self.names) if wanted(name)]
         key = (self.names, wanted)
-        chosen = _selections.get(key)
+        chosen = _selections.known.get(key)
         if chosen is None:
-            if len(_selections) >= SELECTIONS_MAX:
-                _selections.clear()
-            chosen = _selections[key] = [place for place, name in enumerate(self.names) if wanted(name)]
+            chosen = _selections.keep(key, [place for place, name in enumerate(self.names) if wanted(name)])
         return chosen
 
     def _find(self, name: str) -> list[int]:
         names = self.names
         if len(names) < SELECTIONS_NAMES_MIN:
             return [names.index(name)] if name in names else []
-        numbers = _numbers.get(names)
+        numbers = _numbers.known.get(names)
         if numbers is None:
-            if len(_numbers) >= SELECTIONS_MAX:
-                _numbers.clear()
-            numbers = _numbers[names] = {known: number for number, known in enumerate(names)}
+            numbers = _numbers.keep(names, {known: number for number, known in enumerate(names)})
         number = numbers.get(name)
         return [] if number is None else [number]
 
@@ -537,60 +565,52 @@ class Body:
         )
 
 
-def _names(reader: _Reader, count: int) -> tuple[str, ...]:
-    data, at = reader.data, reader.at
-    start = (at + 4 * count + 11) & ~7
-    end = start + int.from_bytes(data[at + 4 * count : at + 4 * count + 4], "little")
-    raw = data[at:end]
-    known = _names_cache.get(raw)
+def _names(data: bytes, end: int, count: int) -> tuple[str, ...]:
+    raw = data[NAMES_AT:end]
+    known = _names_cache.known.get(raw)
     if known is not None and len(known) == count:
-        reader.at = (end + 7) & ~7
         return known
-    offsets, start = reader.binary(count)
-    names = tuple(data[start + a : start + b].decode() for a, b in pairwise(offsets))
+    names = tuple(_strings(data, NAMES_AT, count))
     if len(set(names)) != count:
         raise ValueError("a topic is twice in the dictionary")
-    return _remembered(raw, names)
+    return _names_cache.keep(raw, names)
 
 
 def _in_order(count: int) -> bytes:
-    found = _orders.get(count)
+    found = _orders.known.get(count)
     if found is None:
-        if len(_orders) >= ORDERS_MAX:
-            _orders.clear()
-        found = _orders[count] = array("i", range(count)).tobytes()
+        found = _orders.keep(count, array("i", range(count)).tobytes())
     return found
 
 
-def _remembered(raw: bytes, names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(_names_cache) >= NAMES_CACHED_MAX:
-        _names_cache.clear()
-    _names_cache[raw] = names
-    return names
-
-
-def _read_keys(reader: _Reader, count: int) -> list[bytes | None]:
-    bits = int.from_bytes(reader.numbers("B", (count + 7) // 8, 1), "little")
+def _read_keys(data: bytes, layout: Layout, count: int) -> list[bytes | None]:
+    bits = int.from_bytes(data[layout.bits_at : layout.bits_at + (count + 7) // 8], "little")
     there = f"{bits:0{count}b}"[: -count - 1 : -1]
-    offsets, start = reader.binary(count)
-    data = reader.data
+    offsets, start = _offsets(memoryview(data), layout.keys_at, count), values_at(layout.keys_at, count)
     return [
         data[start + a : start + b] if bit == "1" else None
         for bit, (a, b) in zip(there, pairwise(offsets), strict=True)
     ]
 
 
-def _read_headers(reader: _Reader, count: int) -> list[Headers]:
-    pairs = reader.numbers("i", count + 1, 4).tolist()
-    if pairs[0] != 0 or any(map(int.__gt__, pairs, pairs[1:])) or pairs[-1] > len(reader.data):
-        raise ValueError("the headers' places decrease")
-    names = _strings(reader, pairs[-1])
-    values = _strings(reader, pairs[-1])
+def _read_headers(data: bytes, layout: Layout, count: int) -> list[Headers]:
+    pairs = _offsets(memoryview(data), layout.pairs_at, count)
+    names = _strings(data, layout.header_names_at, layout.pairs)
+    values = _strings(data, layout.header_values_at, layout.pairs)
     every = list(zip(names, values, strict=True))
     return [tuple(every[a:b]) for a, b in pairwise(pairs)]
 
 
-def _strings(reader: _Reader, count: int) -> list[str]:
-    offsets, start = reader.binary(count)
-    data = reader.data
+def _strings(data: bytes, at: int, count: int) -> list[str]:
+    offsets, start = _offsets(memoryview(data), at, count), values_at(at, count)
     return [data[start + a : start + b].decode() for a, b in pairwise(offsets)]
+
+
+def _offsets(view: memoryview, at: int, count: int) -> list[int]:
+    """Where each value begins and the last ends, which the layout has found to be within the body."""
+    offsets: list[int] = view[at : at + 4 * (count + 1)].cast("i").tolist()
+    if offsets[0] != 0:
+        raise ValueError("a column's values do not begin at 0")
+    if count > 1 and offsets != sorted(offsets):  # what is sorted is sorted again in one pass
+        raise ValueError("a column's offsets decrease")
+    return offsets

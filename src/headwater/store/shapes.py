@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headwater.memo import Memo
+
 SHAPES_MAX = 32
 SHAPE_MESSAGES_MAX = 2048
 """Larger bodies are read each time: what a shape saves is little beside their bytes, and it would take memory."""
@@ -29,13 +31,13 @@ class Shape(NamedTuple):
     end: int
 
 
-_shapes: dict[int, Shape | None] = {}
+_shapes: Memo[int, Shape | None] = Memo(SHAPES_MAX)
 """By the length of the body; None where one came for the first time."""
 
 
 def shape_of(data: bytes) -> Shape | None:
     """The shape of a body, if it is remembered."""
-    shape = _shapes.get(len(data))
+    shape = _shapes.known.get(len(data))
     if shape is None or not data.startswith(shape.head) or not data.startswith(shape.lengths, shape.lengths_at):
         return None
     return shape
@@ -45,14 +47,12 @@ def is_worth_a_shape(data: bytes, count: int) -> bool:
     """Whether bodies like this come again and again."""
     if count > SHAPE_MESSAGES_MAX:
         return False
-    if len(data) in _shapes:
+    if len(data) in _shapes.known:
         return True
-    if len(_shapes) >= SHAPES_MAX:
-        _shapes.clear()
-    _shapes[len(data)] = None
+    _shapes.keep(len(data), None)
     return False
 
 
 def remember(data: bytes, shape: Shape) -> None:
     """Bodies that are laid out like this one need not be read again."""
-    _shapes[len(data)] = shape
+    _shapes.known[len(data)] = shape

@@ -184,13 +184,6 @@ class Tree(Generic[S]):
         self._changed(filter)
         return True
 
-    def remove_all(self, subscriber: S) -> int:
-        """Unsubscribe from everything; how many filters that were."""
-        filters = self.filters_of(subscriber)
-        for each in filters:
-            self.remove(each, subscriber)
-        return len(filters)
-
     def match(self, topic: str) -> tuple[S, ...]:
         """The subscribers of a topic, each once."""
         if self._count_anywhere != self._changes_anywhere.count:

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
 from starlette.convertors import Convertor, register_url_convertor
 
 from headwater.admin.client import Admin
@@ -77,7 +77,6 @@ def _in_calendar(moment: datetime) -> datetime:
 
 
 Moment = Annotated[AwareDatetime, AfterValidator(_in_calendar)]
-Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
 Id = Annotated[str, Path(description="One segment of the path: percent-encode what is in it, as / is %2F.")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headwater.cli.bench import lookup
+from headwater.cli.bench import goals, lookup
 from headwater.cli.bench.figure import Figure
 
 
@@ -13,8 +13,8 @@ def measure(subscriptions: int, seconds: float) -> Iterator[Figure]:
     found = lookup.measure(subscriptions, seconds)
     variant = f"{subscriptions:,} filters"
     name = "filter look-up"
-    yield Figure(f"{name}, warm", variant, found["warm_per_s"], "look-ups/s", goal=("value ≥", 3_000_000))
-    yield Figure(f"{name}, cold", variant, found["cold_per_s"], "look-ups/s", goal=("value ≥", 150_000))
+    for kind, goal in (("warm", goals.LOOK_UPS_WARM_PER_S), ("cold", goals.LOOK_UPS_COLD_PER_S)):
+        yield Figure(f"{name}, {kind}", variant, found[f"{kind}_per_s"], "look-ups/s", goal=("value ≥", goal))
     for kind in ("warm", "cold"):
         yield Figure(
             f"{name}, {kind}, 100 subscribes/s",
@@ -25,11 +25,8 @@ def measure(subscriptions: int, seconds: float) -> Iterator[Figure]:
             "at rest",
             ("ratio ≥", 0.5),
         )
-    yield Figure("memory a subscription", variant, found["bytes_per_subscription"], "bytes", goal=("value ≤", 400))
-    yield Figure(
-        "memory a subscription",
-        "with a wildcard",
-        found["bytes_per_wildcard_subscription"],
-        "bytes",
-        goal=("value ≤", 400),
-    )
+    for with_what, size in (
+        (variant, found["bytes_per_subscription"]),
+        ("with a wildcard", found["bytes_per_wildcard_subscription"]),
+    ):
+        yield Figure("memory a subscription", with_what, size, "bytes", goal=("value ≤", goals.SUBSCRIPTION_BYTES))

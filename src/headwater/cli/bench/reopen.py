@@ -16,6 +16,7 @@ from itertools import repeat
 from statistics import median
 
 import headwater
+from headwater.cli.bench import goals
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import BATCH, messages
 from headwater.cli.temporary import temporary_folder
@@ -35,8 +36,8 @@ def measure(place: str, stored: int) -> Iterator[Figure]:
     few = _median_open_s(place, stored // SHARE)
     many = _median_open_s(place, stored)
     name = "open after kill -9"
-    yield Figure(name, f"{stored // SHARE:,} stored", few, "s", goal=("value ≤", 0.5))
-    yield Figure(name, f"{stored:,} stored", many, "s", goal=("value ≤", 0.5))
+    yield Figure(name, f"{stored // SHARE:,} stored", few, "s", goal=("value ≤", goals.START_S))
+    yield Figure(name, f"{stored:,} stored", many, "s", goal=("value ≤", goals.START_S))
     yield Figure(
         "open, does it grow?",
         f"{stored:,} stored",

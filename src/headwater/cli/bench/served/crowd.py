@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
+from headwater.cli.bench import goals
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import latencies_s, messages
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max, running
@@ -115,7 +116,11 @@ def measure_idle(place: str, count: int) -> Iterator[Figure]:
             crowd.close()
             warm.close()
         yield Figure(
-            f"idle connection, {kind} subscription", f"{count:,} of them", each, "bytes", goal=("value ≤", 12 * KIB)
+            f"idle connection, {kind} subscription",
+            f"{count:,} of them",
+            each,
+            "bytes",
+            goal=("value ≤", goals.IDLE_KIB * KIB),
         )
 
 

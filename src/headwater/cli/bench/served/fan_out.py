@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from headwater.cli.bench import goals
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import BATCH, MANY_TOPICS, ROUNDS, messages, variant
 from headwater.cli.bench.served.broker import Broker, Spent
@@ -15,7 +16,7 @@ from headwater.clock import SystemClock
 from headwater.wire.batches import QUIET, pack_deliver
 from headwater.wire.frame import HEADER, Kind, pack
 
-GOALS = {1: 1_000_000, 10: 3_000_000, 100: 5_000_000}
+GOALS = dict(zip(goals.SUBSCRIBERS, (1_000_000, 3_000_000, 5_000_000), strict=True))
 WINDOW = 4
 """Batches under way: enough to keep the broker busy, and few enough for its cores' caches to hold them."""
 
