@@ -49,7 +49,7 @@ from headwater.message import DeadLetter, Envelope, Extent, Outgoing, Receipt, R
 from headwater.message import Message as ThreadMessage
 from headwater.wire import requests as wire
 from headwater.wire.administration import ChannelInfo
-from headwater.wire.request import Request
+from headwater.wire.request import A, Request
 
 
 def asynchronous(m: Envelope) -> Message:
@@ -86,7 +86,7 @@ class _Verbs:
     async def extend(self, feed: Feed, message: Any, seconds: float) -> None:
         await self._tell(feed, "extend", message, extend_of(feed, message, seconds))
 
-    async def _tell(self, feed: Feed, verb: str, message: Any, make: Callable[[int], Request]) -> None:
+    async def _tell(self, feed: Feed, verb: str, message: Any, make: Callable[[int], Request[Any]]) -> None:
         refuse(feed, verb)
         await self._client.tell(feed, message, make)
 
@@ -385,12 +385,12 @@ class Bus:
         finally:
             self._client.replies.forget(pairs)
 
-    async def ask(self, request: Request) -> Any:
+    async def ask(self, request: Request[A]) -> A:
         return await self._client.link.request(request)
 
     async def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
-        return cast("list[TopicInfo]", await self.ask(wire.Topics(filter=filter)))
+        return await self.ask(wire.Topics(filter=filter))
 
     async def retained(self, filter: str) -> list[Message]:
         """Retained messages, by topic."""
@@ -398,23 +398,23 @@ class Bus:
 
     async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, by id; with a limit a page of them, after an id."""
-        return cast("list[SubscriptionInfo]", await self.ask(wire.Subscriptions(after=after, limit=limit)))
+        return await self.ask(wire.Subscriptions(after=after, limit=limit))
 
     async def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
-        return cast("list[tuple[str, int, str, int, tuple[str, ...]]]", await self.ask(wire.States(id=id)))
+        return await self.ask(wire.States(id=id))
 
     async def ends(self) -> dict[str, int]:
         """The newest offset of each root."""
-        return cast("dict[str, int]", await self.ask(wire.Ends()))
+        return await self.ask(wire.Ends())
 
     async def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
         """What the roots that a filter may match have, and where in them each of these moments is."""
-        return cast("list[Extent]", await self.ask(extents_of(filter, moments)))
+        return await self.ask(extents_of(filter, moments))
 
     async def events(self) -> list[Event]:
         """What happened lately that somebody should know, oldest first."""
-        return cast("list[Event]", await self.ask(wire.Events()))
+        return await self.ask(wire.Events())
 
     async def unsubscribe(self, id: str) -> None:
         """Delete a durable subscription, its place and its dead letters."""
@@ -424,7 +424,7 @@ class Bus:
         self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
     ) -> list[DeadLetter]:
         """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
-        return cast("list[DeadLetter]", await self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
+        return await self.ask(wire.DeadLetters(id=id, after=after, limit=limit))
 
     async def dead_letter(self, id: str, offset: Position) -> DeadLetter:
         """One of them."""
@@ -441,7 +441,7 @@ class Bus:
         """Hand dead letters to their subscription again, in order, as they are or `mended`; answers how many."""
         write = write_of(offsets, mended, write)
         if write is None:
-            return cast(int, await self.ask(wire.Redrive(id=id, offsets=places_of(offsets))))
+            return await self.ask(wire.Redrive(id=id, offsets=places_of(offsets)))
         try:
             await self.mend(id, write, tuple(mended or ()))
             return await self.redrive_mended(id, write)
@@ -457,7 +457,7 @@ class Bus:
 
     async def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
         """Hand the letters that parts of a write have mended to their subscription again, once; drops the others."""
-        return cast(int, await self.ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
+        return await self.ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts)))
 
     async def drop_mended(self, id: str, write: str) -> None:
         """Forget what a write has mended and not redriven; the dead letters stay as they are."""
@@ -465,7 +465,7 @@ class Bus:
 
     async def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget dead letters; answers how many."""
-        return cast(int, await self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
+        return await self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets)))
 
     async def stage(
         self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
@@ -485,7 +485,7 @@ class Bus:
     async def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
         """Make these parts of an epoch visible, once, and drop the others; first and last offset by root."""
         asked = wire.CommitStage(producer=producer, epoch=epoch, parts=tuple(parts))
-        return cast("dict[str, tuple[int, int]]", await self.ask(asked))
+        return await self.ask(asked)
 
     async def drop_stage(self, producer: str, epoch: int) -> None:
         """Forget what was staged of an epoch and never committed."""
@@ -493,7 +493,7 @@ class Bus:
 
     async def purge(self, filter: str) -> int:
         """Remove the messages that a filter matches; answers how many topics."""
-        return cast(int, await self.ask(wire.Purge(filter=filter)))
+        return await self.ask(wire.Purge(filter=filter))
 
     async def backup(self, target: str | os.PathLike[str]) -> None:
         """A copy of the data as of now, in a new folder on the server's machine."""

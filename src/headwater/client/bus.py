@@ -42,7 +42,7 @@ from headwater.topics.name import root_of
 from headwater.wire import requests as wire
 from headwater.wire.administration import ChannelInfo
 from headwater.wire.contents import Deliver
-from headwater.wire.request import Request
+from headwater.wire.request import A, Request
 
 R = TypeVar("R")
 THREAD_NAME = "headwater-client"
@@ -174,7 +174,7 @@ class Bus:
             self._check_open()
         return self._wait(work)
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, request: Request[A]) -> A:
         self._check_open()
         return self._wait(self._client.link.request(request))
 
@@ -317,11 +317,11 @@ class Bus:
 
     def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, by id; with a limit a page of them, after an id."""
-        return cast("list[SubscriptionInfo]", self.ask(wire.Subscriptions(after=after, limit=limit)))
+        return self.ask(wire.Subscriptions(after=after, limit=limit))
 
     def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
-        return cast("list[tuple[str, int, str, int, tuple[str, ...]]]", self.ask(wire.States(id=id)))
+        return self.ask(wire.States(id=id))
 
     # Reading
 
@@ -349,7 +349,7 @@ class Bus:
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
-        return cast("list[TopicInfo]", self.ask(wire.Topics(filter=filter)))
+        return self.ask(wire.Topics(filter=filter))
 
     def retained(self, filter: str) -> list[Message]:
         """Retained messages, by topic."""
@@ -357,11 +357,11 @@ class Bus:
 
     def ends(self) -> dict[str, int]:
         """The newest offset of each root."""
-        return cast("dict[str, int]", self.ask(wire.Ends()))
+        return self.ask(wire.Ends())
 
     def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
         """What the roots that a filter may match have, by name; and where in them each of these moments is."""
-        return cast("list[Extent]", self.ask(extents_of(filter, moments)))
+        return self.ask(extents_of(filter, moments))
 
     def show_progress(
         self, filter: str, id: str, places: Mapping[str, int], *, expire_after_s: float | None = None
@@ -380,7 +380,7 @@ class Bus:
 
     def events(self) -> list[Event]:
         """What happened lately that somebody should know, oldest first."""
-        return cast("list[Event]", self.ask(wire.Events()))
+        return self.ask(wire.Events())
 
     def refresh(self) -> None:
         """What a served bus shows is always fresh."""
@@ -392,7 +392,7 @@ class Bus:
         self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
     ) -> list[DeadLetter]:
         """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
-        return cast("list[DeadLetter]", self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
+        return self.ask(wire.DeadLetters(id=id, after=after, limit=limit))
 
     def dead_letter(self, id: str, offset: Position) -> DeadLetter:
         """One of them."""
@@ -413,7 +413,7 @@ class Bus:
         """
         write = write_of(offsets, mended, write)
         if write is None:
-            return cast(int, self.ask(wire.Redrive(id=id, offsets=places_of(offsets))))
+            return self.ask(wire.Redrive(id=id, offsets=places_of(offsets)))
         try:
             self.mend(id, write, tuple(mended or ()))
             return self.redrive_mended(id, write)
@@ -432,7 +432,7 @@ class Bus:
 
         Answers how many, however often it is asked.
         """
-        return cast(int, self.ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
+        return self.ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts)))
 
     def drop_mended(self, id: str, write: str) -> None:
         """Forget what a write has mended and not redriven; the dead letters stay as they are."""
@@ -440,7 +440,7 @@ class Bus:
 
     def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget dead letters; answers how many."""
-        return cast(int, self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
+        return self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets)))
 
     # Request and reply
 
@@ -488,7 +488,7 @@ class Bus:
     def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
         """Make these parts of an epoch visible, once, and drop the others; first and last offset by root."""
         asked = wire.CommitStage(producer=producer, epoch=epoch, parts=tuple(parts))
-        return cast("dict[str, tuple[int, int]]", self.ask(asked))
+        return self.ask(asked)
 
     def drop_stage(self, producer: str, epoch: int) -> None:
         """Forget what was staged of an epoch and never committed."""
@@ -498,7 +498,7 @@ class Bus:
 
     def purge(self, filter: str) -> int:
         """Remove the messages that a filter matches, their retained values and topics; answers how many topics."""
-        return cast(int, self.ask(wire.Purge(filter=filter)))
+        return self.ask(wire.Purge(filter=filter))
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """A copy of the data as of now, in a new folder on the server's machine."""
@@ -554,7 +554,7 @@ class _Verbs:
     def extend(self, feed: Feed, message: Message, seconds: float) -> None:
         self._tell(feed, "extend", message, extend_of(feed, message, seconds))
 
-    def _tell(self, feed: Feed, verb: str, message: Message, make: Callable[[int], Request]) -> None:
+    def _tell(self, feed: Feed, verb: str, message: Message, make: Callable[[int], Request[Any]]) -> None:
         refuse(feed, verb)
         self._bus._run(self._bus._client.tell(feed, message, make))
 
@@ -806,19 +806,19 @@ def seek_of(feed: Feed, to: Start) -> wire.Seek:
 
 def nack_of(
     feed: Feed, message: Message, error: str | BaseException, delay_s: float | None
-) -> Callable[[int], Request]:
+) -> Callable[[int], Request[Any]]:
     """A request that says that a message failed."""
     text = text_of(error)
     return lambda lease: wire.Nack(number=feed.number, lease=lease, offset=message.offset, error=text, delay_s=delay_s)
 
 
-def reject_of(feed: Feed, message: Message, error: str | BaseException) -> Callable[[int], Request]:
+def reject_of(feed: Feed, message: Message, error: str | BaseException) -> Callable[[int], Request[Any]]:
     """A request that says that a message will never succeed."""
     text = text_of(error)
     return lambda lease: wire.Reject(number=feed.number, lease=lease, offset=message.offset, error=text)
 
 
-def extend_of(feed: Feed, message: Message, seconds: float) -> Callable[[int], Request]:
+def extend_of(feed: Feed, message: Message, seconds: float) -> Callable[[int], Request[Any]]:
     """A request for more time."""
     return lambda lease: wire.Extend(number=feed.number, lease=lease, offset=message.offset, seconds=seconds)
 

@@ -480,7 +480,7 @@ class Client:
         if ranges:
             self.ack(feed, epoch, ranges).add_done_callback(_ignore)
 
-    async def tell(self, feed: Feed, message: Message, make: Callable[[int], Request]) -> None:
+    async def tell(self, feed: Feed, message: Message, make: Callable[[int], Request[Any]]) -> None:
         """Say something else about a message; `make` makes the request of its lease."""
         lease = feed.lease_of(message)
         if self._feeds.get(feed.number) is not feed:

@@ -383,7 +383,7 @@ class Verbs:
     def extend(self, feed: Feed, message: Message, seconds: float) -> None:
         self._tell(feed, message, extend_of(feed, message, seconds))
 
-    def _tell(self, feed: Feed, message: Message, make: Callable[[int], Request]) -> None:
+    def _tell(self, feed: Feed, message: Message, make: Callable[[int], Request[Any]]) -> None:
         request = make(feed.lease_of(message))
         try:
             self._line.ask(lambda number: pack_request(number, request)).result()

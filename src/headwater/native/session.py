@@ -31,9 +31,10 @@ from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.contents import Publish as PublishFrame
 from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.operations import read_request
 from headwater.wire.reader import Received
 from headwater.wire.request import Change, Request
-from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
+from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error
 from headwater.wire.stretch import Stretch
 
 log = Log("headwater.server")
@@ -213,7 +214,7 @@ class NativeSession(Speech, Session):
 
     # Requests
 
-    def _on_request(self, id: int, request: Request) -> None:
+    def _on_request(self, id: int, request: Request[Any]) -> None:
         self.sessions.entry.give_places()  # what was published before this is to be before it
         if isinstance(request, Change) and request.by is not None:
             self.sessions.broker.check_admin(self.row.user, "speak for others")

@@ -1,6 +1,7 @@
 """Answers to requests: what a session may ask of the bus, with the rights that it takes, and how the answer gets back.
 
-Each request is one arm that checks rights, on the loop, and gives the work that is then done in a thread.
+An operation's right is checked on the loop, as the table of `wire.operations` says; its verb gives the work that is
+then done in a thread.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from headwater.audit import acting
@@ -18,13 +21,15 @@ from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.delivery.start import Start
 from headwater.errors import Malformed, NotAllowed
 from headwater.message import SubscriptionInfo
-from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
+from headwater.server.subscriptions import Subscriptions
+from headwater.server.watch.presence import Presence
 from headwater.topics.name import check_filter
-from headwater.wire import requests
+from headwater.wire import administration, requests
 from headwater.wire.administration import ChannelSpec
 from headwater.wire.frame import Kind, pack
+from headwater.wire.operations import OPERATIONS, Operation, Right
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import encode
 
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from headwater.server.party import Asker
     from headwater.server.session import Session
 
+Work = Callable[[], Any]
 DONE = encode(None)
 MOMENT_US_MAX = 253_402_300_799_000_000
 """The last moment of the year 9999."""
@@ -45,7 +51,10 @@ class Answers:
         self._loop = loop
         self._bell = Bell(loop, self._answer)
         self._broker = broker
-        self._administration = Administration(loop, broker)
+        self.presence = Presence(loop, broker)
+        subscriptions = Subscriptions(broker, self.presence)
+        self._told = {"answers": self, "presence": self.presence, "subscriptions": subscriptions}
+        """Those whose verbs are told who asks."""
         self._done: deque[tuple[Asker, Connection | None, int, Future[object]]] = deque()
 
     # Rows that are on disk
@@ -87,13 +96,32 @@ class Answers:
 
     # Requests
 
-    def work_for(self, session: Session, request: Request) -> Callable[[], Any]:
+    def work_for(self, session: Session, request: Request[Any]) -> Work:
         """What a request asks to be done, if its session may ask for it."""
-        work = self._work_for(session, request)
+        operation = OPERATIONS[type(request)]
+        self._check(session, request, operation)
+        owner, _, verb = operation.verb.rpartition(".")
+        if owner in self._told:
+            work: Work = getattr(self._told[owner], verb)(session, request)
+        else:
+            fields = {name: getattr(request, name) for name in operation.fields}
+            work = partial(attrgetter(operation.verb)(self._broker), **fields)
         return self.as_asked(session, request, work) if isinstance(request, Change) else work
 
+    def _check(self, session: Session, request: Any, operation: Operation) -> None:
+        """NotAllowed (403) without the right that an operation takes; the other rights are up to its verb."""
+        broker, user, own = self._broker, session.row.user, session.row.id
+        match operation.right:
+            case Right.ADMIN:
+                broker.check_admin(user, operation.what.format(request))
+            case Right.SUBSCRIBE:
+                check_filter(request.filter, broker.bus.config)
+                broker.check_subscribe(user, own, request.filter)
+            case Right.LOOK_AFTER:
+                broker.check_subscription(user, own, request.id)
+
     @staticmethod
-    def as_asked(session: Session, request: Change, work: Callable[[], Any]) -> Callable[[], Any]:
+    def as_asked(session: Session, request: Change[Any], work: Work) -> Work:
         """A change of which the audit tells who wanted it."""
         user = session.row.user
         who = user if request.by is None else request.by
@@ -104,92 +132,99 @@ class Answers:
 
         return known
 
-    def _work_for(self, session: Session, request: Request) -> Callable[[], Any]:
-        broker, bus, user = self._broker, self._broker.bus, session.row.user
-        match request:
-            case requests.SubscribeTo():
-                return self._subscribe_to(session, request)
-            case requests.Delay():
-                return self._delay(session, request)
-            case requests.Stage():
-                body = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
-                broker.check_publish(user, session.row.id, request.root, body.names)
-                return lambda: bus.stage_body(
-                    self._own(user, request.producer),
-                    request.epoch,
-                    request.part,
-                    request.root,
-                    request.count,
-                    request.crc,
-                    request.body,
-                )
-            case requests.CommitStage():
-                return lambda: bus.commit_stage(self._own(user, request.producer), request.epoch, request.parts)
-            case requests.DropStage():
-                return lambda: bus.drop_stage(self._own(user, request.producer), request.epoch)
-            case requests.Topics():
-                check_filter(request.filter, bus.config)
-                return lambda: [one for one in bus.topics(request.filter) if self._sees(session, one.topic)]
-            case requests.Retained():
-                broker.check_subscribe(user, session.row.id, request.filter)
-                return lambda: [
-                    (one.topic, one.offset, one.payload, one.time_us, one.key, one.headers)
-                    for one in bus.retained(request.filter)
-                ]
-            case requests.Subscriptions():
+    # Verbs that have to know who asks, or how it is put on the wire
 
-                def is_shown(id: str, filter: str) -> bool:
-                    return self._sees(session, filter) and not broker.is_of_another(user, session.row.id, id)
+    def stage(self, session: Session, request: requests.Stage) -> Work:
+        bus, user = self._broker.bus, session.row.user
+        body = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
+        self._broker.check_publish(user, session.row.id, request.root, body.names)
+        own = self._own(user, request.producer)
+        part, root, count, crc = request.part, request.root, request.count, request.crc
+        return lambda: bus.stage_body(own, request.epoch, part, root, count, crc, request.body)
 
-                def listed() -> list[SubscriptionInfo]:
-                    bus.inside.look_for_readers()
-                    return bus.inside.dispatcher.infos(request.after, request.limit, is_shown)
+    def commit_stage(self, session: Session, request: requests.CommitStage) -> Work:
+        own = self._own(session.row.user, request.producer)
+        return lambda: self._broker.bus.commit_stage(own, request.epoch, request.parts)
 
-                return listed
-            case requests.Ends():
-                return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
-            case requests.Extents():
-                broker.check_subscribe(user, session.row.id, request.filter)
-                moments = [self.datetime(time_us) for time_us in request.moments_us]
-                return lambda: bus.extents(request.filter, moments)
-            case requests.Events():
-                broker.check_admin(user, "read events")
-                return bus.events
-            case requests.States():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.states(request.id)
-            case requests.DeadLetters():
-                broker.check_subscription(user, session.row.id, request.id)
-                if request.offset is None:
-                    return lambda: bus.dead_letters(request.id, after=request.after, limit=request.limit)
-                place = request.offset
-                return lambda: [bus.dead_letter(request.id, place)]
-            case requests.Redrive():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.redrive(request.id, request.offsets)
-            case requests.Mend():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.mend(request.id, self._own(user, request.write), request.letters, part=request.part)
-            case requests.RedriveMended():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.redrive_mended(request.id, self._own(user, request.write), request.parts)
-            case requests.DropMended():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.drop_mended(request.id, self._own(user, request.write))
-            case requests.DropDeadLetters():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: bus.drop_dead_letters(request.id, request.offsets)
-            case requests.Purge():
-                broker.check_admin(user, f'purge "{request.filter}"')
-                return lambda: bus.purge(request.filter)
-            case requests.Backup():
-                broker.check_admin(user, "back up the data")
-                return lambda: bus.backup(request.target)
-            case requests.MarkArchived():
-                broker.check_admin(user, "say what is archived")
-                return lambda: bus.mark_archived(request.lake, request.archived)
-            case _:
-                return self._administration.work_for(session, request)
+    def drop_stage(self, session: Session, request: requests.DropStage) -> Work:
+        own = self._own(session.row.user, request.producer)
+        return lambda: self._broker.bus.drop_stage(own, request.epoch)
+
+    def topics(self, session: Session, request: requests.Topics) -> Work:
+        bus = self._broker.bus
+        check_filter(request.filter, bus.config)
+        return lambda: [one for one in bus.topics(request.filter) if self._sees(session, one.topic)]
+
+    def retained(self, session: Session, request: requests.Retained) -> Work:
+        return lambda: [
+            (one.topic, one.offset, one.payload, one.time_us, one.key, one.headers)
+            for one in self._broker.bus.retained(request.filter)
+        ]
+
+    def list_subscriptions(self, session: Session, request: requests.Subscriptions) -> Work:
+        broker, inside = self._broker, self._broker.bus.inside
+
+        def is_shown(id: str, filter: str) -> bool:
+            return self._sees(session, filter) and not broker.is_of_another(session.row.user, session.row.id, id)
+
+        def listed() -> list[SubscriptionInfo]:
+            inside.look_for_readers()
+            return inside.dispatcher.infos(request.after, request.limit, is_shown)
+
+        return listed
+
+    def ends(self, session: Session, request: requests.Ends) -> Work:
+        bus = self._broker.bus
+        return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
+
+    def extents(self, session: Session, request: requests.Extents) -> Work:
+        moments = [self.datetime(time_us) for time_us in request.moments_us]
+        return lambda: self._broker.bus.extents(request.filter, moments)
+
+    def dead_letters(self, session: Session, request: requests.DeadLetters) -> Work:
+        bus, place = self._broker.bus, request.offset
+        if place is None:
+            return lambda: bus.dead_letters(request.id, after=request.after, limit=request.limit)
+        return lambda: [bus.dead_letter(request.id, place)]
+
+    def mend(self, session: Session, request: requests.Mend) -> Work:
+        own = self._own(session.row.user, request.write)
+        return lambda: self._broker.bus.mend(request.id, own, request.letters, part=request.part)
+
+    def redrive_mended(self, session: Session, request: requests.RedriveMended) -> Work:
+        own = self._own(session.row.user, request.write)
+        return lambda: self._broker.bus.redrive_mended(request.id, own, request.parts)
+
+    def drop_mended(self, session: Session, request: requests.DropMended) -> Work:
+        own = self._own(session.row.user, request.write)
+        return lambda: self._broker.bus.drop_mended(request.id, own)
+
+    def add_channels(self, session: Session, request: administration.AddChannels) -> Work:
+        return lambda: self._broker.channels.add_many(request.channels, check=request.check)
+
+    def remove_client(self, session: Session, request: administration.RemoveClient) -> Work:
+        return self._then_recheck(lambda: self._broker.clients.remove(request.name))
+
+    def change_rule(self, session: Session, request: administration.ChangeRule) -> Work:
+        acl = self._broker.acl
+        change: Any = {"allow": acl.allow, "deny": acl.deny, "remove": acl.remove}[request.change]
+        return self._then_recheck(lambda: change(request.user, request.action, request.filter))
+
+    def _then_recheck(self, change: Work) -> Work:
+        """Clients or rules change: sessions feel it at once."""
+
+        def work() -> None:
+            change()
+            self._loop.call_soon_threadsafe(self._broker.recheck)
+
+        return work
+
+    def list_levels(self, session: Session, request: administration.ListLevels) -> Work:
+        broker, page = self._broker, self._broker.overview.levels.page
+        if broker.is_admin(session.row.user):
+            return lambda: page(request.parent, request.after, request.limit, lambda _: True, "")
+        eyes = f"{broker.acl.version} {session.row.user}"
+        return lambda: page(request.parent, request.after, request.limit, partial(self._sees, session), eyes)
 
     def _own(self, user: str, producer: str) -> str:
         """A user's producer: nobody else can commit or drop what it staged."""
@@ -198,10 +233,8 @@ class Answers:
     def _sees(self, session: Session, filter: str) -> bool:
         return self._broker.may_subscribe(session.row.user, session.row.id, filter)
 
-    def _subscribe_to(self, session: Session, request: requests.SubscribeTo) -> Callable[[], Any]:
+    def subscribe_to(self, session: Session, request: requests.SubscribeTo) -> Work:
         broker, user = self._broker, session.row.user
-        check_filter(request.filter, broker.bus.config)
-        broker.check_subscribe(user, session.row.id, request.filter)
         broker.check_channel(user, request.filter)
         spec = ChannelSpec(
             id=request.id,
@@ -215,7 +248,7 @@ class Answers:
         client = broker.clients.get(user)
         return lambda: broker.channels.subscribe_to(spec, user, client.id if client is not None else "")
 
-    def work_to_remove(self, session: Session, name: str) -> Callable[[], Any] | None:
+    def work_to_remove(self, session: Session, name: str) -> Work | None:
         """What removes a client's own channel, by its id or its subscription's; None if no channel is meant."""
         broker = self._broker
         if not name.startswith(CHANNEL_PREFIX) and broker.bus.inside.dispatcher.row(name) is not None:
@@ -230,7 +263,7 @@ class Answers:
             )
         return lambda: broker.channels.remove(row.id, force=True)
 
-    def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
+    def delay(self, session: Session, request: requests.Delay) -> Work:
         bus = self._broker.bus
         root = request.topic.partition("/")[0]
         self._broker.check_publish(session.row.user, session.row.id, root, (request.topic,))
