@@ -186,7 +186,7 @@ def test_listings_pause_seek_and_upkeep_are_coroutines(tmp_path: Path) -> None:
             assert await bus.purge("a/#") == 1
             await bus.unsubscribe("s")
             assert await bus.subscriptions() == []
-            assert bus.events() == []
+            assert await bus.events() == []
         headwater.restore(tmp_path / "backup", tmp_path / "restored")
         async with headwater.aio.open(tmp_path / "restored") as bus:
             assert [message.payload async for message in bus.replay("a/#")] == [b"1"]

@@ -36,9 +36,9 @@ from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Malformed, ReadOnly, TimedOut
+from headwater.errors import Closed, Failed, Malformed, ReadOnly, TimedOut
 from headwater.events import Event, Events
-from headwater.log.publish import Publish
+from headwater.log.publish import Publish, Sent
 from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
@@ -425,6 +425,25 @@ class Bus:
             done.set_result(Receipts((), ()))
             return done
         return cast("Future[Receipts]", self._soon(item))
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        ttl_s: float | None = None,
+        retain: bool = False,
+    ) -> None:
+        """Send a message at most once: nobody waits for it, and there is no receipt."""
+        self._check_open(writes=True)
+        one = self._desk.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
+        item = Sent(one, self._roots.counts)
+        try:
+            self._roots.commit.submit(item)
+        except Failed as error:
+            item.finish(error)
 
     @property
     def is_busy(self) -> bool:

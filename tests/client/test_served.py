@@ -17,7 +17,8 @@ import headwater
 import headwater.aio
 from client.served import Served
 from headwater import Closed, Conflict, Connecting, Malformed, Message, NotFound, QuotaExceeded, Recalled
-from headwater.client.bus import Bus, Consumer, Live, Reading
+from headwater.client.bus import Bus
+from headwater.client.readers import Consumer, Live, Reading
 from headwater.wire import requests
 
 WAIT_S = 60.0

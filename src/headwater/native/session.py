@@ -138,17 +138,20 @@ class NativeSession(Speech, Session):
     def _on_publish(self, connection: Connection, frame: Frame) -> None:
         entry, broker = self.sessions.entry, self.sessions.broker
         publish = batches.read_publish(frame)
-        if frame.flags & batches.QUIET and publish.count == 1 and self._took_quiet(connection, publish):
-            return
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
+        is_quiet = bool(frame.flags & batches.QUIET)
         try:
+            if is_quiet and publish.count == 1 and self._took_quiet(connection, publish):
+                return
             body = entry.check(publish)
             broker.check_publish(self.row.user, self.row.id, publish.root, body.names)
         except HeadwaterError:
+            if is_quiet:
+                self.sessions.counts.unstored += publish.count
             if producer is not None:
                 broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
-        entry.enter(connection, frame.id, publish, body, QUIET if frame.flags & batches.QUIET else 0, producer)
+        entry.enter(connection, frame.id, publish, body, QUIET if is_quiet else 0, producer)
 
     def _took_run(self, connection: Connection, run: Run, flags: int) -> bool:
         """Whether publishes of one message each, to one root, were taken as one batch; if not, something may be wrong
