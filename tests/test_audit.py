@@ -145,8 +145,8 @@ def test_names_with_control_characters_and_very_long_ones_stay_json_of_a_bounded
         bus.durables.create('a"\\\x00\x1b[2J\u202e\n', "home/#")
         bus.durables.create("x" * 200, "home/" + "y" * 1000)
         with acting("\ud800" + "w" * 100_000, "v\0" * 100_000):
-            bus.inside.audit.note("tried", "\udfff\x00" * 100_000, {"a": "\0" * 100_000}, ["\ud800", "b" * 100_000])
-            bus.inside.audit.note("tried", "t", before=object(), after={"deep": [{"er": "é" * 100_000}]})
+            bus.core.audit.note("tried", "\udfff\x00" * 100_000, {"a": "\0" * 100_000}, ["\ud800", "b" * 100_000])
+            bus.core.audit.note("tried", "t", before=object(), after={"deep": [{"er": "é" * 100_000}]})
         found = list(bus.replay(TOPIC))
         assert max(len(message.payload) for message in found) <= 8192
         first, _, hostile, odd = [json.loads(message.payload) for message in found]
@@ -167,7 +167,7 @@ def test_it_is_written_with_little_room_left_and_where_it_cannot_be_the_change_s
         def refuse(*_: object) -> None:
             raise headwater.DiskFull("the disk is full")
 
-        bus.inside.audit._publish = refuse
+        bus.core.audit._publish = refuse
         bus.clients.remove("ann")
         assert bus.clients.list() == []
         (event,) = [event for event in bus.events() if event.kind == "trouble"]

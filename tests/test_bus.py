@@ -81,9 +81,9 @@ def settle(bus: Bus) -> None:
     """Return when every timer that is due by now has rung."""
     for _ in range(2):  # the second for those that the first ones set
         done = threading.Event()
-        bus._timers.set(done, bus._clock.monotonic_us(), done.set)
+        bus.core.timers.set(done, bus.core.clock.monotonic_us(), done.set)
         assert done.wait(WAIT_S)
-    bus._rows.run(lambda: None)  # what they stored is there
+    bus.core.rows.run(lambda: None)  # what they stored is there
 
 
 def payloads(messages: Iterable[Message]) -> list[bytes]:
@@ -137,7 +137,7 @@ class Held:
 
     def __init__(self, bus: Bus) -> None:
         self._inside, self._go_on = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=lambda: bus._roots.commit.run(self._hold), daemon=True)
+        self._thread = threading.Thread(target=lambda: bus.core.roots.commit.run(self._hold), daemon=True)
 
     def _hold(self) -> None:
         self._inside.set()
@@ -2908,7 +2908,7 @@ def test_a_reader_opens_a_folder_after_a_backup_and_a_purge(tmp_path: Path) -> N
 def test_a_repeat_of_what_is_stored_is_answered_though_a_later_sequence_comes_in_the_same_group() -> None:
     with headwater.open(":memory:") as bus:
         first = bus.publish("jobs/x", b"1", producer="p", sequence=1)
-        desk, commit = bus.inside.desk, bus.inside.roots.commit
+        desk, commit = bus.core.desk, bus.core.roots.commit
         later = desk.one("jobs/x", b"3", False, None, (), None, "p", 3, None)
         again = desk.one("jobs/x", b"1", False, None, (), None, "p", 1, None)
         commit.submit_all([later, again])

@@ -22,7 +22,7 @@ PUBLIC = "__init__"
 
 STILL_UP = {
     ("aio", "client.aio"),
-    ("bus", "spark.lake_history"),
+    ("core", "spark.lake_history"),
     ("channels.runner", "native.connection"),
     ("channels.tcp", "native.connection"),
     ("errors", "message"),
@@ -30,8 +30,6 @@ STILL_UP = {
     ("settings", "store.files"),
     ("staging", "outgoing"),
     ("upkeep", "outgoing"),
-    *((f"server.{module}", "bus") for module in ("broker", "process", "server")),
-    *((f"server.watch.{module}", "bus") for module in ("figures", "health", "levels", "sys_topics")),
     *(("server.broker", f"channels.{module}") for module in ("registry", "runner")),
     ("server.server", "channels.runner"),
     *(("server.server", f"mqtt.{module}") for module in ("connection", "greeting", "tunnel")),
@@ -40,7 +38,7 @@ STILL_UP = {
     *((f"server.{module}", "native.connection") for module in ("listener", "party", "server", "sidecar")),
     ("server.sessions", "native.session"),
 }
-"""Imports that go up until the server takes its protocols by registration, and a core in place of the bus."""
+"""Imports that go up until the server takes its protocols by registration."""
 
 
 class Import(NamedTuple):

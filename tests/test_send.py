@@ -156,4 +156,4 @@ def test_asyncio_sends_to_a_server(tmp_path: Path) -> None:
 
 
 def counts(bus: headwater.Bus) -> Any:
-    return bus.inside.roots.counts
+    return bus.core.roots.counts

@@ -30,7 +30,7 @@ def seen(bus: Bus, filter: str = "#") -> list[tuple[str, bytes]]:
 
 
 def staged_bytes(bus: Bus) -> int:
-    root = bus.inside.roots.get(STAGED)
+    root = bus.core.roots.get(STAGED)
     return 0 if root is None else root.stream.durable - root.stream.first_offset + 1
 
 
@@ -166,7 +166,7 @@ def test_retention_does_not_reach_what_is_staged():
     with headwater.open(":memory:", config) as bus:
         for part in range(8):
             bus.stage("p", 1, [("a", b"x" * 20_000)], part=str(part))
-        bus._upkeep._round()
+        bus.core.upkeep._round()
         assert bus.commit_stage("p", 1, [str(part) for part in range(8)]) == {"a": (1, 8)}
 
 
@@ -184,7 +184,7 @@ def test_what_is_staged_and_never_committed_is_dropped_in_time_while_the_bus_is_
         clock.advance(60)
         bus.stage("new", 1, [("a", b"new")], part="x")
         clock.advance(60)
-        bus._upkeep._round()
+        bus.core.upkeep._round()
         with pytest.raises(NotFound):
             bus.commit_stage("old", 1, ["x"])
         bus.commit_stage("new", 1, ["x"])

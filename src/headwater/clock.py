@@ -122,7 +122,7 @@ class SteadyClock:
 
     def __init__(self, clock: Clock, on_step: Callable[[int, StepState], None] | None = None) -> None:
         self._clock = clock
-        self._on_step = on_step or (lambda *_: None)
+        self.on_step = on_step or (lambda *_: None)
         wall_us, monotonic_us = clock.read()
         self._offset_us = wall_us - monotonic_us
         self._stepped_us: int | None = None
@@ -140,14 +140,14 @@ class SteadyClock:
             self._offset_us += step_us
             if self._stepped_us is not None:
                 self._stepped_us = None
-                self._on_step(self._step_us, "taken back")
+                self.on_step(self._step_us, "taken back")
         elif self._stepped_us is None:
             self._stepped_us, self._step_us = monotonic_us, step_us
-            self._on_step(step_us, "noticed")
+            self.on_step(step_us, "noticed")
         elif monotonic_us - self._stepped_us >= self.STEP_SETTLE_US:
             self._offset_us += step_us
             self._stepped_us = None
-            self._on_step(step_us, "counts")
+            self.on_step(step_us, "counts")
         return monotonic_us + self._offset_us, monotonic_us
 
     def monotonic_us(self) -> int:

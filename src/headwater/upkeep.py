@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from headwater import threads
+from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
@@ -25,7 +26,7 @@ from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.log import Hole, Log
 from headwater.store.state import Rows, State
-from headwater.topics.name import filter_covers_root, is_everything_of
+from headwater.topics.name import check_filter, filter_covers_root, is_everything_of
 
 SNAPSHOT_FIRST_S = 60.0
 """How long after its opening the first snapshot of the state is taken, if anything was written since the last."""
@@ -53,6 +54,7 @@ class Upkeep:
         unarchived_from: Callable[[str, int], int],
         take_readers: Callable[[], bool],
         take_snapshot: Callable[[], None] | None,
+        audit: Audit,
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
@@ -67,6 +69,7 @@ class Upkeep:
         self._unarchived_from = unarchived_from
         self._take_readers = take_readers
         self._take_snapshot = take_snapshot
+        self._audit = audit
         self._taking: threads.Thread | None = None
         """Takes a snapshot of the state, or took the last one."""
         self._is_closed = False
@@ -282,10 +285,17 @@ class Upkeep:
             return 0  # one segment, which is in use
         return min(delays.waiting(self._state), default=root.stream.durable + 1) - 1
 
-    # What an operator asks for: in the committing role.
+    # What an operator asks for
 
-    def purge(self, filter: str, commit: RowCommit) -> int:
+    def purge(self, filter: str) -> int:
         """Hide what a filter matches, at once and for good; whole segments of it are deleted."""
+        check_filter(filter, self._config)
+        count = self._roots.commit.run(lambda: self._purge(filter))
+        if count:
+            self._audit.note("purged", filter, None, {"topics": count})
+        return count
+
+    def _purge(self, filter: str) -> int:
         self._roots.checkpoint()
         covered = [
             (root, root.joined(filter, root.stream.durable))
@@ -301,16 +311,20 @@ class Upkeep:
             count += before - root.topic_count
             if is_everything_of(filter, root.name):
                 emptied.append(root)
-        commit.write(changed)
+        self._rows.write(changed)
         self._roots.checkpoint()
         for root in emptied:
             root.stream.trim(root.stream.durable)
         return count
 
-    def backup(self, log: Log, target: str, commit: RowCommit) -> None:
+    def backup(self, log: Log, target: str) -> None:
         """Hard links to what no longer changes, and a snapshot of the state."""
+        self._roots.commit.run(lambda: self._backup(log, target))
+        self._audit.note("backed-up", target)
+
+    def _backup(self, log: Log, target: str) -> None:
         self._take_readers()
-        commit.run(lambda: self._snapshot(log, target))
+        self._rows.run(lambda: self._snapshot(log, target))
 
     def _snapshot(self, log: Log, target: str) -> None:
         log.seal()

@@ -344,8 +344,8 @@ def test_a_seek_while_a_request_is_under_way_is_heeded(running: Running, site: S
     add(running, site.port)
     publish(running, b"1")
     until(lambda: len(site.posted) == 1)
-    inside = running.bus.inside
-    inside.dispatcher.use("channel:a", lambda one: running.bus.seek_subscriber(one, "earliest"))
+    core = running.bus.core
+    core.dispatcher.use("channel:a", lambda one: core.durables.move(one, "earliest"))
     hanging.set()
     until(lambda: info(running).lag == 0)
     assert site.payloads == [b"1", b"0", b"1"]

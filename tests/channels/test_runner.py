@@ -648,7 +648,7 @@ def test_after_kill_9_everything_is_delivered_at_least_once_and_in_order(tmp_pat
 def test_a_channel_whose_subscription_a_crash_kept_from_being_made_gets_one(receiver: Any):
     with headwater.open(":memory:") as bus:
         bus.channels.add("n", "home/#", "127.0.0.1", receiver.port, id="a")
-        bus._roots.commit.run(lambda: bus._dispatcher.delete("channel:a"))
+        bus.core.roots.commit.run(lambda: bus.core.dispatcher.delete("channel:a"))
         assert bus.channels.list("a")[0].lag == 0
         with Running(bus=bus, **SOON):
             until(lambda: len(bus.subscriptions()) == 1)

@@ -46,7 +46,7 @@ class Served:
     async def _run(self, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self.server = Server(self.bus, Serving(**self._serving))
+        self.server = Server(self.bus.core, Serving(**self._serving))
         await self.server.start()
         ready.set()
         await self._stopping.wait()

@@ -464,7 +464,7 @@ def test_what_a_root_may_retain_no_more_is_refused(shell: Callable[..., Shell]) 
 def test_a_stream_that_takes_no_messages_refuses_its_own(shell: Callable[..., Shell]) -> None:
     one = shell()
     one.publish(*MIXED)
-    root = one.inside.inside.roots.get("c")
+    root = one.inside.core.roots.get("c")
     assert root is not None
     root.stream.fail("a sync failed")
     error = refused(one, *MIXED)

@@ -26,7 +26,7 @@ def bus(state: CountingState) -> Iterator[Bus]:
 
 @pytest.fixture
 def letters(bus: Bus) -> DeadLetters:
-    return bus._dead_letters
+    return bus.core.dead_letters
 
 
 def kill(bus: Bus, *topics: str, **options: Any) -> Any:

@@ -35,7 +35,7 @@ def bus(clock: ManualClock, state: MemoryState) -> Iterator[Bus]:
 
 @pytest.fixture
 def dispatcher(bus: Bus) -> Dispatcher:
-    return bus._dispatcher
+    return bus.core.dispatcher
 
 
 class Ear:
@@ -54,7 +54,7 @@ class Ear:
 def listen(bus: Bus, *filters: str) -> list[Ear]:
     ears = [Ear() for _ in filters]
     for wanted, ear in zip(filters, ears, strict=True):
-        bus._roots.commit.run(partial(bus._dispatcher.listen, wanted, ear))
+        bus.core.roots.commit.run(partial(bus.core.dispatcher.listen, wanted, ear))
     return ears
 
 
@@ -82,7 +82,7 @@ def test_each_listener_hears_once_of_the_messages_that_match(bus: Bus) -> None:
 
 def test_a_listener_with_several_filters_that_match_hears_of_a_message_once(bus: Bus) -> None:
     (ear,) = listen(bus, "home/#")
-    bus._roots.commit.run(lambda: bus._dispatcher.listen("home/+", ear))
+    bus.core.roots.commit.run(lambda: bus.core.dispatcher.listen("home/+", ear))
     bus.publish_many([("home/a", b""), ("home/a/b", b"")])
     bus.publish("home/a", b"")
     assert [sorted(heard) for heard in ear.heard] == [["home/a", "home/a/b"], ["home/a"]]
@@ -90,7 +90,7 @@ def test_a_listener_with_several_filters_that_match_hears_of_a_message_once(bus:
 
 def test_a_listener_that_left_hears_nothing(bus: Bus) -> None:
     ear, other = listen(bus, "home/#", "home/#")
-    bus._roots.commit.run(lambda: bus._dispatcher.leave(ear))
+    bus.core.roots.commit.run(lambda: bus.core.dispatcher.leave(ear))
     bus.publish("home/a", b"")
     assert (ear.heard, other.heard) == ([], [["home/a"]])
 
@@ -102,7 +102,7 @@ def test_nobody_is_told_before_the_message_is_durable(bus: Bus) -> None:
         def on_batch(self, root: Root, batch: Batch, places: Sequence[int] | None) -> None:
             seen.append(root.stream.durable - batch.last_offset)
 
-    bus._roots.commit.run(lambda: bus._dispatcher.listen("#", Reader()))
+    bus.core.roots.commit.run(lambda: bus.core.dispatcher.listen("#", Reader()))
     bus.publish_many([("home/a", b""), ("home/b", b"")])
     assert seen == [0]
 
@@ -185,7 +185,7 @@ def test_deleting_leaves_no_row_behind(bus: Bus, state: MemoryState) -> None:
 def test_floors_rise_past_what_does_not_match_and_that_is_kept(bus: Bus, dispatcher: Dispatcher) -> None:
     bus.subscribe("home/wanted", id="s", start="earliest").close()
     bus.publish_many([("home/other", b"")] * 100)
-    root = bus._roots.all()[0]
+    root = bus.core.roots.all()[0]
     assert dispatcher.needed_from(root) == 101
     assert bus.subscriptions()[0].floors == {"home": 100}
     bus.publish("home/wanted", b"")
@@ -195,7 +195,7 @@ def test_floors_rise_past_what_does_not_match_and_that_is_kept(bus: Bus, dispatc
 
 def test_a_root_is_needed_from_the_lowest_floor_of_those_that_cover_it(bus: Bus, dispatcher: Dispatcher) -> None:
     bus.publish_many([("home/a", b"")] * 10)
-    root = bus._roots.all()[0]
+    root = bus.core.roots.all()[0]
     assert dispatcher.needed_from(root) == 11
     for name, start in (("five", 5), ("eight", 8)):
         bus.subscribe("home/#", id=name, start=start).close()
@@ -252,7 +252,7 @@ def test_one_too_many_is_refused_and_deleting_makes_room(clock: ManualClock) -> 
         with pytest.raises(QuotaExceeded):
             bus.subscribe("x/#", id="c")
         clock.advance(101)
-        assert sorted(bus._roots.commit.run(bus._dispatcher.expire)) == ["a", "b"]
+        assert sorted(bus.core.roots.commit.run(bus.core.dispatcher.expire)) == ["a", "b"]
         bus.subscribe("x/#", id="c").close()
         bus.subscribe("x/#", id="d").close()
 

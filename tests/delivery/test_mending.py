@@ -190,7 +190,7 @@ def test_what_is_never_redriven_is_dropped_in_the_end(bus: Bus, state: CountingS
     bus.mend("s", "forgotten", mended(bus))
     bus.redrive("s", mended=mended(bus)[:1], write="done")
     clock.advance(bus.config.stage_age_s + 1)
-    bus._mending.expire()
+    bus.core.mending.expire()
     assert (state.count(b"M"), state.count(b"D")) == (0, 0)
     assert payloads(bus.dead_letters("s")) == [b"a/2"]
 

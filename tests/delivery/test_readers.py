@@ -29,9 +29,9 @@ def fill(bus: headwater.Bus, batches: int = 40) -> None:
 
 def retain(bus: headwater.Bus) -> int:
     """Have retention do what it may; the oldest message after it."""
-    root = bus._roots.get("home")
+    root = bus.core.roots.get("home")
     assert root is not None
-    bus._roots.commit.run(lambda: bus._upkeep.retain(root))
+    bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(root))
     return root.stream.first_offset
 
 
@@ -73,10 +73,10 @@ def test_a_reader_that_comes_no_more_is_given_up(tmp_path: Path) -> None:
         for _ in range(3):
             clock.advance(1800)
             leave(tmp_path, 1)
-            bus._roots.commit.run(bus._upkeep._go_round)
+            bus.core.roots.commit.run(bus.core.upkeep._go_round)
         assert retain(bus) == 1, "it came again and again"
         clock.advance(3700)
-        bus._roots.commit.run(bus._upkeep._go_round)
+        bus.core.roots.commit.run(bus.core.upkeep._go_round)
         assert bus.subscriptions() == []
         assert [event.kind for event in bus.events()] == ["expired"]
         assert retain(bus) > 1
@@ -132,7 +132,7 @@ def test_what_cannot_be_taken_in_holds_retention_back_but_for_its_hard_limit(
     rule = Retention(bytes=64 * 1024, hard_bytes=512 * 1024)
     with headwater.open(tmp_path, headwater.Config(segment_bytes=64 * 1024, retention=rule)) as bus:
         leave(tmp_path, 1)
-        monkeypatch.setattr(type(bus._files), "rename", _die)
+        monkeypatch.setattr(type(bus.core.data.files), "rename", _die)
         fill(bus, 20)
         assert retain(bus) == retain(bus) == 1
         assert [event.kind for event in bus.events()] == ["trouble"]
@@ -160,10 +160,10 @@ def test_an_owner_that_dies_while_it_takes_a_reader_in_does_so_again(
         leave(tmp_path, 11)
         with monkeypatch.context() as patched:
             if step == "rows":
-                patched.setattr(bus._durables, "move", _die)
+                patched.setattr(bus.core.durables, "move", _die)
             else:
-                patched.setattr(type(bus._files), "remove", _die)
-            bus._readers.look()
+                patched.setattr(type(bus.core.data.files), "remove", _die)
+            bus.core.readers.look()
         assert [event.kind for event in bus.events()] == ["trouble"]
     with headwater.open(tmp_path) as bus:
         assert [(one.id, one.lag) for one in bus.subscriptions()] == [("job", 10)]

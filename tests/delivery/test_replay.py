@@ -77,7 +77,7 @@ def test_without_a_place_it_begins_at_what_is_kept(tmp_path: Path, clock: Manual
     with headwater.open(tmp_path / "data", config, clock=clock) as bus:
         for _ in range(40):
             bus.publish("home/a", bytes(5000))
-        bus._roots.commit.run(lambda: bus._upkeep.retain(bus._roots.all()[0]))
+        bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(bus.core.roots.all()[0]))
         found = offsets(bus.replay("home/#"))
         assert found[0] > 1
         assert found == list(range(found[0], 41))
@@ -155,7 +155,7 @@ def test_a_gap_in_one_root_does_not_keep_the_others_from_being_read(tmp_path: Pa
     with headwater.open(tmp_path / "data", config, clock=clock) as bus:
         for _ in range(40):
             bus.publish_many([("a/x", bytes(5000)), ("b/x", b"1")])
-        bus._roots.commit.run(lambda: bus._upkeep.retain(bus._roots.all()[0]))
+        bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(bus.core.roots.all()[0]))
         reading = bus.replay("#", after={"a": 0, "b": 0})
         found: list[Message] = []
         gaps: list[Gap] = []
@@ -321,7 +321,7 @@ def test_extents_say_what_there_is_and_where_moments_are(bus: Bus, clock: Manual
 
 
 def listeners(bus: Bus) -> int:
-    return len(bus.inside.dispatcher._trees)
+    return len(bus.core.dispatcher._trees)
 
 
 def test_a_reading_that_was_forgotten_is_told_of_nothing_any_more(bus: Bus) -> None:
@@ -335,7 +335,7 @@ def test_a_reading_that_was_forgotten_is_told_of_nothing_any_more(bus: Bus) -> N
         publish(bus, 1)
         assert offsets(reading.batch(1)) == [2]
     assert listeners(bus) == before
-    assert not bus._live
+    assert not bus.core._live
 
 
 def test_it_is_let_go_of_in_time_when_nobody_reads_again(bus: Bus, clock: ManualClock) -> None:
@@ -344,7 +344,7 @@ def test_it_is_let_go_of_in_time_when_nobody_reads_again(bus: Bus, clock: Manual
     holder.append(holder)  # a cycle
     del holder
     gc.collect()
-    bus.inside.roots.commit.run(bus._upkeep._go_round)
+    bus.core.roots.commit.run(bus.core.upkeep._go_round)
     assert listeners(bus) == before
 
 

@@ -60,9 +60,9 @@ def settle(bus: Bus) -> None:
     """Return when every timer that is due by now has rung."""
     for _ in range(2):
         done = threading.Event()
-        bus._timers.set(done, bus._clock.monotonic_us(), done.set)
+        bus.core.timers.set(done, bus.core.clock.monotonic_us(), done.set)
         assert done.wait(WAIT_S)
-    bus._rows.run(lambda: None)  # what they stored is there
+    bus.core.rows.run(lambda: None)  # what they stored is there
 
 
 def publish(bus: Bus, count: int, topic: str = "jobs/x", first: int = 0) -> None:
@@ -452,7 +452,7 @@ def test_what_memory_reflects_is_stored_first_when_the_state_takes_writes_again(
         with pytest.raises(Unwritable):
             messages[2].ack()
         assert not [key for key in state.durable() if key.startswith(rows.DEAD)]
-        assert bus.inside.rows.resume()
+        assert bus.core.rows.resume()
         assert [key for key in state.durable() if key.startswith(rows.DEAD)]
         messages[2].ack()
         assert [int.from_bytes(row, "big") for key, row in state.durable().items() if key[:1] == rows.FLOOR] == [3]
@@ -466,7 +466,7 @@ def test_a_subscription_that_could_not_be_stored_is_not_there_and_its_number_is_
         state.fail_sync_at = state.syncs + 1
         with pytest.raises(Failed):
             bus.subscribe("jobs/#", id="second")
-        assert bus.inside.rows.resume()
+        assert bus.core.rows.resume()
         assert [info.id for info in bus.subscriptions()] == ["first"]
         bus.subscribe("jobs/#", id="third").close()
-        assert len({row.number for row in bus.inside.dispatcher.all_rows()}) == 2
+        assert len({row.number for row in bus.core.dispatcher.all_rows()}) == 2

@@ -131,7 +131,7 @@ def _publish(bus: Bus, topic: str, numbers: Iterable[int], size: int = 200, **op
 def _move_in(bus: Bus) -> None:
     for number in range(12):
         if number % 4 == 3:
-            bus._roots.commit.run(bus._streams.seal)
+            bus.core.roots.commit.run(bus.core.data.streams.seal)
         _publish(bus, "home/door", [number], 300)
         _publish(bus, "home/window", [number], 150)
         _publish(bus, "plant/line", [number], 700)
@@ -140,10 +140,10 @@ def _move_in(bus: Bus) -> None:
     _publish(bus, "plant/kept", range(2), 400, retain=True)
     bus.publish_many([Outgoing(f"home/device/{number}", payload("many", number, 30)) for number in range(20)])
     _publish(bus, "home/once", [1, 2], 20, producer="meter", sequence=1)
-    plant = bus._roots.get("plant")
+    plant = bus.core.roots.get("plant")
     assert plant is not None
     upto = plant.stream.first_offset + 8
-    bus._roots.commit.run(lambda: plant.stream.trim(upto))
+    bus.core.roots.commit.run(lambda: plant.stream.trim(upto))
     assert plant.stream.first_offset > 1
 
 
@@ -187,7 +187,7 @@ def _settle_down(bus: Bus) -> None:
     bus.channels.add("wall", "home/#", "127.0.0.1", 9)
     for name in ("one", "two"):
         row = SessionRow(id=name, user="sensor", expire_after_s=1e9)
-        bus.inside.rows.write({rows.SESSION + name.encode(): rows.pack(row)})
+        bus.core.rows.write({rows.SESSION + name.encode(): rows.pack(row)})
     for day in (1, 2):
         at = to_datetime(STARTED_US + 86_400 * day * SECOND_US)
         bus.publish("home/later", payload("later", day), deliver_at=at)
@@ -198,7 +198,7 @@ def _settle_down(bus: Bus) -> None:
 def _go_on(bus: Bus) -> None:
     _publish(bus, "home/door", range(100, 104), 300)
     _publish(bus, "home/once", [3], 20, producer="meter", sequence=3)
-    bus._roots.checkpoint()
+    bus.core.roots.checkpoint()
     with bus.subscribe("büro 1/#", id="late", start="earliest", order="none") as consumer:
         taken = consumer.batch(10, timeout_s=0)
         consumer.ack(taken[3:6])
@@ -207,7 +207,7 @@ def _go_on(bus: Bus) -> None:
     _publish(bus, "plant/line", range(100, 103), 300)
     for number in range(5):
         bus.publish_many([(f"{root}/wide", payload(f"{root}/wide", number, 120)) for root in ROOTS])
-    bus._streams._cells.sync()  # type: ignore[union-attr]
+    bus.core.data.streams._cells.sync()  # type: ignore[union-attr]
 
 
 def _lose_what_the_journal_has(image: Image, folder: str) -> None:
@@ -258,7 +258,7 @@ class Seen:
 def visit(bus: Bus) -> Seen:
     """See everything, then go on living there."""
     seen = look(bus)
-    clock = bus._clock._clock
+    clock = bus.core.clock._clock
     assert isinstance(clock, ManualClock)
     for info in bus.subscriptions():
         if not info.id.startswith("channel:"):
@@ -287,7 +287,7 @@ def look(bus: Bus) -> Seen:
         _read(bus.replay(f"{root}/#"), root, seen)
     seen.topics = {info.topic: (info.messages, info.last_offset) for info in bus.topics("#")}
     seen.retained = {message.topic: (message.offset, message.payload) for message in bus.retained("#")}
-    state = bus.inside.state
+    state = bus.core.state
     seen.others = {
         "id": bus.id,
         "subscriptions": {info.id: info.filter for info in bus.subscriptions()},
@@ -298,7 +298,7 @@ def look(bus: Bus) -> Seen:
         "sessions": _decoded(state.scan(rows.SESSION)),
         "delayed": sorted(key for key, _ in state.scan(rows.DELAYED)),
         "staged": _decoded(state.scan(rows.STAGED)),
-        "marks": bus.inside.archived(),
+        "marks": bus.core.data.archived(),
     }
     seen.events = [(event.kind, event.text) for event in bus.events()]
     return seen

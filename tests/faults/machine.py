@@ -151,11 +151,12 @@ class Machine:
         is_due = True
         while is_due:
             rung = threading.Event()
-            bus._timers.set(rung, self.clock.monotonic_us(), rung.set)  # the one thread for all is done with the others
+            # Once it rings, the one thread for all is done with the others.
+            bus.core.timers.set(rung, self.clock.monotonic_us(), rung.set)
             self.wait_until(rung.is_set)
-            with bus._timers._changed:
-                is_due = any(due_us <= self.clock.monotonic_us() for due_us, _ in bus._timers._due.values())
-        bus._roots.commit.run(lambda: None)
+            with bus.core.timers._changed:
+                is_due = any(due_us <= self.clock.monotonic_us() for due_us, _ in bus.core.timers._due.values())
+        bus.core.roots.commit.run(lambda: None)
         if self.is_out:
             raise Crash
 
@@ -179,8 +180,8 @@ def same_time(clock: ManualClock) -> ManualClock:
 
 def stop_threads(bus: Bus) -> None:
     """What a crash does to the threads of a bus."""
-    bus._timers.close()
-    for group in (bus._roots.commit, bus._rows._group):
+    bus.core.timers.close()
+    for group in (bus.core.roots.commit, bus.core.rows._group):
         with group.places:
             group._closed = True
             group._work.notify_all()

@@ -53,8 +53,8 @@ def ballast(folder: str) -> None:
         sub = bus.subscribe("r0/#", id="s", start="earliest")
         for root in range(8):
             bus.publish(f"r{root}/x", b"two")
-        bus._streams._pool.make_room()  # nothing of ours is open that could be closed
-        bus._streams._pool.make_room()
+        bus.core.data.streams._pool.make_room()  # nothing of ours is open that could be closed
+        bus.core.data.streams._pool.make_room()
         held = []
         while True:
             try:
@@ -74,7 +74,7 @@ def ballast(folder: str) -> None:
         after = [message.payload.decode() for message in (sub.next(timeout_s=5) for _ in range(3)) if message]
         for root in range(1, 8):
             assert [message.payload for message in bus.replay(f"r{root}/#")] == [b"one", b"two", b"three"], root
-        failed = [stream.root for stream in bus._streams.all() if stream.failed is not None]
+        failed = [stream.root for stream in bus.core.data.streams.all() if stream.failed is not None]
         kinds = [event.kind for event in bus.events()]
     say({"refused": refused, "retryable": sorted(retryable), "failed": failed, "kinds": kinds, "after": after})
 

@@ -275,7 +275,7 @@ class Oracle:
         if id not in self.readers:
             reader = self.readers[id] = Reader(id, filter, str(options.get("order", "strict")))
             if options.get("start") == "latest":
-                reader.after = {root.name: root.stream.durable for root in bus._roots.all()}
+                reader.after = {root.name: root.stream.durable for root in bus.core.roots.all()}
                 reader.copies = {(message.root, message.offset) for message in bus.retained(filter)}
         consumer: Consumer = bus.subscribe(filter, id=id, **{"start": "earliest", **options})  # type: ignore[arg-type]
         return consumer
@@ -552,21 +552,21 @@ def outgoing(messages: list[Sent]) -> list[Outgoing]:
 
 def is_due(bus: Bus, now_us: int) -> bool:
     """Whether a delayed message waits whose time has come."""
-    return any(int.from_bytes(key[1:9], "big") <= now_us for key, _ in bus._state.scan(rows.DELAYED))
+    return any(int.from_bytes(key[1:9], "big") <= now_us for key, _ in bus.core.state.scan(rows.DELAYED))
 
 
 def has_failed(bus: Bus) -> bool:
     """Whether there is something that this bus cannot write any more."""
-    return bus._rows.failed is not None or any(root.stream.failed for root in bus._roots.all())
+    return bus.core.rows.failed is not None or any(root.stream.failed for root in bus.core.roots.all())
 
 
 def read_all(bus: Bus) -> Found:
     """Everything that a replay finds, root by root, and the gaps: those it meets, and known ones before its start."""
     found = Found()
-    for root in bus._roots.all():
+    for root in bus.core.roots.all():
         if not root.name.startswith("$"):
             found.messages[root.name], gaps = read(bus.replay(f"{root.name}/#"))
-            holes = bus._roots.holes(root.stream.number)
+            holes = bus.core.roots.holes(root.stream.number)
             gaps += [(hole.first, hole.last) for hole in holes if hole.last < root.stream.first_offset]
             if gaps:
                 found.gaps[root.name] = sorted(gaps)

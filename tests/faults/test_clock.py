@@ -167,7 +167,7 @@ def test_append_times_never_decrease_over_a_restart(machine: Machine, oracle: Or
     bus = machine.open()
     before = max(oracle.publish(bus, "a/x").time_us for _ in range(3))
     if "roll" in end:
-        bus._roots.commit.run(bus._streams._by_root["a"].roll)
+        bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
     if end == "crash":
         machine = machine.after_crash(0, "none", "none")
     else:
@@ -234,5 +234,5 @@ def test_a_day_that_really_passes_counts(machine: Machine, oracle: Oracle) -> No
     machine.settle(bus)
     assert read(bus.replay("a/#"))[0] == []
     assert payloads(read(bus.replay("b/#"))[0]) == [b"late"]
-    assert bus._roots._roots["c"].stream.first_offset > 1
+    assert bus.core.roots._roots["c"].stream.first_offset > 1
     assert [event for event in bus.events() if event.kind == "clock"] == []

@@ -136,7 +136,7 @@ def test_a_tail_that_was_acked_and_is_cut_at_any_byte_is_a_gap(oracle: Oracle, e
     oracle.publish_many(bus, ["a/y", "a/y"])
     oracle.publish(bus, "a/x")
     if evidence == "state":
-        bus._roots.checkpoint()
+        bus.core.roots.checkpoint()
     if evidence == "floor":
         consumer = oracle.subscribe(bus, "s", "#")
         oracle.ack(consumer, oracle.take(consumer, 10))
@@ -234,9 +234,9 @@ def test_a_flip_in_what_recovery_does_not_look_at_is_found_when_it_is_read(oracl
     machine = copy_of(written(oracle))
     bus = machine.open()
     if where == "a closed segment":
-        bus._roots.commit.run(bus._streams._by_root["a"].roll)
+        bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
         oracle.publish(bus, "a/x")
-    bus._roots.checkpoint_all()
+    bus.core.roots.checkpoint_all()
     machine.stop()
     place = batches(copy_of(machine))[3]
     for position, bit in flips(place):
@@ -393,7 +393,7 @@ def test_a_flip_in_an_index_is_healed_whatever_it_says(oracle: Oracle) -> None:
     for _ in range(4):
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
-    bus._roots.commit.run(bus._streams._by_root["a"].roll)
+    bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
     for _ in range(4):
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
@@ -416,7 +416,7 @@ def test_an_index_that_is_cut_anywhere_is_healed(oracle: Oracle) -> None:
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
         if count == 3:
-            bus._roots.commit.run(bus._streams._by_root["a"].roll)
+            bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
     machine.close(bus)
     indexes = [path.replace(".log", ".idx") for path in machine.segments("a")]
     for index, length in [(index, len(machine.files.read(index))) for index in indexes]:

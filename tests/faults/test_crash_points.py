@@ -100,7 +100,7 @@ def test_a_batch_that_was_synced_is_kept_though_its_publisher_never_learned(
     def crash(*_: object) -> None:
         raise Crash
 
-    monkeypatch.setattr(bus._roots, "_on_durable", crash)
+    monkeypatch.setattr(bus.core.roots, "_on_durable", crash)
     with machine.power_loss():
         oracle.publish(bus, "a/x", producer="p", sequence=1)
     assert oracle.calls[-1].outcome == "unknown"
@@ -153,7 +153,7 @@ def test_segments_that_lost_what_the_state_reflects_get_it_back_from_the_journal
     bus = machine.open()
     for _ in range(6):
         oracle.publish_many(bus, ["a/x", "b/x"], 150)
-    bus._roots.checkpoint()
+    bus.core.roots.checkpoint()
     machine.stop()
     for seed in range(60):
         after = machine.after_crash(seed, "random", "all")
@@ -242,7 +242,7 @@ def test_a_checkpoint_is_there_wholly_or_not_at_all(machine: Machine, oracle: Or
     for sequence in range(3):
         oracle.publish_many(bus, ["a/x", "b/x"], retain=True, producer="p", sequence=sequence)
         oracle.publish(bus, "a/y", retain=True, producer="q", sequence=sequence)
-    crash_at_next(machine, "state", bus._roots.checkpoint)
+    crash_at_next(machine, "state", bus.core.roots.checkpoint)
     for after in lives_after(machine, disk, state):
         bus = after.open()
         again = oracle.fork()
@@ -272,8 +272,8 @@ def test_streams_that_lost_more_than_the_state_say_so_and_use_no_offset_twice(ma
     bus = machine.open()
     for _ in range(10):
         oracle.publish(bus, "a/x", 100)
-    bus._roots.checkpoint()
-    index = bus._streams._by_root["a"].segments[-1].index
+    bus.core.roots.checkpoint()
+    index = bus.core.data.streams._by_root["a"].segments[-1].index
     assert index is not None
     position = index.positions[6]
     after = machine.after_crash(0, "none", "none")
@@ -317,16 +317,16 @@ def test_retention_deletes_the_oldest_or_not_and_deletes_it_again(oracle: Oracle
     bus = machine.open()
     for _ in range(20):
         oracle.publish(bus, "a/x", 20_000)
-    root = bus._roots._roots["a"]
-    bus._roots.commit.run(lambda: bus._upkeep.retain(root))
+    root = bus.core.roots._roots["a"]
+    bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(root))
     assert root.stream.first_offset > 1
     machine.stop()
     for after in lives_after(machine, disk):
         bus = after.open()
         if disk != "random":  # a disk that deletes the second file and keeps the first is not to be had
             oracle.check(bus, trimmed=True)
-        root = bus._roots._roots["a"]
-        bus._roots.commit.run(lambda: bus._upkeep.retain(root))  # noqa: B023  # run at once
+        root = bus.core.roots._roots["a"]
+        bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(root))  # noqa: B023  # run at once
         assert oracle.check(bus, trimmed=True).messages["a"][0].offset == root.stream.first_offset > 1
         again = oracle.fork()
         assert again.publish(bus, "a/x").offset == 21

@@ -58,7 +58,7 @@ def test_one_flipped_bit_in_the_log_costs_one_write_and_is_told(copy: Path) -> N
     assert objects_here("verify", "--data", copy)[-1]["is_whole"] is True
     with headwater.open(copy) as bus:
         assert told(bus) == []  # it was said, and stays known
-        assert len(bus.inside.losses) == 1
+        assert len(bus.core.losses) == 1
 
 
 def test_whatever_is_done_to_a_file_of_the_state_is_told_or_harmless(left: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_whatever_is_done_to_a_file_of_the_state_is_told_or_harmless(left: Path,
 
 def test_a_state_that_is_gone_is_no_fresh_start_and_is_restored_from_a_snapshot(copy: Path) -> None:
     with headwater.open(copy) as bus:
-        bus._take_snapshot()
+        bus.core.data.take_snapshot()
     shutil.rmtree(copy / "state")
     with pytest.raises(headwater.Damaged, match="restore --state"):
         headwater.open(copy)
@@ -109,7 +109,7 @@ def test_a_state_that_is_gone_is_no_fresh_start_and_is_restored_from_a_snapshot(
 def test_snapshots_are_taken_by_themselves(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "SNAPSHOT_FIRST_S", 0.0)
     with headwater.open(copy) as bus:
-        while bus._upkeep._taking is None:
+        while bus.core.upkeep._taking is None:
             bus.publish("jobs/x", b"")
     assert len(snapshots.taken(DiskFiles(), str(copy))) == 1
 

@@ -517,7 +517,7 @@ def test_publishers_of_other_roots_are_not_refused_with_those_of_a_root_that_fai
     with pytest.raises(Failed):
         oracle.publish(bus, "a/x")
     futures: list[Future[Receipt]] = []
-    bus._roots.commit.run(  # so that both are in one group
+    bus.core.roots.commit.run(  # so that both are in one group
         lambda: futures.extend(bus.publish_soon(topic, oracle.message(topic).payload) for topic in ("a/x", "b/x"))
     )
     with pytest.raises(ReadOnly):

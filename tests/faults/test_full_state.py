@@ -48,7 +48,7 @@ def test_acks_go_on_by_themselves_once_there_is_room_and_none_is_lost(bus: Bus, 
         with pytest.raises(Unwritable) as refused:
             messages[4].ack()
         assert refused.value.retryable
-    eventually(lambda: bus.inside.state.failed is None, "the state was not mended")
+    eventually(lambda: bus.core.state.failed is None, "the state was not mended")
     eventually(lambda: [event for event in bus.events() if event.kind == "mended"], "nobody said so")
     sub.ack(messages[4:])  # also the one that was refused
     bus.close()
@@ -64,7 +64,7 @@ def test_an_ack_that_failed_is_stored_later_or_its_message_comes_again(bus: Bus,
     first.ack()
     with Limited(log_of(tmp_path / "data" / "state").stat().st_size + 10), pytest.raises(HeadwaterError):
         second.reject("it is no good")
-    eventually(lambda: bus.inside.state.failed is None, "the state was not mended")
+    eventually(lambda: bus.core.state.failed is None, "the state was not mended")
     third.ack()
     bus.close()
     with headwater.open(tmp_path / "data") as again:
@@ -80,10 +80,10 @@ def test_a_subscription_that_could_not_be_stored_is_not_there_afterwards(bus: Bu
             bus.subscribe("jobs/#", id="second", start="earliest")
         with pytest.raises(Unwritable):
             bus.subscribe("jobs/#", id="third", start="earliest")
-    eventually(lambda: bus.inside.state.failed is None, "the state was not mended")
+    eventually(lambda: bus.core.state.failed is None, "the state was not mended")
     assert [info.id for info in bus.subscriptions()] == ["first"]
     bus.subscribe("jobs/#", id="third", start="earliest").close()
-    rows = bus.inside.dispatcher.all_rows()
+    rows = bus.core.dispatcher.all_rows()
     assert len({row.number for row in rows}) == len(rows) == 2
 
 

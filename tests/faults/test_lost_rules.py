@@ -57,7 +57,7 @@ def test_a_server_lets_nobody_do_anything_and_says_so_on_its_health(left: Path) 
         peer = running.peer("ann")
         with pytest.raises(NotAllowed, match="headwater acl confirm"):
             peer.subscribe(1, "home/#", kind="named", id="s")
-        checks = Health(running.bus, Serving(auth="scram"), running.server.pulse).check().checks
+        checks = Health(running.bus.core, Serving(auth="scram"), running.server.pulse).check().checks
         found = {check.name: check for check in checks}
         assert not found["access"].ok
         assert "headwater acl confirm" in found["access"].detail

@@ -26,9 +26,9 @@ def settle(bus: Bus) -> None:
     """Return when every timer that is due by now has rung."""
     for _ in range(2):
         done = threading.Event()
-        bus._timers.set(done, bus._clock.monotonic_us(), done.set)
+        bus.core.timers.set(done, bus.core.clock.monotonic_us(), done.set)
         assert done.wait(WAIT_S)
-    bus._rows.run(lambda: None)  # what they stored is there
+    bus.core.rows.run(lambda: None)  # what they stored is there
 
 
 def payloads(messages: Any) -> list[bytes]:
@@ -96,7 +96,7 @@ class Machine:
 
     def kill(self) -> None:
         """kill -9, and start again."""
-        self.bus._timers.close()
+        self.bus.core.timers.close()
         self.files, self.state = self.files.process_kill(), self.state.process_kill()
         self.bus = self._open()
 
@@ -147,7 +147,7 @@ def test_rows_that_the_state_lost_are_made_again_from_the_streams() -> None:
         machine.delay(b"0", 10)
         machine.pass_time(10)
         machine.delay(b"1", 10)
-        machine.bus._timers.close()
+        machine.bus.core.timers.close()
         machine.files = machine.files.crash(random.Random(1), "all")
         machine.state = machine.state.crash(random.Random(1), keep)
         machine.bus = machine._open()
@@ -190,7 +190,7 @@ def test_what_was_released_is_deleted_with_its_segment() -> None:
         for _ in range(10):
             machine.delay(bytes(5000), 1)
         machine.pass_time(20)
-    waiting = machine.bus._roots.get(delays.ROOT)
+    waiting = machine.bus.core.roots.get(delays.ROOT)
     assert waiting is not None
     assert waiting.stream.first_offset > 20
     assert len(list(machine.bus.replay("jobs/#"))) == 50

@@ -315,7 +315,7 @@ TestRetainedAgainstADict.settings = settings(max_examples=40, stateful_step_coun
 def test_exactly_as_many_bytes_as_a_root_may_retain_are_taken() -> None:
     with headwater.open(":memory:", config=Config(retained_bytes_per_root_max=1000)) as bus:
         bus.publish("home/a", b"x", retain=True)
-        size = bus.inside.roots.get("home").retained.size  # type: ignore[union-attr]  # it is there
+        size = bus.core.roots.get("home").retained.size  # type: ignore[union-attr]  # it is there
     with headwater.open(":memory:", config=Config(retained_bytes_per_root_max=size)) as bus:
         bus.publish("home/a", b"x", retain=True)
         with pytest.raises(QuotaExceeded, match="retained_bytes_per_root_max"):

@@ -332,7 +332,7 @@ def test_topics_that_report_together_again_and_again_are_counted_as_if_one_by_on
         expected = {name: (5, 403 + number) for number, name in enumerate(names)}
         expected["home/7"] = (7, 403 + 7)
         assert seen() == expected
-        bus.inside.roots.commit.run(bus.inside.roots.checkpoint)
+        bus.core.roots.commit.run(bus.core.roots.checkpoint)
         assert seen() == expected
         for _ in range(2):
             bus.publish_many([(name, b"x") for name in names])

@@ -225,7 +225,7 @@ def test_a_client_whose_session_is_not_kept_does_not_wait_for_the_disk(
 ) -> None:
     with Served() as served:
         is_quick = threading.Event()
-        monkeypatch.setattr(served.bus.inside.state, "sync", is_quick.wait)
+        monkeypatch.setattr(served.bus.core.state, "sync", is_quick.wait)
         try:
             kept = served.line(version)
             lasting = Properties(session_expiry_interval=600) if version == V5 else NONE

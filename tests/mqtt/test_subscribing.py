@@ -287,7 +287,7 @@ def test_what_a_subscription_lacks_was_acknowledged_before_its_suback_left(
         publisher, peer = served.mqtt("p"), served.mqtt("s")
         served.bus.publish("home/x", b"before")
         held, go = threading.Event(), threading.Event()
-        commit = served.bus.inside.roots.commit
+        commit = served.bus.core.roots.commit
 
         def hold() -> None:
             held.set()

@@ -40,7 +40,7 @@ def published(folder: Path) -> Counter[str]:
 
 def left(bus: headwater.Bus) -> dict[str, WillRow]:
     """Wills that are stored, by what they say."""
-    found = [msgspec.msgpack.decode(value, type=WillRow) for _, value in bus.inside.state.scan(rows.WILL)]
+    found = [msgspec.msgpack.decode(value, type=WillRow) for _, value in bus.core.state.scan(rows.WILL)]
     return {row.will.payload.decode(): row for row in found}
 
 
@@ -176,7 +176,7 @@ def test_a_will_is_published_once_though_the_state_has_lost_that_it_was(tmp_path
         served.mqtt("s", will=will("once"))
         served.mqtt("t", will=will("again", qos=2)).leave(Reason.DISCONNECT_WITH_WILL)
         served.until(lambda: len(served.server.sessions.wills) == 1)
-        served.bus.inside.state.snapshot(str(tmp_path / "older"))
+        served.bus.core.state.snapshot(str(tmp_path / "older"))
     assert published(tmp_path / "a") == {"once": 1, "again": 1}
     state = tmp_path / "a" / "state"
     state.rename(tmp_path / "newer")
@@ -192,7 +192,7 @@ def test_a_connect_with_a_will_takes_one_sync_and_one_without_a_session_to_keep_
 ) -> None:
     monkeypatch.setattr(sessions, "LATER_S", 3600.0)
     with Served(tmp_path) as served:
-        state = served.bus.inside.state
+        state = served.bus.core.state
         syncs: list[int] = []
         commit = state.commit
 
@@ -258,7 +258,7 @@ def test_a_will_that_the_disk_does_not_take_is_tried_again(tmp_path: Path, monke
     with Served(tmp_path) as served:
         served.bus.publish("wills/before", b"before")
         peer = served.mqtt("s", will=will("at last"))
-        roots = served.bus.inside.roots
+        roots = served.bus.core.roots
         monkeypatch.setattr(roots._log, "free_bytes", lambda: 0)
         roots.has_room = False
         peer.close()

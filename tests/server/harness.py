@@ -79,7 +79,7 @@ class Running:
         self.bus = bus or headwater.open(str(folder), config)
         self._owns_bus = bus is None
         serving = {"port": 0, "scram_iterations": 4096, "drain_s": 1.0, "sys_every_s": 0.0, **serving}
-        self.server = Server(self.bus, Serving(**serving))
+        self.server = Server(self.bus.core, Serving(**serving))
         self.loop = loop()
         self.troubles: list[dict[str, Any]] = []
         """What the loop complains about: exceptions that nobody caught."""
@@ -525,7 +525,7 @@ def nothing_is_committed(bus: Bus) -> Iterator[None]:
         inside.set()
         assert go_on.wait(PATIENCE_S)
 
-    holder = threading.Thread(target=lambda: bus.inside.roots.commit.run(hold))
+    holder = threading.Thread(target=lambda: bus.core.roots.commit.run(hold))
     holder.start()
     assert inside.wait(PATIENCE_S)
     try:

@@ -234,7 +234,7 @@ def test_a_right_that_is_lost_while_a_subscription_is_being_made_is_lost_for_it(
     with Running(auth="scram") as running:
         running.client("ann", allow=["subscribe home/#"])
         running.bus.publish("home/x", b"secret", retain=True)
-        dispatcher = running.bus.inside.dispatcher
+        dispatcher = running.bus.core.dispatcher
         for kind, name in (("session", "attach"), ("live", "retained")):
             real, inside, go_on = getattr(dispatcher, name), threading.Event(), threading.Event()
 

@@ -39,7 +39,7 @@ def test_five_frames_make_both_sides_known_and_tell_the_limits():
         challenge = peer.hello(user="ann")
         assert challenge.version == 1
         assert challenge.software == f"headwater/{__version__}"
-        assert abs(challenge.time_us - running.bus.inside.clock.now_us()) < 10_000_000
+        assert abs(challenge.time_us - running.bus.core.clock.now_us()) < 10_000_000
         welcome = peer.respond()
         assert welcome.user == "ann"
         assert welcome.client_id

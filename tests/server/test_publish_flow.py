@@ -100,7 +100,7 @@ def test_the_publisher_is_told_when_forwarding_fails(monkeypatch: pytest.MonkeyP
     with Running() as running:
         peer = running.peer()
         peer.publish("a")
-        roots = running.bus.inside.roots
+        roots = running.bus.core.roots
         monkeypatch.setattr(roots, "_append", lambda _: (_ for _ in ()).throw(Failed("the disk is gone")))
         with code(500, "the disk is gone"):
             peer.publish("a")
@@ -202,7 +202,7 @@ def test_a_group_that_others_have_filled_does_not_stop_publishing():
     with Running(config=Config(group_bytes_max=1000)) as running:
         peer = running.peer()
         peer.publish("a")
-        commit, inside, go_on = running.bus.inside.roots.commit, threading.Event(), threading.Event()
+        commit, inside, go_on = running.bus.core.roots.commit, threading.Event(), threading.Event()
 
         def block() -> None:
             inside.set()
@@ -250,7 +250,7 @@ def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before():
     with Running() as running:
         peer = running.peer()
         peer.subscribe(1, "a")
-        now_us = running.bus.inside.clock.now_us()
+        now_us = running.bus.core.clock.now_us()
         peer.ask(requests.Delay(topic="a", payload=b"later", deliver_at_us=now_us + 300_000))
         peer.publish("a", b"now")
         assert peer.payloads(1, 2) == [b"now", b"later"]

@@ -345,7 +345,7 @@ def test_what_was_being_made_for_a_connection_does_not_stand_in_the_way_of_the_n
             held.set()
             let_go.wait()
 
-        holder = threading.Thread(target=lambda: running.bus.inside.roots.commit.run(hold))
+        holder = threading.Thread(target=lambda: running.bus.core.roots.commit.run(hold))
         holder.start()
         held.wait()
         lost.begin(requests.Subscribe(number=1, filter="home/#", kind="follow"))
@@ -371,7 +371,7 @@ def test_a_registration_that_cannot_be_stored_in_time_is_answered_504_and_the_co
             held.set()
             let_go.wait()
 
-        holder = threading.Thread(target=lambda: running.bus.inside.rows.run(hold))
+        holder = threading.Thread(target=lambda: running.bus.core.rows.run(hold))
         holder.start()
         held.wait()
         peer = running.connect()

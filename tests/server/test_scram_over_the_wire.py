@@ -423,6 +423,6 @@ def test_a_server_without_authentication_refuses_to_listen_beyond_loopback(host:
 
     with headwater.open(":memory:") as bus:
         with pytest.raises(Malformed, match="auth"):
-            Server(bus, Serving(host=host, port=0))
-        Server(bus, Serving(host=host, port=0, auth="scram"))
-        Server(bus, Serving(host="127.0.0.1", port=0))
+            Server(bus.core, Serving(host=host, port=0))
+        Server(bus.core, Serving(host=host, port=0, auth="scram"))
+        Server(bus.core, Serving(host="127.0.0.1", port=0))

@@ -44,7 +44,7 @@ def test_an_administrator_sees_every_session_and_others_their_own_users(running:
 
 
 def test_a_session_is_listed_with_what_it_does(running: Running):
-    before_us = running.bus.inside.clock.now_us()
+    before_us = running.bus.core.clock.now_us()
     ann = running.peer("ann", expire_after_s=77)
     ann.subscribe(1, "home/a", kind="live")
     ann.subscribe(2, "home/b", kind="named", id="mine")
@@ -52,7 +52,7 @@ def test_a_session_is_listed_with_what_it_does(running: Running):
     found = sessions(running.peer("root"))[ann.session]
     assert (found.user, found.address, found.expire_after_s) == ("ann", "127.0.0.1", 77.0)
     near_us = 1_000_000  # the loop's clock counts milliseconds
-    assert before_us - near_us <= found.connected_us <= running.bus.inside.clock.now_us() + near_us
+    assert before_us - near_us <= found.connected_us <= running.bus.core.clock.now_us() + near_us
     assert (found.waiting_bytes, found.dropped) == (0, 0)
     assert [(one.kind, one.filter, one.id) for one in found.subscriptions] == [
         ("live", "home/a", None),
@@ -132,7 +132,7 @@ def test_it_is_gone_from_the_disk_when_that_is_answered_however_busy_the_session
     try:
         root.ask(wire.EndSession(id=ann.session, for_good=True))
         assert running.bus.subscriptions() == []
-        assert [row.user for row in stored_sessions(running.bus.inside.state)] == ["root"]
+        assert [row.user for row in stored_sessions(running.bus.core.state)] == ["root"]
     finally:
         gate.set()
 

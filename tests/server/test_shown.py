@@ -212,7 +212,7 @@ def test_what_was_shown_and_cannot_be_stored_holds_nobody_up(batch_first: bool):
                 else:
                     say(ann, "home/x", b"s" * 400)
             assert bob.payloads(1, 1)
-            home = running.bus.inside.roots.get("home")
+            home = running.bus.core.roots.get("home")
             assert home is not None
             home.stream.fail("it broke")
         running.until(lambda: running.server.entry.is_empty)

@@ -326,7 +326,7 @@ def test_a_session_with_hundreds_of_subscriptions_comes_goes_and_ends_like_any_o
             peer.finish(number, requests.Subscribe)
         peer.close()
         running.until(lambda: peer.session in running.server.sessions._timers)
-        running.until(lambda: not running.bus._live, "that live subscriptions are gone")
+        running.until(lambda: not running.bus.core._live, "that live subscriptions are gone")
         running.bus.publish_many([(f"a/{n}", b"x") for n in range(1, 101)])
         back = running.peer("ann", session=peer.session)
         for n in range(1, 101, 2):
@@ -366,7 +366,7 @@ def test_leaving_a_named_subscription_keeps_its_place_and_the_session_forgets_it
 
 def test_a_connection_that_goes_while_its_subscription_is_made_leaves_nobody_attached(monkeypatch: pytest.MonkeyPatch):
     with Running() as running:
-        dispatcher = running.bus.inside.dispatcher
+        dispatcher = running.bus.core.dispatcher
         real, inside, go_on = dispatcher.attach, threading.Event(), threading.Event()
 
         def attach(*arguments, **options):

@@ -132,7 +132,7 @@ class Host:
         bus = Bus(FOLDER, self.config, files=self.files, state=self.state, clock=clock)
         try:
             self._grant(bus)
-            server = Server(bus, self.serving, self._settings)
+            server = Server(bus.core, self.serving, self._settings)
             await server.start()
             await server.listen_mqtt()
             self.is_up = True

@@ -218,7 +218,7 @@ class Simulation:
 
     def checkpoint(self) -> None:
         bus = self._bus()
-        bus._roots.commit.run(bus._roots.checkpoint)
+        bus.core.roots.commit.run(bus.core.roots.checkpoint)
 
     def lose_power_soon(self) -> None:
         self.machine.crash_at(len(self.machine.syncs) + self.rng.randint(1, 30))
@@ -239,7 +239,7 @@ class Simulation:
         self.restart()
         bus = self._bus()
         self.checkpoint()
-        ends = {root.name: root.stream.durable for root in bus._roots.all()}
+        ends = {root.name: root.stream.durable for root in bus.core.roots.all()}
         self.machine.close(bus)
         self.machine = self.machine.after_crash(0, "all", "all")
         root = self.rng.choice([name for name in ends if name in ROOTS and ends[name]] or [""])

@@ -105,8 +105,8 @@ def trim(bus: headwater.Bus) -> None:
     """Delete every message that is stored by now, as retention would in time."""
 
     def delete() -> None:
-        bus._streams.seal()
-        for root in bus._roots.all():
+        bus.core.data.streams.seal()
+        for root in bus.core.roots.all():
             root.stream.trim(root.stream.durable)
 
-    bus._roots.commit.run(delete)
+    bus.core.roots.commit.run(delete)

@@ -64,14 +64,14 @@ def publish(bus: headwater.Bus, count: int, root: str = "home") -> None:
 
 
 def roll(bus: headwater.Bus) -> None:
-    bus._roots.commit.run(bus._streams.seal)
+    bus.core.roots.commit.run(bus.core.data.streams.seal)
 
 
 def forget(bus: headwater.Bus, root: str, upto: int) -> None:
     """Delete the segments up to an offset, as retention does."""
-    found = bus._roots.get(root)
+    found = bus.core.roots.get(root)
     assert found is not None
-    bus._roots.commit.run(lambda: found.stream.trim(upto))
+    bus.core.roots.commit.run(lambda: found.stream.trim(upto))
 
 
 @pytest.fixture
@@ -201,10 +201,10 @@ def test_a_damaged_batch_is_read_from_the_lake(bus: headwater.Bus, lake: Path, t
 def test_what_was_purged_does_not_come_back_from_the_lake(bus: headwater.Bus, lake: Path) -> None:
     whole = filled(bus, lake, 60, 0)
     bus.purge("home/1/#")
-    root = bus._roots.get("home")
+    root = bus.core.roots.get("home")
     assert root is not None
     forget(bus, "home", 60)
-    bus._roots.commit.run(lambda: bus._upkeep.retain(root))
+    bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(root))
     assert all_of(bus.replay("home/#")) == [one for one in whole if one[0] != "home/1/temp"]
     bus.purge("home/#")
     assert all_of(bus.replay("home/#", after=0)) == []
@@ -337,7 +337,7 @@ def test_nothing_is_missed_while_retention_and_the_archive_go_on(
 
         def retain() -> None:
             ending.wait(0.05)
-            bus._roots.commit.run(lambda: bus._upkeep.retain(bus._roots.all()[0]))
+            bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(bus.core.roots.all()[0]))
 
         def send() -> None:
             ending.wait(0.01)

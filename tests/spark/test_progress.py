@@ -48,10 +48,10 @@ class Place:
 
     def retain(self) -> int:
         """Have retention delete what it may; the oldest message of home after it."""
-        root, upkeep = self.bus._roots.get("home"), self.bus._upkeep
+        root, upkeep = self.bus.core.roots.get("home"), self.bus.core.upkeep
         assert root is not None
         upkeep._config = GREEDY  # until now it deleted nothing by itself
-        self.bus._roots.commit.run(lambda: upkeep.retain(root))
+        self.bus.core.roots.commit.run(lambda: upkeep.retain(root))
         upkeep._config = SMALL
         return root.stream.first_offset
 

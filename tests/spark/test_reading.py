@@ -247,9 +247,9 @@ def retained_from(folder: Path) -> int:
     """Have retention delete the oldest two segments of home."""
     first = int(sorted((folder / "streams/1-home").glob("*.log"))[2].stem)
     with headwater.open(folder, SMALL) as bus:
-        root = bus.inside.roots.get("home")
+        root = bus.core.roots.get("home")
         assert root is not None
-        bus.inside.roots.commit.run(lambda: root.stream.trim(first - 1))
+        bus.core.roots.commit.run(lambda: root.stream.trim(first - 1))
     return first
 
 

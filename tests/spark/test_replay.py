@@ -125,10 +125,10 @@ def test_lake_and_log_are_replayed_once_in_the_order_of_each_topic(
     monkeypatch.setattr(module, "FILE_MESSAGES", 50)
     recorded = record(tmp_path / "data", lake=tmp_path / "lake", archived=40)
     with Served(tmp_path / "data") as server:
-        root = server.bus._roots.get("home")
+        root = server.bus.core.roots.get("home")
         assert root is not None
-        server.bus._roots.commit.run(server.bus._streams.seal)
-        server.bus._roots.commit.run(lambda: root.stream.trim(40))
+        server.bus.core.roots.commit.run(server.bus.core.data.streams.seal)
+        server.bus.core.roots.commit.run(lambda: root.stream.trim(40))
         server.bus.publish("replay/old", b"replayed before")
         history = History({"url": server.url}, str(tmp_path / "lake"))
         windows = played(spark, tmp_path, server.url, history=history)

@@ -198,13 +198,13 @@ def test_an_epoch_that_is_decided_and_not_finished_is_finished_by_who_stages_it_
     body = encode_body(["a/x"], [b"again"], 1_700_000_000_000_000)
     with headwater.open(":memory:") as bus:
         bus.stage("q", 7, [("a/x", b"first")], part="p")
-        finish = bus._staging._finish
+        finish = bus.core.staging._finish
 
         def fail(*_: object) -> None:
-            monkeypatch.setattr(bus._staging, "_finish", finish)
+            monkeypatch.setattr(bus.core.staging, "_finish", finish)
             raise Failed("no")
 
-        monkeypatch.setattr(bus._staging, "_finish", fail)
+        monkeypatch.setattr(bus.core.staging, "_finish", fail)
         with pytest.raises(Failed):
             bus.commit_stage("q", 7, ["p"])
         sink._stage_one(cast(Bus, bus), "q", 7, "other", Encoded("a", 1, body))

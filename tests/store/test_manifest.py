@@ -192,10 +192,10 @@ def lived_in(folder: Path, config: Config = NOW_AND_THEN) -> str:
     with headwater.open(folder, config) as bus:
         for number in range(12):
             if number % 3 == 0 and number:
-                bus._roots.commit.run(bus._streams.seal)
+                bus.core.roots.commit.run(bus.core.data.streams.seal)
             bus.publish_many([("home/a", b"%d" % number), ("yard/a", b"%d" % number)])
-        for root in bus._roots.all():
-            bus._roots.commit.run(lambda stream=root.stream: stream.trim(3))  # type: ignore[misc]
+        for root in bus.core.roots.all():
+            bus.core.roots.commit.run(lambda stream=root.stream: stream.trim(3))  # type: ignore[misc]
     return str(folder)
 
 
@@ -329,11 +329,11 @@ def test_the_line_is_durable_before_anything_is_deleted() -> None:
     bus = machine.open()
     for _ in range(3):
         oracle.publish(bus, "a/x")
-        bus._roots.commit.run(bus._streams.seal)
-    stream = bus._roots.get("a").stream  # type: ignore[union-attr]
+        bus.core.roots.commit.run(bus.core.data.streams.seal)
+    stream = bus.core.roots.get("a").stream  # type: ignore[union-attr]
     machine.crash_when(lambda path: path.endswith("/manifest"))
     with machine.power_loss():
-        bus._roots.commit.run(lambda: stream.trim(2))
+        bus.core.roots.commit.run(lambda: stream.trim(2))
     after = machine.after_crash(0, "all", "all")
     assert len(after.segments("a")) == 4
     bus = after.open()
@@ -345,15 +345,15 @@ def test_the_line_is_durable_before_anything_is_deleted() -> None:
 def test_a_full_disk_can_still_be_made_room_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = lived_in(tmp_path / "data")
     with headwater.open(folder, NOW_AND_THEN) as bus:
-        stream = bus._roots.get("home").stream  # type: ignore[union-attr]
-        manifest = bus._streams._manifest
+        stream = bus.core.roots.get("home").stream  # type: ignore[union-attr]
+        manifest = bus.core.data.streams._manifest
 
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "no room")
 
         monkeypatch.setattr(manifest, "_write_anew", full)
         monkeypatch.setattr(manifest, "_open", full)
-        assert bus._roots.commit.run(lambda: stream.trim(6)) == 7
+        assert bus.core.roots.commit.run(lambda: stream.trim(6)) == 7
         monkeypatch.undo()
         bus.publish("home/a", b"new")
         assert Manifest(FILES, folder).read()[1].first == 7

@@ -15,9 +15,9 @@ FILES = DiskFiles()
 
 
 def retain(bus: headwater.Bus) -> None:
-    root = bus._roots.get("home")
+    root = bus.core.roots.get("home")
     assert root is not None
-    bus._roots.commit.run(lambda: bus._upkeep.retain(root))
+    bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(root))
 
 
 def test_without_a_lake_nothing_waits(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ FILES = DiskFiles()
 
 
 def snap(bus: Bus) -> Snapshot | None:
-    state = bus.inside.state
+    state = bus.core.state
     assert isinstance(state, RocksState)
     return snapshots.take(FILES, bus.folder, state, 1, bus.config.state_snapshots_max)
 
@@ -139,7 +139,7 @@ def test_what_came_after_the_snapshot_is_lost_with_the_log_and_told(left: Path) 
     assert not loss.closes_access
     check_restored(left, 5)
     with headwater.open(left) as bus:
-        assert [str(one) for one in bus.inside.losses] == [str(loss)]
+        assert [str(one) for one in bus.core.losses] == [str(loss)]
 
 
 def test_rules_that_may_be_older_than_they_were_are_closed(bus: Bus, left: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_state_whose_owner_writes_all_the_time_is_whole(bus: Bus, tmp_path: Pa
         number = 0
         while not is_over.is_set():
             number += 1
-            bus.inside.rows.write({rows.key_message(rows.ACKED, 1, 1, number): b""})
+            bus.core.rows.write({rows.key_message(rows.ACKED, 1, 1, number): b""})
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -137,7 +137,7 @@ def test_the_command_says_that_a_state_is_damaged_and_ends_with_1(left: Path, tm
 
 
 def test_a_tail_that_was_never_acknowledged_is_no_damage(bus: Bus, tmp_path: Path) -> None:
-    bus.inside.state.write({rows.key_message(rows.ACKED, 1, 1, 100): b""})
+    bus.core.state.write({rows.key_message(rows.ACKED, 1, 1, 100): b""})
     shutil.copytree(tmp_path / "data", tmp_path / "left")
     log = log_of(tmp_path / "left" / "state")
     log.write_bytes(log.read_bytes()[:-5])

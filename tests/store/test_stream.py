@@ -677,7 +677,7 @@ def test_the_tail_holds_no_more_memory_than_it_counts_and_may(publish: Callable[
     config = Config(tail_bytes=150_000, tails_bytes=1 << 30)
     with headwater.open(":memory:", config) as bus:
         publish(bus)
-        stream: Any = bus.inside.roots.get("home").stream  # type: ignore[union-attr]
+        stream: Any = bus.core.roots.get("home").stream  # type: ignore[union-attr]
         stream.drop_tail()
         tracemalloc.start()
         try:
@@ -687,7 +687,7 @@ def test_the_tail_holds_no_more_memory_than_it_counts_and_may(publish: Callable[
                 everything.batch(100_000, 0)
                 some.batch(100_000, 0)
             list(bus.replay("home/a", after=stream.durable - 2))
-            bus.inside.roots.commit.run(bus.inside.roots.checkpoint)
+            bus.core.roots.commit.run(bus.core.roots.checkpoint)
             gc.collect()
             counted, batches, before = stream.tail_bytes, len(stream._tail), tracemalloc.get_traced_memory()[0]
             stream.drop_tail()

@@ -102,9 +102,8 @@ class Channel(Actor):
         self._desk.do(self._detach, self._detached)
 
     def _detach(self) -> None:
-        durable, inside = self.durable, self.channels.broker.bus.inside
-        if durable is not None:
-            inside.roots.commit.run(lambda: inside.dispatcher.detach(durable, self.ticket))
+        if self.durable is not None:
+            self.channels.broker.core.dispatcher.detach(self.durable, self.ticket)
 
     def _detached(self, _: object, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, NotFound | Closed):

@@ -53,7 +53,7 @@ class HttpChannel(Channel):
         super().__init__(channels, row, delivered)
         serving = channels.serving
         self._secret = secret_bytes(row.secret)
-        self._source = cloudevents.source_of(channels.broker.bus.id)
+        self._source = cloudevents.source_of(channels.broker.core.id)
         self._batch = row.batch_messages_max
         """Messages that are sent at once: fewer for a while after some were refused."""
         self._poster = self._make_poster()
@@ -196,7 +196,7 @@ class HttpChannel(Channel):
             return
         self._batch = 1
         self.durable.note_nack(found[0].lease, messages[0].offset, error, None, messages[0])
-        self.channels.broker.bus.inside.rows.kick()
+        self.channels.broker.core.rows.kick()
 
     async def _on_gone(self) -> None:
         """Standard Webhooks: 410 says that nobody wants these any more."""

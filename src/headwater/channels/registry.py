@@ -14,7 +14,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -23,15 +22,12 @@ from headwater import threads
 from headwater.access.book import Book
 from headwater.access.destination import Destinations
 from headwater.access.name import quoted
-from headwater.audit import Audit
 from headwater.channels.row import BATCH_MESSAGES, ChannelRow, check_row
-from headwater.clock import Clock
-from headwater.config import Config
-from headwater.delivery.dispatcher import Dispatcher
+from headwater.core import Core
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, QuotaExceeded
 from headwater.message import SubscriptionInfo
 from headwater.store import state as rows
-from headwater.store.state import State, key_words, pack
+from headwater.store.state import key_words, pack
 from headwater.wire import webhook
 from headwater.wire.administration import ChannelInfo, ChannelSpec, ChannelTrial
 
@@ -55,23 +51,11 @@ STOPPED = Status("stopped", "", "", 0)
 class ChannelRegistry:
     """The channels of a bus; changes are durable when they return."""
 
-    def __init__(
-        self,
-        state: State,
-        clock: Clock,
-        config: Config,
-        dispatcher: Dispatcher,
-        run: Callable[[Callable[[], Any]], Any],
-        *,
-        read_only: bool = False,
-        audit: Audit | None = None,
-    ) -> None:
-        """`run` does something in the committing role."""
-        self._book = Book(state, read_only=read_only, audit=audit)
-        self._clock = clock
-        self._config = config
-        self._dispatcher = dispatcher
-        self._run = run
+    def __init__(self, core: Core) -> None:
+        self._book = Book(core.state, read_only=core.is_read_only, audit=core.audit)
+        self._clock = core.clock
+        self._config = core.config
+        self._dispatcher = core.dispatcher
         self.channels_max = CHANNELS_MAX
         """A setting of the server, who sets it here."""
         self.channels_per_client_max = CHANNELS_MAX
@@ -126,7 +110,7 @@ class ChannelRegistry:
             self._book.write({_key(row.id): pack(row) for row in fresh})
             try:
                 for row in fresh:
-                    self._run(partial(self._subscribe, row))
+                    self._dispatcher.create(row.subscribed, {}, row.start)
             except BaseException:
                 self._withdraw(fresh)
                 raise
@@ -228,15 +212,11 @@ class ChannelRegistry:
 
     def serve(self, row: ChannelRow, ticket: object) -> Any:
         """Take from a channel's subscription; one that a crash kept from being made is made."""
-        options = row.subscribed
-        return self._run(lambda: self._dispatcher.attach(options, {}, row.start, ticket))
-
-    def _subscribe(self, row: ChannelRow) -> None:
-        self._dispatcher.create(row.subscribed, {}, row.start)
+        return self._dispatcher.attach(row.subscribed, {}, row.start, ticket)
 
     def _unsubscribe(self, row: ChannelRow) -> None:
         try:
-            self._run(lambda: self._dispatcher.delete(row.subscription))
+            self._dispatcher.delete(row.subscription)
         except NotFound:
             pass
 

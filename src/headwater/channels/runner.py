@@ -57,10 +57,10 @@ class ChannelRunner:
         self.answers = answers
         self.slices = slices
         self.serving = broker.serving
-        self.counts = broker.bus.inside.roots.counts
+        self.counts = broker.core.roots.counts
         self.registry: Registry = broker.channels
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.frame_bytes_max = limits_of(broker.bus.config, broker.serving).frame_bytes_max
+        self.frame_bytes_max = limits_of(broker.core.config, broker.serving).frame_bytes_max
         self._channels: dict[str, Channel] = {}
         self._connections: dict[Connection, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None

@@ -190,7 +190,7 @@ class TcpChannel(Speech, Channel):
         if item is None:
             future.set_result(None)
         else:
-            self.channels.broker.bus.inside.rows.kick()
+            self.channels.broker.core.rows.kick()
 
     def on_registered(self, connection: Connection) -> None:
         """Nothing is left to do."""
@@ -276,7 +276,7 @@ class Greeting:
             channel=row.id,
             name=row.name,
             filter=row.filter,
-            bus=channels.broker.bus.id,
+            bus=channels.broker.core.id,
             frame_bytes_max=channels.frame_bytes_max,
             keepalive_s=channels.serving.keepalive_s,
             trial=self._is_trial,

@@ -98,7 +98,7 @@ def _found(data: str | None, url: str | None, id: str | None = None) -> Sequence
         served: Sequence[Found] = _at_server(data, url, lambda them: them.list() if id is None else them.show(id))
         return served
     with look(data, url) as bus:
-        found = [row for row in stored_sessions(bus.inside.state) if id in (None, row.id)]
+        found = [row for row in stored_sessions(bus.core.state) if id in (None, row.id)]
     if id is not None and not found:
         raise NotFound(f'there is no session "{id}"; headwater sessions list shows those that are')
     return sorted(found, key=lambda row: (row.user, row.id))

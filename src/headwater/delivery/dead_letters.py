@@ -11,6 +11,7 @@ from itertools import islice
 
 import msgspec
 
+from headwater.audit import Audit
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import CopyRow, DeadRow
 from headwater.delivery.subscriber import Subscriber
@@ -40,10 +41,11 @@ NOTES = frozenset((FROM, ATTEMPTS, ERROR, TOPIC, OFFSET, MENDED))
 class DeadLetters:
     """The dead letters of every subscription."""
 
-    def __init__(self, dispatcher: Dispatcher, state: State, roots: Roots) -> None:
+    def __init__(self, dispatcher: Dispatcher, state: State, roots: Roots, audit: Audit) -> None:
         self._dispatcher = dispatcher
         self._state = state
         self._roots = roots
+        self._audit = audit
 
     def all(self, id: str, after: tuple[str, int] | None = None, limit: int | None = None) -> list[DeadLetter]:
         """Those of a subscription, by root and offset; with a limit a page of them, which is shorter if it is large."""
@@ -91,7 +93,7 @@ class DeadLetters:
                 subscriber.add_copies(changed, copies, count)
             return count
 
-        return self._dispatcher.use(id, work)
+        return self._noted("redriven", id, self._dispatcher.use(id, work), offsets)
 
     def drop(self, id: str, offsets: Collection[Position] | None) -> int:
         """Forget them; answers how many."""
@@ -105,7 +107,13 @@ class DeadLetters:
                 subscriber.drop_dead(changed)
             return len(changed)
 
-        return self._dispatcher.use(id, work)
+        return self._noted("dropped", id, self._dispatcher.use(id, work), offsets)
+
+    def _noted(self, what: str, id: str, count: int, offsets: Collection[Position] | None) -> int:
+        if count:
+            which = {} if offsets is None else {"offsets": list(offsets)}
+            self._audit.note(f"dead-letters-{what}", id, None, {"count": count, **which})
+        return count
 
     def _number(self, id: str) -> int:
         row = self._dispatcher.row(id)

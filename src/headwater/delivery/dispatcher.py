@@ -157,12 +157,18 @@ class Dispatcher:
 
     def listen(self, filter: str, listener: Listener) -> None:
         """Tell a listener from now on."""
+        self._roots.commit.run(lambda: self._listen(filter, listener))
+
+    def leave(self, listener: Listener) -> None:
+        """Tell it no more: once this returns, nothing is on its way to it."""
+        self._roots.commit.run(lambda: self._leave(listener))
+
+    def _listen(self, filter: str, listener: Listener) -> None:
         with self._tree_lock:
             self._matched.clear()
             self._trees.add(filter, listener)
 
-    def leave(self, listener: Listener) -> None:
-        """Tell it no more."""
+    def _leave(self, listener: Listener) -> None:
         with self._tree_lock:
             self._matched.clear()
             self._trees.remove_all(listener)
@@ -199,15 +205,29 @@ class Dispatcher:
         consumer: object,
         *,
         with_retained: bool = True,
+        resumes: bool = False,
     ) -> Subscriber:
-        """Have a consumer served, the subscription made if there is none of this id; in the committing role.
+        """Have a consumer served, the subscription made if there is none of this id, unless it resumes one.
 
         `given` are the options that the caller stated; the others are as stored, or the defaults. A new subscription
         that starts with the latest gets the retained messages first, unless it is not to.
         """
+        return self._roots.commit.run(lambda: self._attach(options, given, start, consumer, with_retained, resumes))
+
+    def _attach(
+        self,
+        options: Options,
+        given: dict[str, object],
+        start: Start | Ends,
+        consumer: object,
+        with_retained: bool,
+        resumes: bool,
+    ) -> Subscriber:
         with self._lock:
             row = self.row(options.id)
             if row is None:
+                if resumes:
+                    raise NotFound(f'subscription "{options.id}" was deleted; subscribe again to begin anew')
                 options.check(self._config)
                 row = self._create(options, start, with_retained)
             else:
@@ -217,15 +237,18 @@ class Dispatcher:
                 subscriber = self._served[options.id] = self._load(row)
             subscriber.attach(consumer)
             if subscriber.consumers == 1:
-                self.listen(options.filter, subscriber)
+                self._listen(options.filter, subscriber)
             self._note_use(subscriber)
             return subscriber
 
     def create(self, options: Options, given: Mapping[str, object], start: Start) -> bool:
-        """A subscription that nobody takes from yet; False if it is there, and just like that. In the committing role.
+        """A subscription that nobody takes from yet; False if it is there, and just like that.
 
         `given` are the options that the caller stated.
         """
+        return self._roots.commit.run(lambda: self._make(options, given, start))
+
+    def _make(self, options: Options, given: Mapping[str, object], start: Start) -> bool:
         with self._lock:
             options.check(self._config)
             row = self.row(options.id)
@@ -281,14 +304,14 @@ class Dispatcher:
         return [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
 
     def send_retained(self, id: str) -> None:
-        """Hand a subscription the retained messages once more, before what comes next; in the committing role."""
+        """Hand a subscription the retained messages once more, before what comes next."""
 
         def work(subscriber: Subscriber) -> None:
             copies = self._retained_copies(subscriber.options.filter)
             if copies:
                 subscriber.add_copies(_copy_rows(subscriber.number, copies), copies)
 
-        self.use(id, work)
+        self._roots.commit.run(lambda: self.use(id, work))
 
     def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, CopyRow]]:
         """By stream and offset; those above the offset of their stream come by themselves."""
@@ -368,11 +391,14 @@ class Dispatcher:
             self._rested.pop(id, None)
 
     def detach(self, subscriber: Subscriber, consumer: object) -> None:
-        """A consumer leaves; with the last one, the subscription goes back to being rows. In the committing role."""
+        """A consumer leaves; with the last one, the subscription goes back to being rows."""
+        self._roots.commit.run(lambda: self._detach(subscriber, consumer))
+
+    def _detach(self, subscriber: Subscriber, consumer: object) -> None:
         with self._lock:
             subscriber.detach(consumer)
             if subscriber.consumers == 0:
-                self.leave(subscriber)
+                self._leave(subscriber)
                 if self._served.get(subscriber.options.id) is subscriber:
                     self._note_use(subscriber)
                     self._forget(subscriber.options.id)
@@ -397,7 +423,10 @@ class Dispatcher:
             self._keep(subscriber, paused=paused)
 
     def delete(self, id: str, *, unless_used: bool = False) -> None:
-        """A subscription and everything about it is gone, and its consumers are told. In the committing role."""
+        """A subscription and everything about it is gone, and its consumers are told."""
+        self._roots.commit.run(lambda: self._delete(id, unless_used))
+
+    def _delete(self, id: str, unless_used: bool) -> None:
         with self._lock:
             row = self.row(id)
             if row is None:
@@ -409,7 +438,7 @@ class Dispatcher:
                         f'{subscriber.consumers} consumers take from subscription "{id}"; close them, or force it'
                     )
                 del self._served[id]
-                self.leave(subscriber)
+                self._leave(subscriber)
                 subscriber.end()
             self._commit.flush()
             changed = stored.every_row(self._state, row.number)

@@ -89,7 +89,7 @@ class Durables:
         except TypeError:
             known = ", ".join(options_of(Options(id="", filter="")))
             raise Malformed(f"options are {sorted(given)}; those that there are: {known}") from None
-        if self._roots.commit.run(lambda: self._dispatcher.create(options, given, start)):
+        if self._dispatcher.create(options, given, start):
             after = {"filter": filter, "start": start, **options_of(options)}
             self._audit.note("subscription-created", id, None, after)
 
@@ -165,13 +165,13 @@ class Durables:
         self._check_writable()
         check_not_of_channel(id)
         row = self.row(id)
-        self._roots.commit.run(lambda: self._dispatcher.delete(id, unless_used=not force))
+        self._dispatcher.delete(id, unless_used=not force)
         self._audit.note("subscription-deleted", id, {"filter": row.options.filter, **options_of(row.options)})
 
     def expire(self, id: str) -> None:
         """Delete one whose session is over: no change of an administrator."""
         self._check_writable()
-        self._roots.commit.run(lambda: self._dispatcher.delete(id))
+        self._dispatcher.delete(id)
 
 
 def options_of(options: Options) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import msgspec
 
+from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.dead_letters import headers_of
@@ -69,6 +70,7 @@ class Mending:
         config: Config,
         clock: Clock,
         check: Callable[[bytes, bytes | None, Headers], Contents],
+        audit: Audit,
     ) -> None:
         self._dispatcher = dispatcher
         self._roots = roots
@@ -77,6 +79,7 @@ class Mending:
         self._config = config
         self._clock = clock
         self._check = check
+        self._audit = audit
         self._waiting: dict[int, int] = {}
         """By subscription: how many wait, at most."""
 
@@ -136,7 +139,10 @@ class Mending:
             subscriber.add_copies(changed, copies, count)
             return count
 
-        return self._dispatcher.use(id, work)
+        count = self._dispatcher.use(id, work)
+        if count:
+            self._audit.note("dead-letters-mended", id, None, {"count": count})
+        return count
 
     def drop(self, id: str, write: str) -> None:
         """Forget what was mended in a write and not redriven; the letters stay as they are."""

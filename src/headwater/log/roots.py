@@ -170,6 +170,10 @@ class Roots:
                     return found
         return self.commit.run(read)
 
+    def settled(self, read: Callable[[list[Root]], R]) -> R:
+        """Look at all roots between two groups, while nothing of a group is half done."""
+        return self.commit.run(lambda: read(self.all()))
+
     # Opening
 
     def recover(self) -> dict[str, Found]:

@@ -173,12 +173,12 @@ class Greeter:
 
     def _check_will(self, user: str, will: Will) -> None:
         """A will that could never be published is refused while there is somebody to tell."""
-        bus, topic = self._broker.bus, will.topic
+        core, topic = self._broker.core, will.topic
         try:
-            check_topic(topic, bus.config)
+            check_topic(topic, core.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
-        item_of(will, bus.inside.desk)
+        item_of(will, core.desk)
         self._broker.check_publish(user, "", root_of(topic), (topic,))
 
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:

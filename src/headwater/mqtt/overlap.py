@@ -58,7 +58,7 @@ class Overlaps:
 
     def __init__(self, session: SubscribingSession) -> None:
         self._session = session
-        self._trees: Trees[int] = Trees(session.sessions.broker.bus.config)
+        self._trees: Trees[int] = Trees(session.sessions.broker.core.config)
         self._found: dict[int, SubscriptionOf] = {}
         self._ends: dict[int, Ends] = {}
         """Of durable ones that were made over this connection: what was published since then is theirs."""

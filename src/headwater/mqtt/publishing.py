@@ -160,7 +160,7 @@ class Publishing:
         sessions, row = self._session.sessions, self._session.row
         count = len(topics)
         tag = self._session.tag
-        if retain and not tag and len(headers) < sessions.broker.bus.config.headers_max:
+        if retain and not tag and len(headers) < sessions.broker.core.config.headers_max:
             tag = (self._session.mark,)  # whose it is may matter to a subscription of later
         body = encode_body(
             topics,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -79,7 +80,7 @@ class MqttSession(SubscribingSession):
         if self.is_whole:
             then(None)
             return
-        inside, receiving = self.sessions.broker.bus.inside, self._publishing.receiving
+        roots, receiving = self.sessions.broker.core.roots, self._publishing.receiving
         sent_prefix = rows.SENT + self.row.id.encode() + b"\0"
         sent: dict[int, Sent] = {}
         received: list[ReceivedRow] = []
@@ -100,7 +101,7 @@ class MqttSession(SubscribingSession):
             work()
             if not self.is_whole:
                 row = received[0] if received else None
-                inside.roots.commit.run(lambda: receiving.recover(row, inside.roots.all()))
+                roots.settled(partial(receiving.recover, row))
 
         self.later(both, done)
 
@@ -170,13 +171,12 @@ class MqttSession(SubscribingSession):
                 self._delete_shared(one.id)
 
     def erase(self) -> None:
-        inside = self.sessions.broker.bus.inside
         keys = [key for key, _ in self.sessions.rows_of(rows.SENT + self.row.id.encode() + b"\0")]
-        inside.rows.enqueue(dict.fromkeys([*keys, rows.RECEIVED + self.row.id.encode()]))
+        self.sessions.broker.core.rows.enqueue(dict.fromkeys([*keys, rows.RECEIVED + self.row.id.encode()]))
         super().erase()
 
     def leaves(self) -> list[Callable[[], object]]:
-        unstored, write = self._sending.unstored(), self.sessions.broker.bus.inside.rows.write
+        unstored, write = self._sending.unstored(), self.sessions.broker.core.rows.write
         return [*super().leaves(), lambda: write(unstored)]
 
     @property

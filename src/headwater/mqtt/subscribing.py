@@ -152,7 +152,7 @@ class SubscribingSession(Session):
             self._replay(one, wanted, place, identifier, then)
             return
         group, wanted = split_shared(one.filter)
-        check_filter(wanted, sessions.broker.bus.config)
+        check_filter(wanted, sessions.broker.core.config)
         is_sys = is_of_sys(wanted)
         sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
         if group is not None and one.no_local:
@@ -185,8 +185,8 @@ class SubscribingSession(Session):
     ) -> None:
         """History, and then what comes. It lasts as long as the connection, and asks for no acknowledgements: each
         message says where a client that comes back can go on."""
-        bus, serving = self.sessions.broker.bus, self.sessions.serving
-        check_filter(wanted, bus.config)
+        core, serving = self.sessions.broker.core, self.sessions.serving
+        check_filter(wanted, core.config)
         self.sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
         known = self.replays.get(one.filter)
         if known is not None:
@@ -201,8 +201,8 @@ class SubscribingSession(Session):
 
         def make() -> Reading:
             if isinstance(place, int):
-                return bus.follow(wanted, after=max(0, place - 1))
-            return bus.follow(wanted, since=place)
+                return core.read(wanted, after=max(0, place - 1), follows=True)
+            return core.read(wanted, since=place, follows=True)
 
         def opened(error: BaseException | None) -> None:
             if error is not None:
@@ -265,12 +265,12 @@ class SubscribingSession(Session):
 
     def _send_retained(self, one: SubscriptionOf) -> None:
         """Send what is retained once more."""
-        inside = self.sessions.broker.bus.inside
+        core = self.sessions.broker.core
         if one.kind == "session":
-            again = partial(inside.dispatcher.send_retained, one.id)
-            self._for_client(lambda: inside.roots.commit.run(again), lambda _, error: self._note(error))
+            again = partial(core.dispatcher.send_retained, one.id)
+            self._for_client(again, lambda _, error: self._note(error))
         else:
-            told = self.sessions.broker_topics if is_of_sys(one.filter) else self.sessions.broker.bus
+            told = self.sessions.broker_topics if is_of_sys(one.filter) else core
             shown = partial(self._show_retained, self.connection, one)
             self._for_client(lambda: told.retained(one.filter), shown)
 
@@ -288,11 +288,11 @@ class SubscribingSession(Session):
         if is_of_sys(one.filter):
             self._watch(one, with_retained, then)
             return
-        bus = self.sessions.broker.bus
+        core = self.sessions.broker.core
         self.sessions.entry.give_places()  # what came before this SUBSCRIBE is before it, also in the log
 
         def make() -> Live:
-            live: Live = bus.subscribe(one.filter)
+            live = core.listen(one.filter)
             while not with_retained and live.take_retained() is not None:
                 pass
             return live
@@ -314,12 +314,12 @@ class SubscribingSession(Session):
     def _open_durable(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
     ) -> None:
-        bus = self.sessions.broker.bus
+        core = self.sessions.broker.core
         options = Options(
             id=one.id,
             filter=one.filter,
             order="none" if one.kind == "named" else "strict",
-            max_in_flight=min(NUMBER_MAX, bus.config.max_in_flight_max),
+            max_in_flight=min(NUMBER_MAX, core.config.max_in_flight_max),
             ack_timeout_s=0,
             max_attempts=0,
             on_gap="skip",
@@ -331,7 +331,7 @@ class SubscribingSession(Session):
         # acknowledged before this is, so nobody who has seen the SUBACK has published it.
         entry = self.sessions.entry
         entry.give_places()
-        ends = bus.inside.dispatcher.ends(one.filter, is_quiet=entry.is_empty)
+        ends = core.dispatcher.ends(one.filter, is_quiet=entry.is_empty)
         if self.overlaps is not None and one.kind in PLAIN:
             self.overlaps.begin(one.number, ends)
         fresh = Fresh(options, {}, ends, with_retained)
@@ -378,7 +378,7 @@ class SubscribingSession(Session):
 
     def _delete(self, id: str) -> None:
         try:
-            self.sessions.broker.bus.durables.expire(id)
+            self.sessions.broker.core.durables.expire(id)
         except NotFound:
             pass
 

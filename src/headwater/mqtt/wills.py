@@ -161,9 +161,9 @@ class Wills:
     def _publish(self, some: Sequence[KeptWill]) -> list[BaseException | None]:
         """Publish these, in a thread; what went wrong with each."""
         broker = self._sessions.broker
-        inside = broker.bus.inside
+        core = broker.core
         # What was noted about them is in the state before the batch that deletes it, and does not come back after.
-        inside.rows.flush()
+        core.rows.flush()
         met: dict[str, BaseException] = {}
         items: list[tuple[KeptWill, Publish]] = []
         for kept in some:
@@ -171,13 +171,13 @@ class Wills:
             topic = row.will.topic
             try:
                 broker.check_publish(row.user, row.session, root_of(topic), (topic,))
-                item = item_of(row.will, inside.desk, ((FROM, f"{row.user}/{row.client}"),))
+                item = item_of(row.will, core.desk, ((FROM, f"{row.user}/{row.client}"),))
                 item.producer, item.is_plain = f"{WILLS}/{kept.id}", False
                 items.append((kept, item))
             except HeadwaterError as error:
                 met[kept.id] = error
         if items:
-            inside.roots.commit.submit_all([item for _, item in items])
+            core.roots.commit.submit_all([item for _, item in items])
         for kept, item in items:
             try:
                 item.wait()

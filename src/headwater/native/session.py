@@ -149,7 +149,7 @@ class NativeSession(Speech, Session):
             if is_quiet:
                 self.sessions.counts.unstored += publish.count
             if producer is not None:
-                broker.bus.inside.roots.note_refusal(publish.root, producer, publish.sequence)
+                broker.core.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
         entry.enter(connection, frame.id, publish, body, QUIET if is_quiet else 0, producer)
 
@@ -232,7 +232,7 @@ class NativeSession(Speech, Session):
                 self._on_unsubscribe(id, request)
             case requests.Seek():
                 subscriber = self._durable(request.number)
-                seek = self.sessions.broker.bus.seek_subscriber
+                seek = self.sessions.broker.core.durables.move
                 if isinstance(request.to, dict):
                     places = request.to
                     self._ask(id, lambda: seek(subscriber.durable, places))
@@ -242,7 +242,7 @@ class NativeSession(Speech, Session):
                 self._ask(id, lambda: seek(subscriber.durable, to))
             case requests.Pause():
                 subscriber = self._durable(request.number)
-                pause = self.sessions.broker.bus.inside.dispatcher.pause
+                pause = self.sessions.broker.core.dispatcher.pause
                 paused = request.paused
                 self._ask(id, lambda: pause(subscriber.durable, paused))
             case requests.Register():
@@ -260,7 +260,7 @@ class NativeSession(Speech, Session):
 
     def _on_subscribe(self, id: int, request: Subscribe) -> None:
         sessions = self.sessions
-        check_filter(request.filter, sessions.broker.bus.config)
+        check_filter(request.filter, sessions.broker.core.config)
         sessions.broker.check_subscribe(self.row.user, self.row.id, request.filter)
         if not 0 < request.number < 1 << 32:
             raise Malformed(f"subscription number {request.number} is out of range; use 1 to {(1 << 32) - 1}")
@@ -337,7 +337,7 @@ class NativeSession(Speech, Session):
         numbers = self._numbers
         numbers.add(request.number)
         connection = self.connection
-        existed = self.sessions.broker.bus.inside.dispatcher.row(name) is not None
+        existed = self.sessions.broker.core.dispatcher.row(name) is not None
 
         def made(subscriber: DurableSubscriber | None, error: BaseException | None) -> None:
             numbers.discard(request.number)
@@ -355,11 +355,10 @@ class NativeSession(Speech, Session):
         )
 
     def _subscribe_live(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
-        bus = self.sessions.broker.bus
+        core = self.sessions.broker.core
 
         def make() -> Live:
-            live: Live = bus.subscribe(request.filter, when_full=request.when_full)  # type: ignore[arg-type]  # checked
-            return live
+            return core.listen(request.filter, request.when_full)  # type: ignore[arg-type]  # checked
 
         def serve(live: Live) -> Subscriber:
             return LiveSubscriber(self, request.number, live, credit, self.deliver_one)
@@ -367,13 +366,12 @@ class NativeSession(Speech, Session):
         self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
 
     def _read(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
-        bus = self.sessions.broker.bus
+        core = self.sessions.broker.core
         since = None if request.since_us is None else Answers.datetime(request.since_us)
 
         def make() -> Reading:
-            if request.kind == "follow":
-                return bus.follow(request.filter, after=request.after, since=since)
-            return bus.replay(request.filter, after=request.after, since=since, upto=request.upto)
+            follows = request.kind == "follow"
+            return core.read(request.filter, request.after, since, None if follows else request.upto, follows=follows)
 
         def serve(reading: Reading) -> Subscriber:
             return ReadingSubscriber(self, request.number, request.kind, reading, credit)
@@ -403,7 +401,7 @@ class NativeSession(Speech, Session):
         if remove is not None:
             self._ask(id, sessions.answers.as_asked(self, request, remove))
             return
-        row = sessions.broker.bus.inside.dispatcher.row(name)
+        row = sessions.broker.core.dispatcher.row(name)
         if row is None:
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
         if sessions.owns(name) and not name.startswith(f"{self.row.id}:"):
@@ -414,7 +412,7 @@ class NativeSession(Speech, Session):
                 del self.subscribers[subscriber.number]
                 self._let_go(subscriber)
         self._drop_row(name)
-        durables = sessions.broker.bus.durables
+        durables = sessions.broker.core.durables
         if sessions.owns(name):
             self._ask(id, lambda: durables.expire(name))
         else:

@@ -20,7 +20,6 @@ from headwater.clock import to_datetime
 from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.delivery.start import Start
 from headwater.errors import Malformed, NotAllowed
-from headwater.message import SubscriptionInfo
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.server.subscriptions import Subscriptions
@@ -115,7 +114,7 @@ class Answers:
             case Right.ADMIN:
                 broker.check_admin(user, operation.what.format(request))
             case Right.SUBSCRIBE:
-                check_filter(request.filter, broker.bus.config)
+                check_filter(request.filter, broker.core.config)
                 broker.check_subscribe(user, own, request.filter)
             case Right.LOOK_AFTER:
                 broker.check_subscription(user, own, request.id)
@@ -135,69 +134,68 @@ class Answers:
     # Verbs that have to know who asks, or how it is put on the wire
 
     def stage(self, session: Session, request: requests.Stage) -> Work:
-        bus, user = self._broker.bus, session.row.user
-        body = bus.inside.desk.body(request.root, request.count, request.crc, request.body)
+        core, user = self._broker.core, session.row.user
+        body = core.desk.body(request.root, request.count, request.crc, request.body)
         self._broker.check_publish(user, session.row.id, request.root, body.names)
         own = self._own(user, request.producer)
         part, root, count, crc = request.part, request.root, request.count, request.crc
-        return lambda: bus.stage_body(own, request.epoch, part, root, count, crc, request.body)
+        return lambda: core.staging.stage(own, request.epoch, part, root, count, crc, request.body)
 
     def commit_stage(self, session: Session, request: requests.CommitStage) -> Work:
         own = self._own(session.row.user, request.producer)
-        return lambda: self._broker.bus.commit_stage(own, request.epoch, request.parts)
+        return lambda: self._broker.core.staging.commit(own, request.epoch, request.parts)
 
     def drop_stage(self, session: Session, request: requests.DropStage) -> Work:
         own = self._own(session.row.user, request.producer)
-        return lambda: self._broker.bus.drop_stage(own, request.epoch)
+        return lambda: self._broker.core.staging.drop(own, request.epoch)
 
     def topics(self, session: Session, request: requests.Topics) -> Work:
-        bus = self._broker.bus
-        check_filter(request.filter, bus.config)
-        return lambda: [one for one in bus.topics(request.filter) if self._sees(session, one.topic)]
+        core = self._broker.core
+        check_filter(request.filter, core.config)
+        return lambda: [one for one in core.topics(request.filter) if self._sees(session, one.topic)]
 
     def retained(self, session: Session, request: requests.Retained) -> Work:
         return lambda: [
             (one.topic, one.offset, one.payload, one.time_us, one.key, one.headers)
-            for one in self._broker.bus.retained(request.filter)
+            for one in self._broker.core.retained(request.filter)
         ]
 
     def list_subscriptions(self, session: Session, request: requests.Subscriptions) -> Work:
-        broker, inside = self._broker, self._broker.bus.inside
+        broker = self._broker
 
         def is_shown(id: str, filter: str) -> bool:
             return self._sees(session, filter) and not broker.is_of_another(session.row.user, session.row.id, id)
 
-        def listed() -> list[SubscriptionInfo]:
-            inside.look_for_readers()
-            return inside.dispatcher.infos(request.after, request.limit, is_shown)
+        return lambda: broker.core.subscriptions(request.after, request.limit, is_shown)
 
-        return listed
+    def states(self, session: Session, request: requests.States) -> Work:
+        return lambda: self._broker.core.dispatcher.use(request.id, lambda subscriber: subscriber.states())
 
     def ends(self, session: Session, request: requests.Ends) -> Work:
-        bus = self._broker.bus
-        return lambda: {root: end for root, end in bus.ends().items() if self._sees(session, f"{root}/#")}
+        core = self._broker.core
+        return lambda: {root: end for root, end in core.ends().items() if self._sees(session, f"{root}/#")}
 
     def extents(self, session: Session, request: requests.Extents) -> Work:
         moments = [self.datetime(time_us) for time_us in request.moments_us]
-        return lambda: self._broker.bus.extents(request.filter, moments)
+        return lambda: self._broker.core.extents(request.filter, moments)
 
     def dead_letters(self, session: Session, request: requests.DeadLetters) -> Work:
-        bus, place = self._broker.bus, request.offset
+        letters, place = self._broker.core.dead_letters, request.offset
         if place is None:
-            return lambda: bus.dead_letters(request.id, after=request.after, limit=request.limit)
-        return lambda: [bus.dead_letter(request.id, place)]
+            return lambda: letters.all(request.id, request.after, request.limit)
+        return lambda: [letters.get(request.id, place)]
 
     def mend(self, session: Session, request: requests.Mend) -> Work:
         own = self._own(session.row.user, request.write)
-        return lambda: self._broker.bus.mend(request.id, own, request.letters, part=request.part)
+        return lambda: self._broker.core.mending.mend(request.id, own, request.letters, request.part)
 
     def redrive_mended(self, session: Session, request: requests.RedriveMended) -> Work:
         own = self._own(session.row.user, request.write)
-        return lambda: self._broker.bus.redrive_mended(request.id, own, request.parts)
+        return lambda: self._broker.core.mending.redrive(request.id, own, request.parts)
 
     def drop_mended(self, session: Session, request: requests.DropMended) -> Work:
         own = self._own(session.row.user, request.write)
-        return lambda: self._broker.bus.drop_mended(request.id, own)
+        return lambda: self._broker.core.mending.drop(request.id, own)
 
     def add_channels(self, session: Session, request: administration.AddChannels) -> Work:
         return lambda: self._broker.channels.add_many(request.channels, check=request.check)
@@ -251,7 +249,7 @@ class Answers:
     def work_to_remove(self, session: Session, name: str) -> Work | None:
         """What removes a client's own channel, by its id or its subscription's; None if no channel is meant."""
         broker = self._broker
-        if not name.startswith(CHANNEL_PREFIX) and broker.bus.inside.dispatcher.row(name) is not None:
+        if not name.startswith(CHANNEL_PREFIX) and broker.core.dispatcher.row(name) is not None:
             return None
         row = broker.channels.get(name.removeprefix(CHANNEL_PREFIX))
         if row is None:
@@ -264,21 +262,16 @@ class Answers:
         return lambda: broker.channels.remove(row.id, force=True)
 
     def delay(self, session: Session, request: requests.Delay) -> Work:
-        bus = self._broker.bus
+        core = self._broker.core
         root = request.topic.partition("/")[0]
         self._broker.check_publish(session.row.user, session.row.id, root, (request.topic,))
         due = self.datetime(request.deliver_at_us)
 
         def work() -> requests.Delayed:
-            receipt = bus.publish(
-                request.topic,
-                request.payload,
-                retain=request.retain,
-                key=request.key,
-                headers=request.headers,
-                ttl_s=request.ttl_s,
-                deliver_at=due,
+            item = core.desk.one(
+                *(request.topic, request.payload, request.retain, request.key, request.headers, request.ttl_s),
+                *(None, None, due),
             )
-            return requests.Delayed(receipt.time_us)
+            return requests.Delayed(core.store(item).time_us)
 
         return work

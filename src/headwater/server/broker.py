@@ -15,10 +15,10 @@ from headwater.access.destination import Destinations
 from headwater.access.name import INNER
 from headwater.access.quota import Guesses, Quota
 from headwater.access.tokens import Tokens
-from headwater.bus import Bus
 from headwater.channels.registry import ChannelRegistry
 from headwater.clock import Clock
 from headwater.config import Serving
+from headwater.core import Core
 from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.errors import NotAllowed
 from headwater.requests import REPLY_ROOT
@@ -42,20 +42,20 @@ class Broker:
     pushing: ChannelRunner
     overview: Overview
 
-    def __init__(self, bus: Bus, serving: Serving) -> None:
-        self.bus = bus
+    def __init__(self, core: Core, serving: Serving) -> None:
+        self.core = core
         self.serving = serving
-        self.clock: Clock = bus.inside.clock
-        self.clients: Clients = bus.clients
+        self.clock: Clock = core.clock
+        self.clients: Clients = core.clients
         self.clients.iterations = serving.scram_iterations
         self.clients.clients_max = serving.clients_max
-        self.acl: Acl = bus.acl
+        self.acl: Acl = core.acl
         self.acl.rules_max = serving.rules_max
-        self.channels: ChannelRegistry = bus.channels
+        self.channels: ChannelRegistry = core.registry(ChannelRegistry)
         self.channels.channels_max = serving.channels_max
         self.channels.channels_per_client_max = serving.channels_per_client_max
         self.channels.destinations = Destinations(serving.channel_hosts)
-        self.tokens: Tokens = bus.tokens
+        self.tokens: Tokens = core.tokens
         self.tokens.tokens_max = serving.tokens_max
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
@@ -83,7 +83,7 @@ class Broker:
             self._check_reply(user, names)
             return
         self.acl.check_publish_all(user, names)
-        known = self.bus.inside.roots.get(root)
+        known = self.core.roots.get(root)
         if known is not None and known.knows_all(names):
             return
         fresh = [name for name in names if known is None or not known.has(name)]
@@ -94,7 +94,7 @@ class Broker:
 
     def _check_reply(self, user: str, names: tuple[str, ...]) -> None:
         """Whoever was asked may answer: the topic's name is the secret. Others count as topics that it makes."""
-        known = self.bus.inside.roots.get(REPLY_ROOT)
+        known = self.core.roots.get(REPLY_ROOT)
         asked = f"{REPLY_ROOT}/"
         fresh = [
             name
@@ -130,7 +130,7 @@ class Broker:
     def check_subscription(self, user: str, session: str, name: str) -> None:
         """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and
         administrators alone."""
-        self.check_subscribe(user, session, self.bus.durables.row(name).options.filter)
+        self.check_subscribe(user, session, self.core.durables.row(name).options.filter)
         if self.is_of_another(user, session, name):
             raise NotAllowed(f'"{name}" is the own subscription of another session, or of a channel')
 

@@ -63,7 +63,7 @@ class Listener:
         self.serving = serving
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._broker = broker
-        self._counts = broker.bus.inside.roots.counts
+        self._counts = broker.core.roots.counts
         self._connections: dict[Connection, None] = {}  # in the order in which they came
         self._greeting: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()

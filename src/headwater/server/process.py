@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from headwater.bus import Bus
 from headwater.config import Serving
+from headwater.core import Core
 from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.log.group_commit import NO_THREAD, OUT_OF_MEMORY
 from headwater.server.descriptors import fit
@@ -50,9 +50,9 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     end = Ending(loaded.process.log_json)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner, Bus(loaded.data, loaded.config) as bus:
-            bus.when_given_up(end.now)
-            return runner.run(_serve(bus, loaded, announce))
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner, Core(loaded.data, loaded.config) as core:
+            core.when_given_up(end.now)
+            return runner.run(_serve(core, loaded, announce))
     except MemoryError:
         end.now(OUT_OF_MEMORY)
         raise
@@ -87,9 +87,9 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(bus: Bus, loaded: Loaded, announce: Callable[[str], None]) -> int:
+async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) -> int:
     serving = loaded.serving
-    server = Server(bus, serving, loaded)
+    server = Server(core, serving, loaded)
     signals = Signals(server)
     try:
         await server.start()

@@ -10,9 +10,9 @@ import asyncio
 import ssl
 
 from headwater import threads
-from headwater.bus import Bus
 from headwater.channels.runner import ChannelRunner
 from headwater.config import Serving
+from headwater.core import Core
 from headwater.errors import Closed, Malformed
 from headwater.mqtt.connection import MqttConnection
 from headwater.mqtt.greeting import Greeter
@@ -48,11 +48,11 @@ log = Log("headwater.server")
 class Server:
     """A bus that is served."""
 
-    def __init__(self, bus: Bus, serving: Serving | None = None, settings: Loaded | None = None) -> None:
+    def __init__(self, core: Core, serving: Serving | None = None, settings: Loaded | None = None) -> None:
         """`settings` say where the server's settings came from, for those who ask."""
-        self.bus = bus
+        self.core = core
         self.serving = serving or Serving()
-        self._settings = settings or given(bus.config, self.serving, bus.folder)
+        self._settings = settings or given(core.config, self.serving, core.folder)
         check_exposure(self.serving)
         self._executor = threads.ThreadPoolExecutor(WORKERS, "headwater-worker")
         self._servers: list[asyncio.Server] = []
@@ -68,26 +68,26 @@ class Server:
     async def start(self) -> None:
         """Listen; returns once clients can connect."""
         loop = self._loop = asyncio.get_running_loop()
-        self.broker = Broker(self.bus, self.serving)
+        self.broker = Broker(self.core, self.serving)
         self.wakes = Wakes(loop)
-        inside = self.bus.inside
-        self.entry = Entry(loop, inside.desk, inside.roots, inside.dispatcher, self.wakes, inside.clock)
+        core = self.core
+        self.entry = Entry(loop, core.desk, core.roots, core.dispatcher, self.wakes, core.clock)
         answers = Answers(loop, self.broker)
         self.sessions = Sessions(loop, self._executor, self.broker, self.entry, self.wakes, answers, self.serving)
         self.broker.sessions = self.sessions
-        attention = Attention(loop, inside.clock, self.serving.attention_us)
+        attention = Attention(loop, core.clock, self.serving.attention_us)
         outbox = Outbox()
         self.channels = ChannelRunner(
             *(loop, self._executor, self.broker, self.wakes, outbox, attention, answers, self.sessions.slices)
         )
         self.broker.pushing = self.channels
-        self.listener = Listener(loop, self.broker, self.bus.config, self.serving, self.wakes, outbox, attention)
+        self.listener = Listener(loop, self.broker, self.core.config, self.serving, self.wakes, outbox, attention)
         self.broker.acl.on_change = self._on_rules
         self.pulse = Pulse(loop)
-        collector = Collector(self.bus, self.serving, self.listener, self.sessions, self.pulse)
-        health = Health(self.bus, self.serving, self.pulse)
+        collector = Collector(self.core, self.serving, self.listener, self.sessions, self.pulse)
+        health = Health(self.core, self.serving, self.pulse)
         self.broker.overview = Overview(self.broker, collector, health, self._settings)
-        self.telling = Telling(loop, self._executor, self.bus, collector.figures, self.serving.sys_every_s)
+        self.telling = Telling(loop, self._executor, self.core, collector.figures, self.serving.sys_every_s)
         try:
             await self._listen(loop)
         except OSError as error:

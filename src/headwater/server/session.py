@@ -225,7 +225,7 @@ class Session(Actor):
         itself; in any thread but the loop's."""
         for name in self.sessions.subscriptions_of(self.row.id):
             try:
-                self.sessions.broker.bus.durables.expire(name)
+                self.sessions.broker.core.durables.expire(name)
             except NotFound:
                 pass
         self.sessions.forget(self.row)
@@ -234,7 +234,7 @@ class Session(Actor):
         """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""
         self._drop_row(one.id)
         if one.kind == "session":
-            durables = self.sessions.broker.bus.durables
+            durables = self.sessions.broker.core.durables
             self.later(lambda: durables.expire(one.id), lambda _, error: self._note(error))
 
     def _note(self, error: BaseException | None) -> None:
@@ -246,7 +246,7 @@ class Session(Actor):
         if item is None:
             future.set_result(None)
         else:
-            self.sessions.broker.bus.inside.rows.kick()
+            self.sessions.broker.core.rows.kick()
 
     def later(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
         """Blocking work: in a thread, after what this session gave before."""
@@ -283,31 +283,24 @@ class Session(Actor):
         fresh: Fresh | None = None,
     ) -> None:
         """Have a durable subscription served to this session's connection."""
-        inside = self.sessions.broker.bus.inside
+        dispatcher = self.sessions.broker.core.dispatcher
         ticket = Remote()
         one = fresh or Fresh(Options(id=name, filter=filter), {}, "latest")
         connection = self.connection
         names = self._names
         names.add(name)
 
-        def join() -> Any:
-            if fresh is None and inside.dispatcher.row(name) is None:
-                raise NotFound(f'subscription "{name}" was deleted; subscribe again to begin anew')
-            return inside.dispatcher.attach(one.options, one.given, one.start, ticket, with_retained=one.with_retained)
-
         def attach() -> Any:
-            return inside.roots.commit.run(join)
+            return dispatcher.attach(
+                *(one.options, one.given, one.start, ticket), with_retained=one.with_retained, resumes=fresh is None
+            )
 
         def attached(durable: Any, error: BaseException | None) -> None:
             names.discard(name)
             if error is None:
                 error = self._objection(connection, number, filter)
                 if error is not None:
-                    detach = inside.dispatcher.detach
-                    self.later(
-                        lambda: inside.roots.commit.run(lambda: detach(durable, ticket)),
-                        lambda _, error: self._note(error),
-                    )
+                    self.later(lambda: dispatcher.detach(durable, ticket), lambda _, error: self._note(error))
             if error is not None:
                 made(None, error)
                 return
@@ -378,7 +371,7 @@ class Session(Actor):
             del self.subscribers[subscriber.number]
             self.notice(subscriber.number, "ended", error)
             self._let_go(subscriber)
-            if subscriber.id is not None and self.sessions.broker.bus.inside.dispatcher.row(subscriber.id) is None:
+            if subscriber.id is not None and self.sessions.broker.core.dispatcher.row(subscriber.id) is None:
                 self._drop_row(subscriber.id)
 
     # Supervision

@@ -57,7 +57,7 @@ class Sessions:
         answers: Answers,
         serving: Serving,
     ) -> None:
-        inside = broker.bus.inside
+        core = broker.core
         self.loop = loop
         self.executor = executor
         self.broker = broker
@@ -68,9 +68,9 @@ class Sessions:
         self.deliveries = Deliveries(broker.clock)
         self.broker_topics = BrokerTopics(loop, executor, broker, serving.sys_every_s)
         self.serving = serving
-        self._state: State = inside.state
-        self._rows: RowCommit = inside.rows
-        self.counts = inside.roots.counts
+        self._state: State = core.state
+        self._rows: RowCommit = core.rows
+        self.counts = core.roots.counts
         self.refused = Refused(broker.clock, self.counts, serving.refusals_logged_per_minute_max)
         self._sessions: dict[str, Session] = {}
         self._by_user: Counter[str] = Counter()
@@ -146,7 +146,7 @@ class Sessions:
             if session is None:
                 then(None, error)
                 return
-            bus = self.broker.bus.id
+            bus = self.broker.core.id
             then(Registered(session=row.id, resumed=False, expire_after_s=row.expire_after_s, bus=bus), None)
 
         self.open(row, connection, opened)
@@ -202,7 +202,7 @@ class Sessions:
             resumed=True,
             expire_after_s=session.row.expire_after_s,
             subscriptions=there,
-            bus=self.broker.bus.id,
+            bus=self.broker.core.id,
         )
         then(answer, None)
 

@@ -572,8 +572,8 @@ class DurableSubscriber(Subscriber):
     def leave(self) -> Callable[[], object] | None:
         self.durable.set_waker(self.ticket, None)
         durable, ticket = self.durable, self.ticket
-        bus = self.session.sessions.broker.bus
-        return lambda: bus.inside.roots.commit.run(lambda: bus.inside.dispatcher.detach(durable, ticket))
+        dispatcher = self.session.sessions.broker.core.dispatcher
+        return lambda: dispatcher.detach(durable, ticket)
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:

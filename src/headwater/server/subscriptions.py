@@ -33,16 +33,16 @@ class Subscriptions:
         start = _moment(request.start, request.start_us)
         check_start(request.filter, start)
         given: dict[str, Any] = {name: value for name, value in request.options.items() if value is not None}
-        return lambda: self._broker.bus.durables.create(request.id, request.filter, start=start, **given)
+        return lambda: self._broker.core.durables.create(request.id, request.filter, start=start, **given)
 
     def show(self, session: Session, request: wire.ShowSubscription) -> Work:
-        durables, name = self._broker.bus.durables, request.id
+        durables, name = self._broker.core.durables, request.id
         return lambda: wire.SubscriptionDetail(
             info=durables.info(name), options=durables.options(name), sessions=self._presence.takers(session, name)
         )
 
     def seek(self, session: Session, request: wire.SeekSubscription) -> Work:
-        durables, name = self._broker.bus.durables, request.id
+        durables, name = self._broker.core.durables, request.id
         if isinstance(request.to, dict):
             places = request.to
             return lambda: durables.seek(name, places)
@@ -51,7 +51,7 @@ class Subscriptions:
         return lambda: durables.seek(name, to)
 
     def pause(self, session: Session, request: wire.PauseSubscription) -> Work:
-        durables = self._broker.bus.durables
+        durables = self._broker.core.durables
         change = durables.pause if request.paused else durables.resume
         return lambda: change(request.id)
 

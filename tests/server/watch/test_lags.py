@@ -27,7 +27,7 @@ def bus() -> Iterator[Bus]:
 
 
 def lags_of(bus: Bus) -> Lags:
-    inside = bus.inside
+    inside = bus.core
     return Lags(inside.dispatcher, inside.roots, bus.config, inside.clock, lambda name: ":" in name)
 
 
@@ -149,7 +149,7 @@ def test_deleted_subscriptions_are_counted_no_more(bus: Bus):
 def test_looking_loads_and_writes_nothing(bus: Bus):
     bus.subscribe("home/a", id="s", start="earliest").close()
     bus.publish_many([("home/a", b"1"), ("home/b", b"2")])
-    before = dict(bus.inside.state.scan(b""))
+    before = dict(bus.core.state.scan(b""))
     assert told(lags_of(bus))["s"][0] in (1, 2)
-    assert dict(bus.inside.state.scan(b"")) == before
-    assert bus.inside.dispatcher.served("s") is None
+    assert dict(bus.core.state.scan(b"")) == before
+    assert bus.core.dispatcher.served("s") is None

@@ -167,11 +167,11 @@ def test_reading_it_takes_a_rule_of_its_own():
 
 def test_the_broker_publishes_there_and_nowhere_else():
     with headwater.open(":memory:") as bus:
-        publish_own(bus, [Outgoing("$sys/audit", b"{}"), Outgoing("$sys/x", b"1", retain=True)]).result(60)
+        publish_own(bus.core, [Outgoing("$sys/audit", b"{}"), Outgoing("$sys/x", b"1", retain=True)]).result(60)
         assert [one.topic for one in bus.replay("$sys/#")] == ["$sys/audit", "$sys/x"]
         assert [one.topic for one in bus.retained("$sys/#")] == ["$sys/x"]
         with pytest.raises(Malformed):
-            publish_own(bus, [Outgoing("home/x", b"1")])
+            publish_own(bus.core, [Outgoing("home/x", b"1")])
         with pytest.raises(NotAllowed):
             bus.publish("$sys/x", b"2")
 
@@ -179,10 +179,10 @@ def test_the_broker_publishes_there_and_nowhere_else():
 def test_the_brokers_own_root_takes_nobody_elses_place_and_finds_one_in_any_case():
     with headwater.open(":memory:", Config(roots_max=1)) as bus:
         bus.publish("home/x", b"1")
-        publish_own(bus, [Outgoing("$sys/x", b"1")]).result(60)
+        publish_own(bus.core, [Outgoing("$sys/x", b"1")]).result(60)
         assert bus.ends() == {"home": 1, "$sys": 1}
         with pytest.raises(QuotaExceeded):
             bus.publish("hall/x", b"1")
     with headwater.open(":memory:", Config(roots_max=1)) as bus:
-        publish_own(bus, [Outgoing("$sys/x", b"1")]).result(60)
+        publish_own(bus.core, [Outgoing("$sys/x", b"1")]).result(60)
         bus.publish("home/x", b"1")

@@ -141,7 +141,7 @@ def _serving(bus: headwater.Bus) -> Iterator[str]:
     from headwater.server.server import Server
 
     ready, loop, ended = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-    server = Server(bus, Serving(port=0, drain_s=1.0))
+    server = Server(bus.core, Serving(port=0, drain_s=1.0))
 
     async def serve() -> None:
         try:

@@ -10,9 +10,9 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from headwater import threads
-from headwater.bus import Bus
 from headwater.clock import SECOND_US
 from headwater.config import Serving
+from headwater.core import Core
 from headwater.counts import BOUNDS_US, Durations
 from headwater.log import delays
 from headwater.log.root import SYS, Root
@@ -40,16 +40,15 @@ INTERNAL = frozenset((delays.ROOT, STAGED, SYS))
 class Collector:
     """Collects figures of a server; from any thread."""
 
-    def __init__(self, bus: Bus, serving: Serving, listener: Listener, sessions: Sessions, pulse: Pulse) -> None:
-        self._inside = bus.inside
+    def __init__(self, core: Core, serving: Serving, listener: Listener, sessions: Sessions, pulse: Pulse) -> None:
+        self._core = core
         self._serving = serving
         self._listener = listener
         self._sessions = sessions
         self._pulse = pulse
-        inside = bus.inside
-        self._lags = Lags(inside.dispatcher, inside.roots, bus.config, inside.clock, sessions.owns)
-        self._started_us, self._began_us = inside.clock.read()
-        self._began = {root.name: root.stream.durable for root in inside.roots.all()}
+        self._lags = Lags(core.dispatcher, core.roots, core.config, core.clock, sessions.owns)
+        self._started_us, self._began_us = core.clock.read()
+        self._began = {root.name: root.stream.durable for root in core.roots.all()}
         self._bytes_began = sum(root.bytes_in for root in self._published())
         self._sizes: dict[str, tuple[int, int]] = {}
         self._sizes_us = -SIZES_US
@@ -60,28 +59,28 @@ class Collector:
     def figures(self) -> Figures:
         """The figures as they are now, or were a moment ago."""
         with self._lock:
-            now_us = self._inside.clock.monotonic_us()
+            now_us = self._core.clock.monotonic_us()
             if self._last is None or now_us - self._last_us >= FRESH_US:
                 self._last = self._collect(now_us)
                 self._last_us = now_us
             return self._last
 
     def _published(self) -> list[Root]:
-        return [root for root in self._inside.roots.all() if root.name not in INTERNAL]
+        return [root for root in self._core.roots.all() if root.name not in INTERNAL]
 
     def _collect(self, now_us: int) -> Figures:
-        inside, most = self._inside, self._serving.figures_max
-        every = inside.roots.all()
+        core, most = self._core, self._serving.figures_max
+        every = core.roots.all()
         if now_us - self._sizes_us >= SIZES_US or len(self._sizes) != len(every):
             self._sizes = {root.name: root.stream.size for root in every}
             self._sizes_us = now_us
-        inside.look_for_readers()
+        core.readers.look()
         subscriptions, sums = self._lags.look(most)
         slow, waiting_bytes, live, served = self._readers(most)
-        counts = inside.roots.counts
+        counts = core.roots.counts
         published = self._published()
         return Figures(
-            time_us=inside.clock.now_us(),
+            time_us=core.clock.now_us(),
             started_us=self._started_us,
             counters={
                 "messages_in": sum(root.stream.durable - self._began.get(root.name, 0) for root in published),
@@ -104,7 +103,7 @@ class Collector:
             gauges={
                 "connections": self._listener.count,
                 "sessions": len(self._sessions),
-                "subscriptions_durable": inside.dispatcher.count,
+                "subscriptions_durable": core.dispatcher.count,
                 "subscriptions_served": served,
                 "subscriptions_live": live,
                 "lag": sums.lag,
@@ -117,10 +116,10 @@ class Collector:
                 "retained_bytes": sum(root.retained.size for root in published),
                 "stream_bytes": sum(size for size, _ in self._sizes.values()),
                 "damaged_ranges": sum(len(root.stream.holes) for root in every),
-                "disk_free_bytes": inside.roots.free_bytes(),
+                "disk_free_bytes": core.roots.free_bytes(),
                 "waiting_bytes": waiting_bytes,
-                "delayed": inside.roots.delayed,
-                "staged": sum(1 for _ in inside.state.scan(rows.STAGED)) if inside.roots.get(STAGED) else 0,
+                "delayed": core.roots.delayed,
+                "staged": sum(1 for _ in core.state.scan(rows.STAGED)) if core.roots.get(STAGED) else 0,
                 "uptime_seconds": (now_us - self._began_us) / SECOND_US,
             },
             histograms={"commit": histogram(counts.commits), "loop_lag": histogram(self._pulse.lags)},

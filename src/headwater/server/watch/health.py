@@ -6,9 +6,9 @@ is over, such as a range of messages that was damaged and is quarantined, is tol
 
 from __future__ import annotations
 
-from headwater.bus import Bus
 from headwater.clock import SECOND_US
 from headwater.config import Serving
+from headwater.core import Core
 from headwater.server.watch.pulse import Pulse
 from headwater.wire.administration import Health as Answer
 from headwater.wire.administration import HealthCheck
@@ -22,9 +22,8 @@ TOLD_MAX = 3
 class Health:
     """Looks after a server; from any thread."""
 
-    def __init__(self, bus: Bus, serving: Serving, pulse: Pulse) -> None:
-        self._bus = bus
-        self._inside = bus.inside
+    def __init__(self, core: Core, serving: Serving, pulse: Pulse) -> None:
+        self._core = core
         self._serving = serving
         self._pulse = pulse
 
@@ -34,7 +33,7 @@ class Health:
         return Answer(ok=all(check.ok for check in checks), checks=checks)
 
     def _disk(self) -> HealthCheck:
-        free, least = self._inside.roots.free_bytes(), self._bus.config.disk_free_bytes_min
+        free, least = self._core.roots.free_bytes(), self._core.config.disk_free_bytes_min
         if free < least:
             return _ailing(
                 "disk",
@@ -44,7 +43,7 @@ class Health:
         return _well("disk", f"{free} bytes are free; publishes are refused below {least} (disk_free_bytes_min)")
 
     def _streams(self) -> HealthCheck:
-        roots = self._inside.roots.all()
+        roots = self._core.roots.all()
         failed = [f'"{root.name}" ({root.stream.failed})' for root in roots if root.stream.failed is not None]
         if failed:
             return _ailing(
@@ -62,26 +61,26 @@ class Health:
         return _well("streams", f"all {len(roots)} can be written")
 
     def _state(self) -> HealthCheck:
-        failed = self._inside.state.failed
+        failed = self._core.state.failed
         if failed is not None:
             return _ailing(
                 "state",
                 f"{failed}: acks and changes are not stored, messages are safe; see to the disk (is it full?), the "
                 "state is opened again by itself",
             )
-        if self._inside.roots.half_way is not None:
+        if self._core.roots.half_way is not None:
             return _ailing(
                 "state",
-                f"{self._inside.roots.half_way}: what publishes change is not noted any more, messages are safe; see "
+                f"{self._core.roots.half_way}: what publishes change is not noted any more, messages are safe; see "
                 "to the disk, then start the server again",
             )
-        losses = self._inside.losses
+        losses = self._core.losses
         if losses:
             return _well("state", f"acks and changes are stored; rows are lost: {_some(list(map(str, losses)))}")
         return _well("state", "acks and changes are stored")
 
     def _access(self) -> HealthCheck:
-        closed = self._bus.acl.closed
+        closed = self._core.acl.closed
         if closed is None:
             return _well("access", "rules can be relied on")
         if self._serving.auth == "none":
@@ -89,10 +88,10 @@ class Health:
         return _ailing("access", f"nobody is let in: {closed}")
 
     def _commits(self) -> HealthCheck:
-        if not self._inside.roots.commit.is_alive:
+        if not self._core.roots.commit.is_alive:
             return _ailing("commits", "the thread that commits is gone; start the server again")
-        since_us = self._inside.roots.since_us
-        waited_us = 0 if since_us is None else self._inside.clock.monotonic_us() - since_us
+        since_us = self._core.roots.since_us
+        waited_us = 0 if since_us is None else self._core.clock.monotonic_us() - since_us
         if waited_us > COMMIT_US_MAX:
             return _ailing(
                 "commits",

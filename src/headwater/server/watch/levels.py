@@ -13,8 +13,8 @@ from collections.abc import Callable
 import msgspec
 
 from headwater import threads
-from headwater.bus import Bus
 from headwater.clock import SECOND_US
+from headwater.core import Core
 from headwater.errors import NotFound
 from headwater.log import delays
 from headwater.log.root import Root
@@ -58,10 +58,10 @@ class _Below(msgspec.Struct):
 class Levels:
     """Looks at the tree; from any thread."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._roots = bus.inside.roots
-        self._clock = bus.inside.clock
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._roots = core.roots
+        self._clock = core.clock
         self._lock = threads.Lock()
         self._known: dict[tuple[str, str], _Below] = {}
         """By the topic, and by whose eyes; "" for those who see everything."""
@@ -70,7 +70,7 @@ class Levels:
         """The levels right below a topic, or the roots, in order; `eyes` tells apart those who see different things."""
         if not parent:
             return self._page_of_roots(after, limit, sees, eyes)
-        name = check_topic(parent, self._bus.config)
+        name = check_topic(parent, self._core.config)
         root = self._roots.get(name)
         if root is None or _is_hidden(name):
             raise self._missing(parent)

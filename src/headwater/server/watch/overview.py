@@ -21,10 +21,10 @@ class Overview:
     """Answers what is asked about the server as a whole."""
 
     def __init__(self, broker: Broker, collector: Collector, health: Health, settings: Loaded) -> None:
-        self._bus = broker.bus
+        self._core = broker.core
         self.figures = collector.figures
         self.health = health.check
-        self.levels = Levels(broker.bus)
+        self.levels = Levels(broker.core)
         self._settings = settings
 
     def settings(self) -> list[wire.Setting]:
@@ -41,9 +41,9 @@ class Overview:
 
     def pipelines(self) -> list[wire.Pipeline]:
         """How far each lake has each root, by root; roots that no lake has with an empty one."""
-        lakes = {lake: mark or {} for lake, mark in sorted(self._bus.inside.archived().items())}
+        lakes = {lake: mark or {} for lake, mark in sorted(self._core.data.archived().items())}
         found = []
-        for root in sorted(self._bus.inside.roots.all(), key=lambda root: root.name):
+        for root in sorted(self._core.roots.all(), key=lambda root: root.name):
             marks = {lake: mark[root.name] for lake, mark in lakes.items() if root.name in mark}
             if marks or root.name not in INTERNAL:
                 first, end = root.stream.first_offset, root.stream.durable + 1

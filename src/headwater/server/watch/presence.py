@@ -94,12 +94,12 @@ class Presence:
         address = self._on_loop(end)
         if address is not None:
             session.erase()
-            self._broker.bus.inside.rows.flush()
+            self._broker.core.rows.flush()
             self._note("session-ended", session, address)
 
     def _note(self, what: str, session: Session, address: str) -> None:
         before = {"user": session.row.user, "address": address}
-        self._broker.bus.inside.audit.note(what, session.row.id, before)
+        self._broker.core.audit.note(what, session.row.id, before)
 
     def _on_loop(self, work: Callable[[], R]) -> R:
         """Have something done in a turn of the loop, and wait for it."""

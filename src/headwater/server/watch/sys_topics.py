@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from headwater.bus import Bus
+from headwater.core import Core
 from headwater.log.root import SYS
 from headwater.message import Outgoing
 from headwater.server.log import Log
@@ -32,12 +32,11 @@ SUBSCRIPTIONS = f"{SYS}/subscriptions"
 log = Log("headwater.server")
 
 
-def publish_own(bus: Bus, messages: Sequence[Outgoing]) -> Future[object]:
+def publish_own(core: Core, messages: Sequence[Outgoing]) -> Future[object]:
     """Publish on topics of `$sys`, from any thread; the future is done once they are on disk."""
-    inside = bus.inside
-    item = inside.desk.own(messages)
+    item = core.desk.own(messages)
     item.future = future = Future[object]()
-    inside.roots.commit.submit(item)
+    core.roots.commit.submit(item)
     return future
 
 
@@ -48,13 +47,13 @@ class Telling:
         self,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
-        bus: Bus,
+        core: Core,
         figures: Callable[[], Figures],
         every_s: float,
     ) -> None:
         self._loop = loop
         self._executor = executor
-        self._bus = bus
+        self._core = core
         self._figures = figures
         self._every_s = every_s
         self._told: dict[str, bytes] | None = None
@@ -87,15 +86,15 @@ class Telling:
         if not self._is_news(figures):
             return
         if self._told is None:
-            self._told = {one.topic: one.payload for one in self._bus.retained(f"{SYS}/#")}
-        longest = self._bus.config.topic_bytes_max
+            self._told = {one.topic: one.payload for one in self._core.retained(f"{SYS}/#")}
+        longest = self._core.config.topic_bytes_max
         values = {topic: payload for topic, payload in values_of(figures).items() if len(topic) <= longest}
         gone = [topic for topic in self._told if topic.startswith(f"{SUBSCRIPTIONS}/") and topic not in values]
         fresh = {topic: payload for topic, payload in values.items() if self._told.get(topic) != payload}
         fresh.update(dict.fromkeys(gone, b""))
         messages = [Outgoing(topic, payload, retain=True) for topic, payload in fresh.items()]
         messages.append(Outgoing(f"{SYS}/metrics", metrics_of(figures), retain=True))
-        publish_own(self._bus, messages).result()
+        publish_own(self._core, messages).result()
         self._told = values
         self._told_us = figures.time_us
 

@@ -117,7 +117,7 @@ async def _serve(folder: str, auth: str) -> None:
 
     with headwater.open(folder) as bus:
         serving = Serving(port=0, auth=auth, drain_s=1.0, connections_max=20_000, connections_per_address_max=20_000)  # type: ignore[arg-type]  # checked there
-        server = Server(bus, serving)
+        server = Server(bus.core, serving)
         await server.start()
         if auth != "none":
             bus.clients.add(USER, SECRET)

@@ -1,0 +1,476 @@
+"""The core: a bus without a skin, on a folder that it owns.
+
+Here the parts of a bus are put together, opened and closed. Whoever stands on it (the embedded buses, the server, its
+protocols and channels) takes the part that it needs, and what takes several of them is a verb here.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+import msgspec
+
+from headwater import threads
+from headwater.audit import Audit
+from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
+from headwater.config import Config
+from headwater.delivery.consumer import Consumer
+from headwater.delivery.dead_letters import DeadLetters
+from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.durables import Durables
+from headwater.delivery.history import History
+from headwater.delivery.live import BUS_CLOSED, Live, Policy
+from headwater.delivery.mending import Mending
+from headwater.delivery.readers import Readers
+from headwater.delivery.replay import After, Bell, Reading
+from headwater.delivery.rows import RowCommit
+from headwater.delivery.start import Start
+from headwater.delivery.subscriber import Subscriber
+from headwater.delivery.subscription import Options
+from headwater.delivery.timers import Timers
+from headwater.errors import Closed, Malformed, ReadOnly
+from headwater.events import Events
+from headwater.log.publish import Publish
+from headwater.log.root import Root
+from headwater.log.roots import Roots
+from headwater.message import Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
+from headwater.outgoing import Desk
+from headwater.requests import Replies, answer_headers
+from headwater.staging import Staging
+from headwater.store.batch import Batch
+from headwater.store.data_folder import MEMORY, DataFolder
+from headwater.store.files import Files
+from headwater.store.rocks import RocksState
+from headwater.store.state import State
+from headwater.store.state_recovery import Loss
+from headwater.topics.name import check_filter, compile_filter, filter_covers_root
+from headwater.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from headwater.access.acl import Acl
+    from headwater.access.clients import Clients
+    from headwater.access.tokens import Tokens
+
+
+class Registry(Protocol):
+    """What is kept in the state beside messages and subscriptions."""
+
+    def reload(self) -> None:
+        """See what another process wrote meanwhile."""
+
+
+G = TypeVar("G", bound=Registry)
+
+
+class Core:
+    """The parts of a bus, and what it takes several of them to do."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        config: Config | None = None,
+        *,
+        lake: str | os.PathLike[str] | None = None,
+        read_only: bool = False,
+        files: Files | None = None,
+        state: State | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`files`, `state` and `clock` are the doors through which tests bring in faults."""
+        self.config = config or Config()
+        if lake is not None:
+            self.config = msgspec.structs.replace(self.config, lake=os.fspath(lake))
+        self.is_read_only = read_only
+        self._closed = False
+        self._live: dict[Live | Bell | Replies | Consumer, None] = {}
+        self._forgotten: deque[Bell] = deque()
+        """Of readings that nobody has any more: let go of with the next one, or in time."""
+        self._registries: dict[object, Registry] = {}
+        self._registry_lock = threads.RLock()
+        self.clock = SteadyClock(clock or SystemClock())
+        self.events = Events(self.clock, self.config.events_kept)
+        self.clock.on_step = self.events.on_clock_step
+        self.data = DataFolder(
+            os.fspath(folder), self.config, self.clock, self.events, read_only=read_only, files=files, state=state
+        )
+        self.folder = self.data.path
+        self.id = self.data.id
+        self.state = self.data.state
+        try:
+            self._put_together()
+        except BaseException:
+            self.data.abandon()
+            raise
+
+    def _put_together(self) -> None:
+        config, clock, events, state = self.config, self.clock, self.events, self.state
+        self._history = self._open_history()
+        self.roots = roots = Roots(self.data.streams, state, config, clock, self._on_durable, events.trouble)
+        self.rows = RowCommit(state, events.trouble)
+        self.timers = Timers(clock, events.trouble)
+        if self.is_read_only:
+            roots.look()
+        else:
+            self.data.report(roots.recover())
+        self.dispatcher = Dispatcher(
+            *(roots, state, self.rows, self.timers, config, clock, self.reply, events.add, self.is_read_only)
+        )
+        self.desk = Desk(config, clock)
+        self.audit = Audit(self._publish_own, clock, events.trouble, config.audit_bytes_max)
+        self.durables = Durables(self.dispatcher, roots, config, self.audit, lambda: self.check_open(writes=True))
+        self.readers = Readers(self.data.files, self.folder, roots, self.durables, events)
+        self.staging = Staging(self.desk, roots, state, self.rows, config, clock, events.trouble)
+        self.dead_letters = DeadLetters(self.dispatcher, state, roots, self.audit)
+        self.mending = Mending(self.dispatcher, roots, state, self.rows, config, clock, self.desk.contents, self.audit)
+        self.upkeep = Upkeep(
+            *(roots, self.dispatcher, self.desk, state, self.rows, self.timers, config, clock, events),
+            *(self._expire, self.data.unarchived_from, self.readers.take),
+            self.data.take_snapshot if isinstance(state, RocksState) else None,
+            self.audit,
+        )
+        if isinstance(state, RocksState):
+            state.on_failed = self.upkeep.on_state_failed
+        if not self.is_read_only:
+            self.staging.recover()
+            self.upkeep.start()
+
+    def _open_history(self) -> History | None:
+        """The lake, if there is one to be; it is opened when somebody reads that far back."""
+        if not self.config.lake:
+            return None
+        from headwater.spark.lake_history import LakeHistory
+
+        history = LakeHistory(self.config.lake, self.id, None if self.is_read_only else self._end_of)
+        history.check()
+        return history
+
+    def _end_of(self, root: str) -> int:
+        found = self.roots.get(root)
+        return 0 if found is None else found.stream.durable
+
+    def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
+        self.dispatcher.on_durable(appended)
+        self.upkeep.on_durable(appended)
+
+    def _expire(self) -> None:
+        """Drop what was prepared too long ago and never committed, and let go of what was forgotten."""
+        self._let_go()
+        self.staging.expire()
+        self.mending.expire()
+
+    # Closing
+
+    def check_open(self, writes: bool = False) -> None:
+        """Closed or ReadOnly if that is what it is."""
+        if self._closed:
+            raise Closed(f'the bus on "{self.folder}" is closed; open it again')
+        if writes and self.is_read_only:
+            raise ReadOnly(f'the bus on "{self.folder}" was opened to read only; open it without read_only=True')
+
+    def close(self) -> None:
+        """Finish what is under way, and let go of the folder."""
+        if self._closed:
+            return
+        self.roots.commit.refuse_owner()
+        self._closed = True
+        self._end_live()
+        self.timers.close()
+        self.upkeep.close()
+        if not self.is_read_only and self.state.failed is not None:
+            self.rows.resume()  # there may be room by now
+        with ExitStack() as closing:  # whatever fails, the rest is let go of, in this order
+            closing.callback(self.data.close)
+            closing.callback(self.rows.close)
+            closing.callback(self.dispatcher.close)
+            if not self.is_read_only:
+                closing.callback(self._end_live)  # those who joined meanwhile
+                closing.callback(self.roots.close)
+
+    def __enter__(self) -> Core:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def when_given_up(self, tell: Callable[[str], None]) -> None:
+        """Have this called, with the reason, once nothing can be stored any more: the process is out of memory. For a
+        server, which ends then; who embeds a bus gets `Failed` from all it asks for."""
+        self.roots.on_given_up = tell
+        self.rows.when_given_up(tell)
+
+    # Messages of its own
+
+    def _publish_own(self, topic: str, payload: bytes) -> None:
+        """Store a message about what was done, also where there is little room left."""
+        item = self.desk.own((Outgoing(topic=topic, payload=payload),))
+        item.is_urgent = True
+        self.roots.commit.submit_and_wait(item)
+
+    def reply(self, message: Message, payload: bytes) -> Receipt:
+        """Answer a request."""
+        self.check_open(writes=True)
+        topic, headers = answer_headers(message)
+        return self.store(self.desk.one(topic, payload, False, None, headers, None, None, None, None))
+
+    def store(self, item: Publish) -> Receipt:
+        """Store a message that was checked; returns once it is on disk."""
+        self.roots.commit.submit_and_wait(item)
+        return cast(Receipt, item.result())
+
+    # Those who take messages
+
+    def listen(self, filter: str, when_full: Policy = "drop_oldest") -> Live:
+        """A live subscription."""
+        self.check_open(writes=True)
+        check_filter(filter, self.config)
+        live = Live(filter, when_full, self.config, self.clock, self.reply, self._leave)
+
+        def join() -> None:
+            live.greet(self.dispatcher.retained(filter))
+            self.join(filter, live)
+
+        self.roots.commit.run(join)
+        return live
+
+    def join(self, filter: str, listener: Live | Bell | Replies) -> None:
+        """Have a listener told of messages, and ended with the core."""
+
+        def join() -> None:
+            self._let_go()
+            self.dispatcher.listen(filter, listener)
+            self._live[listener] = None
+
+        self.roots.commit.run(join)
+
+    def consume(self, options: Options, given: dict[str, object], start: Start) -> Consumer:
+        """A consumer of a durable subscription, which is made if there is none of this id."""
+
+        def join() -> Consumer:
+            ticket = object()
+            subscriber = self.dispatcher.attach(options, given, start, ticket)
+            consumer = Consumer(subscriber, self.clock, ticket, self._seek, self._pause, self._leave)
+            self._live[consumer] = None
+            return consumer
+
+        return self.roots.commit.run(join)
+
+    def _seek(self, subscriber: Subscriber, to: Start) -> None:
+        self.check_open(writes=True)
+        self.durables.move(subscriber, to)
+
+    def _pause(self, subscriber: Subscriber, paused: bool) -> None:
+        self.check_open(writes=True)
+        self.dispatcher.pause(subscriber, paused)
+
+    def read(
+        self,
+        filter: str,
+        after: After = None,
+        since: datetime | None = None,
+        upto: Mapping[str, int] | None = None,
+        *,
+        follows: bool,
+    ) -> Reading:
+        """History, up to now or with everything new."""
+        self.check_open(writes=follows)
+        check_filter(filter, self.config)
+        bells: list[Bell] = []
+
+        def leave() -> None:
+            for bell in bells:
+                self._leave(bell)
+
+        reading = Reading(
+            *(self.roots, filter, after, since, follows, self.config, self.clock, _Answers(self.reply), leave),
+            *(upto, self._history),
+        )
+        if follows:
+            bell = Bell(reading)
+            bells.append(bell)
+            # Collected in any thread, whatever that holds: no more is done there than to note it.
+            weakref.finalize(reading, self._forgotten.append, bell).atexit = False
+            self.join(filter, bell)
+        return reading
+
+    def _let_go(self) -> None:
+        """Tell readings that were forgotten no more; in the committing role."""
+        while self._forgotten:
+            bell = self._forgotten.popleft()
+            self._live.pop(bell, None)
+            self.dispatcher.leave(bell)
+
+    def _leave(self, reader: Live | Bell | Consumer) -> None:
+        self._live.pop(reader, None)
+        if self._closed or (self.is_read_only and not isinstance(reader, Consumer)):
+            return
+        if isinstance(reader, Consumer):
+            self.dispatcher.detach(reader.subscriber, reader.ticket)
+        else:
+            self.dispatcher.leave(reader)
+
+    def _end_live(self) -> None:
+        for reader in tuple(self._live):
+            if isinstance(reader, Consumer):
+                reader.subscriber.end()
+            elif isinstance(reader, Live):
+                reader.end(BUS_CLOSED)
+            else:
+                reader.end()
+
+    # Looking
+
+    def topics(self, filter: str = "#") -> list[TopicInfo]:
+        """Topics that have messages or a retained value, by name."""
+        check_filter(filter, self.config)
+        wanted, now_us = compile_filter(filter), self.clock.now_us()
+        roots = self._covered(filter)
+        found = self.roots.look_at(lambda: [info for root in roots for info in root.topics(wanted, now_us)])
+        return sorted(found, key=lambda info: info.topic)
+
+    def retained(self, filter: str) -> list[Message]:
+        """Retained messages, by topic."""
+        check_filter(filter, self.config)
+        return self.roots.look_at(lambda: self.dispatcher.retained(filter))
+
+    def ends(self) -> dict[str, int]:
+        """The newest offset of each root."""
+        return {root.name: root.stream.durable for root in self.roots.all()}
+
+    def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
+        """What the roots that a filter may match have, by name; and where in them each of these moments is."""
+        check_filter(filter, self.config)
+        times = [from_datetime(moment) for moment in moments]
+        return [
+            Extent(
+                root.name,
+                root.stream.first_offset,
+                root.stream.durable + 1,
+                root.purged_upto,
+                tuple(root.stream.offset_at(time_us) for time_us in times),
+            )
+            for root in sorted(self._covered(filter), key=lambda root: root.name)
+        ]
+
+    def _covered(self, filter: str) -> list[Root]:
+        return [root for root in self.roots.all() if filter_covers_root(filter, root.name)]
+
+    def subscriptions(
+        self,
+        after: str | None = None,
+        limit: int | None = None,
+        is_shown: Callable[[str, str], bool] = lambda _id, _filter: True,
+    ) -> list[SubscriptionInfo]:
+        """Every durable subscription that is to be shown, by id; with a limit a page of them, after an id."""
+        if self.is_read_only:
+            return self.durables.infos(self.readers.waiting(), after, limit)
+        self.readers.look()
+        return self.dispatcher.infos(after, limit, is_shown)
+
+    @property
+    def losses(self) -> Sequence[Loss]:
+        """Rows of the state that are known to be lost."""
+        return self.state.losses if isinstance(self.state, RocksState) else ()
+
+    def refresh(self) -> None:
+        """See what the owner wrote meanwhile; for a folder that was opened to read."""
+        if self.is_read_only:
+            self.data.refresh()
+            self.roots.look()
+            for registry in self._registries.values():
+                registry.reload()
+
+    # Registries: made when somebody first asks for them, as embedded hardly anybody does.
+
+    def registry(self, make: Callable[[Core], G]) -> G:
+        """The one of its kind; `make` makes it."""
+        self.check_open()
+        with self._registry_lock:
+            found = self._registries.get(make)
+            if found is None:
+                found = self._registries[make] = make(self)
+            return cast(G, found)
+
+    @property
+    def clients(self) -> Clients:
+        """The clients that may log in."""
+        return self.registry(_clients)
+
+    @property
+    def acl(self) -> Acl:
+        """The rules for what they may do."""
+        return self.registry(_acl)
+
+    @property
+    def tokens(self) -> Tokens:
+        """What opens the HTTP API for them."""
+        return self.registry(_tokens)
+
+    # Every day
+
+    def backup(self, target: str | os.PathLike[str]) -> None:
+        """A copy of the folder as of now, in a new folder."""
+        self.check_open(writes=True)
+        if self.folder == MEMORY:
+            raise Malformed("a bus in memory has no files to back up; open one on a folder")
+        path = os.fspath(target)
+        if self.data.files.list(path):
+            raise Malformed(f'"{path}" is not empty; back up into a new folder')
+        self.upkeep.backup(self.data.streams, path)
+
+    def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
+        """Say how far a lake has each root: retention waits for it as for a durable subscription."""
+        self.check_open(writes=True)
+        ends = self.ends()
+        for root, offset in archived.items():
+            if offset > ends.get(root, 0):
+                raise Malformed(
+                    f'"{root}" ends at {ends.get(root, 0)}, so nothing can be archived up to {offset}: it is another '
+                    "bus, or one restored from an older backup; use a new lake for it"
+                )
+        self.roots.commit.run(lambda: self.data.mark_archived(lake, dict(archived)))
+
+
+def _clients(core: Core) -> Clients:
+    from headwater.access.clients import Clients
+
+    return Clients(core.state, core.clock, read_only=core.is_read_only, audit=core.audit)
+
+
+def _acl(core: Core) -> Acl:
+    from headwater.access.acl import Acl
+
+    return Acl(core.state, config=core.config, read_only=core.is_read_only, audit=core.audit)
+
+
+def _tokens(core: Core) -> Tokens:
+    from headwater.access.tokens import Tokens
+
+    return Tokens(core.state, core.clock, core.clients, read_only=core.is_read_only, audit=core.audit)
+
+
+class _Answers:
+    """Origin of messages read from history: they can be answered, and nothing else."""
+
+    def __init__(self, reply: Callable[[Message, bytes], Receipt]) -> None:
+        self.reply = reply
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        raise self._refusal("ack")
+
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
+        raise self._refusal("nack")
+
+    def reject(self, message: Message, error: str | BaseException) -> None:
+        raise self._refusal("reject")
+
+    def extend(self, message: Message, seconds: float) -> None:
+        raise self._refusal("extend")
+
+    def _refusal(self, verb: str) -> Malformed:
+        return Malformed(f"cannot {verb} a message that was read from history; subscribe with an id for that")

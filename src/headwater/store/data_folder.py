@@ -1,0 +1,152 @@
+"""A data folder that is open: owned by this process, or read beside its owner.
+
+Its lock, its seed, its state and its streams are taken and let go of together, in this order and the reverse.
+":memory:" is one without a disk.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from headwater.clock import Clock
+from headwater.config import Config
+from headwater.events import Events
+from headwater.store import folder as folders
+from headwater.store import marks, snapshots
+from headwater.store import state as rows
+from headwater.store.batch import Seed
+from headwater.store.compression import require
+from headwater.store.files import DiskFiles, Files, Lock
+from headwater.store.log import Found
+from headwater.store.memory_files import MemoryFiles
+from headwater.store.rocks import RocksReader, RocksState
+from headwater.store.state import MemoryState, State
+from headwater.store.streams import Streams
+
+MEMORY = ":memory:"
+ID_BYTES = 8
+
+
+class DataFolder:
+    """Everything that is stored of one bus."""
+
+    def __init__(
+        self,
+        path: str,
+        config: Config,
+        clock: Clock,
+        events: Events,
+        *,
+        read_only: bool = False,
+        files: Files | None = None,
+        state: State | None = None,
+    ) -> None:
+        """`files` and `state` are the doors through which tests bring in faults."""
+        require(config.compression)
+        self.path = path
+        self.is_read_only = read_only
+        self.files = files or (MemoryFiles() if path == MEMORY else DiskFiles())
+        self._config = config
+        self._clock = clock
+        self._events = events
+        self._lock: Lock | None = None
+        self._is_state_given = state is not None
+        seed = self._own()
+        try:
+            self.state = state or (MemoryState() if path == MEMORY else self._open_state())
+            self.id = self._identify()
+            self.streams = Streams(self.files, path, seed, config, read_only=read_only)
+        except BaseException:
+            self.abandon()
+            raise
+        self.streams.on_mended = self._on_mended
+        self.streams.on_damage = lambda text: events.add("damage", text)
+
+    def _own(self) -> Seed:
+        if self.is_read_only:
+            return folders.check(self.files, self.path)
+        folders.inspect(self.files, self.path)
+        self.files.make_folder(self.path)
+        self._lock = self.files.lock(f"{self.path}/{folders.LOCK}")
+        try:
+            return folders.prepare(self.files, self.path)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open_state(self) -> State:
+        path = f"{self.path}/{folders.STATE}"
+        if self.is_read_only:
+            return RocksReader(path)
+        has_streams = bool(self.files.list(f"{self.path}/{folders.STREAMS}"))
+        state = RocksState(path, must_exist=has_streams, files=self.files, clock=self._clock)
+        for loss in state.met:
+            self._events.add("damage", f"{loss}; headwater verify has more")
+        if state.torn:
+            self._events.add("torn", f"{state.torn} writes at the end of the state were never acknowledged: cut")
+        return state
+
+    def _identify(self) -> str:
+        """The id of this bus, by which a lake knows whose it is; drawn when the folder is first opened to write."""
+        stored = self.state.get(rows.IDENTITY)
+        if stored is None and not self.is_read_only:
+            stored = self.files.secret(ID_BYTES).hex().encode()
+            self.state.write({rows.IDENTITY: stored})  # durable with the first row that anybody waits for
+        return (stored or b"").decode()
+
+    def report(self, met: dict[str, Found]) -> None:
+        """Tell of what recovery has found."""
+        for trouble in marks.troubles(self.files, self.path):
+            self._events.add("damage", trouble)
+        for root, found in met.items():
+            for hole in found.holes:
+                self._events.add("damage", f'messages {hole.first} to {hole.last} of "{root}" are lost: {hole.reason}')
+            if found.torn_bytes and not found.holes:
+                self._events.add(
+                    "torn", f'{found.torn_bytes} bytes at the end of "{root}" were never acknowledged: cut'
+                )
+
+    def _on_mended(self, path: str) -> None:
+        self._events.add("mended", f"{path} did not match its segment and is made again; no message is lost")
+
+    def refresh(self) -> None:
+        """See what the owner wrote meanwhile."""
+        if isinstance(self.state, RocksReader):
+            self.state.refresh()
+
+    def take_snapshot(self) -> None:
+        """Copy what is new of the state, for when it goes bad."""
+        assert isinstance(self.state, RocksState)
+        snapshots.take(self.files, self.path, self.state, self._clock.now_us(), self._config.state_snapshots_max)
+
+    # How far lakes have it
+
+    def archived(self) -> dict[str, dict[str, int] | None]:
+        """How far each lake has each root, as their archives left word; None in place of what cannot be read."""
+        return marks.found(self.files, self.path)
+
+    def mark_archived(self, lake: str, archived: dict[str, int]) -> None:
+        """Leave word of how far a lake has each root."""
+        marks.leave(self.files, self.path, lake, archived)
+
+    def unarchived_from(self, root: str, needed: int) -> int:
+        """From where on a root is still needed, going by what lakes do not have of it."""
+        return min(needed, marks.unarchived_from(self.files, self.path, root, needed))
+
+    # Letting go
+
+    def abandon(self) -> None:
+        """Let go of a folder that could not be opened."""
+        opened = getattr(self, "state", None)
+        if opened is not None and not self._is_state_given:
+            opened.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Let go of it; whatever fails, of the rest, too."""
+        with ExitStack() as closing:
+            if self._lock is not None:
+                closing.callback(self._lock.release)
+            closing.callback(self.state.close)
+            closing.callback(self.streams.close)
