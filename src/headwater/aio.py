@@ -17,7 +17,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from headwater import surface
@@ -320,11 +320,12 @@ def in_thread(
     """A method that is done by the bus for threads, in a thread of asyncio's own pool."""
     name = verb.__name__
 
+    @wraps(verb)
     async def call(bus: Bus, /, *args: P.args, **options: P.kwargs) -> R:
         found: R = await asyncio.to_thread(getattr(bus.threads, name), *args, **options)
         return found
 
-    return like(verb)(call)
+    return call
 
 
 class InThreads:
@@ -372,6 +373,7 @@ class Bus:
 
     @property
     def is_read_only(self) -> bool:
+        """Whether it was opened to read only."""
         return self.threads.is_read_only
 
     @like(surface.Bus.publish)

@@ -165,6 +165,7 @@ class Live(FeedReader):
 
     @property
     def dropped(self) -> int:
+        """Messages that were dropped because this reader was too slow."""
         return self._feed.dropped
 
 

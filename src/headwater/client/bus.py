@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from datetime import datetime
+from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from headwater import surface, threads
@@ -27,7 +28,6 @@ from headwater.client.readers import Consumer, Live, Reading, Verbs
 from headwater.client.url import Address, parse_url
 from headwater.clock import to_datetime
 from headwater.config import Config, Connecting
-from headwater.delivery.dead_letters import Position
 from headwater.errors import Closed, Conflict, TimedOut
 from headwater.log.publish import Publish
 from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts
@@ -70,10 +70,11 @@ def waiting(
 ) -> Callable[Concatenate[Any, P], R]:
     """A method that waits, in its caller's thread, for what the client does in its loop."""
 
+    @wraps(verb)
     def call(bus: Bus, /, *args: P.args, **options: P.kwargs) -> R:
         return bus._run(verb(bus._operations, *args, **options))
 
-    return like(verb)(call)
+    return call
 
 
 @documented(surface.Bus)
@@ -181,47 +182,20 @@ class Bus(surface.Bus):
 
     # Publishing
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
-    ) -> Receipt:
-        item = self._prepare(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+    @like(surface.Bus.publish)
+    def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
+        item = self._prepare(topic, payload, **options)
         if isinstance(item, wire.Delay):
             return self._run(self._client.delay(item))
         return cast(Receipt, self._submit(item).result())
 
-    def publish_many(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Receipts:
-        return self.publish_many_soon(messages, producer=producer, sequence=sequence).result()
+    @like(surface.Bus.publish_many)
+    def publish_many(self, messages: Iterable[tuple[str, bytes] | Outgoing], **options: Any) -> Receipts:
+        return self.publish_many_soon(messages, **options).result()
 
-    def publish_soon(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
-    ) -> Future[Receipt]:
-        item = self._prepare(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+    @like(surface.Bus.publish_soon)
+    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> Future[Receipt]:
+        item = self._prepare(topic, payload, **options)
         if isinstance(item, wire.Delay):
             return asyncio.run_coroutine_threadsafe(self._client.delay(item), self._loop)
         return cast("Future[Receipt]", self._submit(item))
@@ -241,22 +215,14 @@ class Bus(surface.Bus):
             return done
         return cast("Future[Receipts]", self._submit(item))
 
-    def _prepare(self, *given: Any) -> Publish | wire.Delay:
+    def _prepare(self, topic: str, payload: bytes, **options: Any) -> Publish | wire.Delay:
         self._check_open()
-        return self._client.prepare(*given)
+        return self._client.prepare(topic, payload, **options)
 
-    def send(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        retain: bool = False,
-    ) -> None:
+    @like(surface.Bus.send)
+    def send(self, topic: str, payload: bytes, **options: Any) -> None:
         self._check_open()
-        item = self._client.prepare_quiet(topic, payload, key, headers, ttl_s, retain)
+        item = self._client.prepare_quiet(topic, payload, **options)
         self._take_share(item.weight)
         self._client.publisher.submit(item)
 
@@ -302,16 +268,10 @@ class Bus(surface.Bus):
 
     # Operations
 
-    def redrive(
-        self,
-        id: str,
-        offsets: Collection[Position] | None = None,
-        *,
-        mended: Iterable[DeadLetter] | None = None,
-        write: str | None = None,
-    ) -> int:
+    @like(surface.Bus.redrive)
+    def redrive(self, *args: Any, mended: Iterable[DeadLetter] | None = None, **options: Any) -> int:
         letters = None if mended is None else tuple(mended)  # here, as they may be made of what this bus is asked
-        return self._run(self._operations.redrive(id, offsets, mended=letters, write=write))
+        return self._run(self._operations.redrive(*args, mended=letters, **options))
 
     def stage(
         self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""

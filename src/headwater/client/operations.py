@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from headwater import surface
 from headwater.client.client import Client
 from headwater.client.feed import Feed, Verbs
 from headwater.clock import from_datetime
@@ -21,7 +22,7 @@ from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.events import Event
 from headwater.log.publish import Publish
 from headwater.message import DeadLetter, Extent, Message, Outgoing, SubscriptionInfo, TopicInfo
-from headwater.surface import States
+from headwater.surface import States, documented
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
@@ -30,6 +31,7 @@ LETTERS_BYTES = 1024 * 1024
 """Payloads of one request to mend, unless a letter alone has more."""
 
 
+@documented(surface.Bus)
 class Operations:
     """Everything that a client asks its server for, besides messages."""
 

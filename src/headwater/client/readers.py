@@ -171,6 +171,7 @@ class Live(Reader):
 
     @property
     def dropped(self) -> int:
+        """Messages that were dropped because this reader was too slow."""
         return self._feed.dropped
 
     def __iter__(self) -> Iterator[Message]:
