@@ -6,10 +6,12 @@ Most need the right "admin"; who may see what a subscription gets may look after
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from headwater.clock import to_datetime
 from headwater.message import SubscriptionInfo
 from headwater.wire.request import OPTIONS_MAX, U32, U64, Change, Micros, Option, Request, check_options
 
@@ -34,6 +36,9 @@ class Registration(msgspec.Struct, frozen=True):
     name: str
     secret: str
 
+    def __repr__(self) -> str:
+        return f"Registration(id={self.id!r}, name={self.name!r}, …)"  # secrets do not belong in logs
+
 
 class AddClient(Change[Registration], frozen=True, kw_only=True):
     """Let a client in."""
@@ -56,12 +61,23 @@ class RemoveClient(Change[None], frozen=True, kw_only=True):
 
 
 class Client(msgspec.Struct, frozen=True):
-    """A client as it is listed."""
+    """A client as everybody may see it."""
 
     id: str
     name: str
     created_us: int
     rotated_us: int
+    """When its secret was last changed."""
+
+    @property
+    def created(self) -> datetime:
+        """When it was added."""
+        return to_datetime(self.created_us)
+
+    @property
+    def rotated(self) -> datetime:
+        """When its secret was last changed."""
+        return to_datetime(self.rotated_us)
 
 
 class ListClients(Request[list[Client]], frozen=True, kw_only=True):
