@@ -19,7 +19,7 @@ from headwater.delivery.dead_letters import Position
 from headwater.delivery.durables import Durables
 from headwater.delivery.live import Policy
 from headwater.delivery.mending import write_of
-from headwater.delivery.options import check_not_of_channel
+from headwater.delivery.options import check_none_of_live, check_not_of_channel, stated
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscription import Options
@@ -31,7 +31,7 @@ from headwater.requests import Replies
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles, Files
 from headwater.store.state import State
-from headwater.surface import GivenHeaders, States, documented
+from headwater.surface import GivenHeaders, States, documented, like
 from headwater.topics.name import check_filter
 
 if TYPE_CHECKING:
@@ -186,40 +186,25 @@ class Bus(surface.Bus):
 
     # Subscribing
 
+    @like(surface.Bus.subscribe)
     def subscribe(
         self,
         filter: str,
         *,
         id: str | None = None,
         start: Start = "latest",
-        order: str | None = None,
-        max_in_flight: int | None = None,
-        ack_timeout_s: float | None = None,
-        max_attempts: int | None = None,
-        expire_after_s: float | None = None,
-        on_gap: str | None = None,
-        retry_delay_s: float | None = None,
-        retry_delay_s_max: float | None = None,
         when_full: Policy = "drop_oldest",
+        destination: tuple[str, int] | None = None,
+        **options: Any,
     ) -> Any:
         self._check_open(writes=True)
         check_filter(filter, self.config)
         check_start(filter, start)
-        stated = {
-            "order": order,
-            "max_in_flight": max_in_flight,
-            "ack_timeout_s": ack_timeout_s,
-            "max_attempts": max_attempts,
-            "expire_after_s": expire_after_s,
-            "on_gap": on_gap,
-            "retry_delay_s": retry_delay_s,
-            "retry_delay_s_max": retry_delay_s_max,
-        }
-        given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+        given = stated(options)
+        if destination is not None:
+            raise Malformed("an embedded bus pushes nothing to a destination; serve it, and subscribe there")
         if id is None:
-            if given or start != "latest":
-                asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
-                raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")
+            check_none_of_live(given, start)
             return self.core.listen(filter, when_full)
         check_not_of_channel(id)
         return self.core.consume(Options(id=id, filter=filter, **given), given, start)

@@ -153,6 +153,7 @@ class Bus(Protocol):
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
         when_full: Policy = "drop_oldest",
+        destination: tuple[str, int] | None = None,
     ) -> Any:
         """With an id, a durable subscription (`Consumer`); without, a live one (`Live`).
 

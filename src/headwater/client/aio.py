@@ -277,7 +277,7 @@ class Bus(Operations):
     async def send(self, topic: str, payload: bytes, **options: Any) -> None:
         await self._client.send(self._client.prepare_quiet(topic, payload, **options))
 
-    @like(Client.subscription)
+    @like(surface.Bus.subscribe)
     def subscribe(self, filter: str, **options: Any) -> Opening[Any]:
         async def make() -> Any:
             client = self._client

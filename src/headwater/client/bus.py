@@ -242,7 +242,7 @@ class Bus(surface.Bus):
 
     # Subscribing
 
-    @like(Client.subscription)
+    @like(surface.Bus.subscribe)
     def subscribe(self, filter: str, **options: Any) -> Any:
         self._check_open()
         asked = self._client.subscription(filter, **options)

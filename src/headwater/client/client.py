@@ -24,6 +24,7 @@ from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config, Connecting
 from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER, Policy
+from headwater.delivery.options import check_none_of_live, stated
 from headwater.delivery.replay import After, check_after
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
@@ -38,7 +39,7 @@ from headwater.wire import requests as wire
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_published, read_ranges
 from headwater.wire.frame import Frame, Kind
 from headwater.wire.handshake import Limits
-from headwater.wire.request import Option, Request
+from headwater.wire.request import Request
 from headwater.wire.requests import Notice, Problem, Registered, decode, error_of
 
 RESUBSCRIBE_S = 0.5
@@ -326,35 +327,31 @@ class Client:
         *,
         id: str | None = None,
         start: Start = "latest",
-        order: str | None = None,
-        max_in_flight: int | None = None,
-        ack_timeout_s: float | None = None,
-        max_attempts: int | None = None,
-        expire_after_s: float | None = None,
-        on_gap: str | None = None,
-        retry_delay_s: float | None = None,
-        retry_delay_s_max: float | None = None,
         when_full: Policy = "drop_oldest",
         destination: tuple[str, int] | None = None,
+        **options: Any,
     ) -> wire.Subscribe | wire.SubscribeTo:
         """A request for a durable subscription, a live one, or a channel; from any thread."""
-        stated: dict[str, Option] = {
-            "order": order,
-            "max_in_flight": max_in_flight,
-            "ack_timeout_s": ack_timeout_s,
-            "max_attempts": max_attempts,
-            "expire_after_s": expire_after_s,
-            "on_gap": on_gap,
-            "retry_delay_s": retry_delay_s,
-            "retry_delay_s_max": retry_delay_s_max,
-        }
-        given: dict[str, Option] = {name: value for name, value in stated.items() if value is not None}
+        given = stated(options)
         check_filter(filter, self.config)
         if destination is not None:
-            return _pushed(filter, id, start, given, destination)
+            if start not in ("earliest", "latest"):
+                raise Malformed(f'start is {start!r}; a channel begins at "earliest" or "latest"')
+            host, port = destination
+            return wire.SubscribeTo(
+                filter=filter,
+                destination_host=host,
+                destination_port=port,
+                id=id,
+                start="earliest" if start == "earliest" else "latest",
+                options=given,
+            )
         check_start(filter, start)
         if id is None:
-            return _live(filter, start, given, when_full)
+            check_none_of_live(given, start)
+            if when_full not in ("drop_oldest", "disconnect"):
+                raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
+            return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
         if not isinstance(id, str):
             raise Malformed(f"a subscription's id is a str, not {type(id).__name__}")
         return wire.Subscribe(
@@ -563,31 +560,6 @@ class Client:
         item = self.prepare(topic, payload, headers=headers)
         assert isinstance(item, Publish)
         return item
-
-
-def _live(filter: str, start: Start, given: Mapping[str, Option], when_full: str) -> wire.Subscribe:
-    if given or start != "latest":
-        asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
-        raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")
-    if when_full not in ("drop_oldest", "disconnect"):
-        raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
-    return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
-
-
-def _pushed(
-    filter: str, id: str | None, start: Start, given: dict[str, Option], destination: tuple[str, int]
-) -> wire.SubscribeTo:
-    if start not in ("earliest", "latest"):
-        raise Malformed(f'start is {start!r}; a channel begins at "earliest" or "latest"')
-    host, port = destination
-    return wire.SubscribeTo(
-        filter=filter,
-        destination_host=host,
-        destination_port=port,
-        id=id,
-        start="earliest" if start == "earliest" else "latest",
-        options=given,
-    )
 
 
 def _with(request: wire.Subscribe, **changes: Any) -> wire.Subscribe:
