@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 import headwater
 import headwater.aio
-from headwater import Closed, Conflict, Malformed, Recalled, TimedOut
+from client.served import Served
+from headwater import Closed, Conflict, Malformed, NotFound, Recalled, TimedOut
+from headwater.store.batch import checksum
+from headwater.store.body import encode_body
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -186,7 +190,7 @@ def test_listings_pause_seek_and_upkeep_are_coroutines(tmp_path: Path) -> None:
             assert await bus.purge("a/#") == 1
             await bus.unsubscribe("s")
             assert await bus.subscriptions() == []
-            assert bus.events() == []
+            assert await bus.events() == []
         headwater.restore(tmp_path / "backup", tmp_path / "restored")
         async with headwater.aio.open(tmp_path / "restored") as bus:
             assert [message.payload async for message in bus.replay("a/#")] == [b"1"]
@@ -210,3 +214,132 @@ def test_bad_input_raises_the_same_errors() -> None:
                 await first.next(1)
 
     run(work())
+
+
+# Everything that threads have
+
+
+@pytest.fixture(params=["embedded", "served"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
+    """A bus in a folder, by itself or behind a server."""
+    if request.param == "embedded":
+        yield lambda: headwater.aio.open(tmp_path / "data")
+        return
+    with Served(tmp_path / "data") as served:
+        yield lambda: headwater.aio.connect(served.url)
+
+
+def test_staged_messages_are_seen_once_they_are_committed(opening: Callable[[], Any]) -> None:
+    async def work() -> None:
+        async with opening() as bus:
+            await bus.stage("p", 1, [("a/b", b"1"), ("a/c", b"2")], part="one")
+            body = encode_body(["a/b"], [b"3"], 1)
+            await bus.stage_body("p", 1, "two", "a", 1, checksum(body), body)
+            assert "a" not in await bus.ends()
+            assert await bus.commit_stage("p", 1, ("one", "two")) == {"a": (1, 3)}
+            await bus.stage("p", 2, [("a/b", b"4")])
+            await bus.drop_stage("p", 2)
+            assert await bus.commit_stage("p", 2, ()) == {}
+            assert [message.payload async for message in bus.replay("a/#")] == [b"1", b"2", b"3"]
+
+    run(work())
+
+
+def test_dead_letters_one_by_one_and_mended_in_parts(opening: Callable[[], Any]) -> None:
+    async def work() -> None:
+        async with opening() as bus:
+            await bus.publish_many_soon([("a/b", b"1"), ("a/b", b"2")])
+            async with bus.subscribe("a/#", id="s", start="earliest") as sub:
+                for _ in range(2):
+                    await (await sub.next(60)).reject("no")
+                letter = await bus.dead_letter("s", 2)
+                assert (letter.payload, letter.errors) == (b"2", ("no",))
+                with pytest.raises(NotFound):
+                    await bus.dead_letter("s", 3)
+                await bus.mend("s", "w", [letter.mend(payload=b"mended")], part="p")
+                assert await bus.redrive_mended("s", "w", ("p",)) == 1
+                assert (await sub.next(60)).payload == b"mended"
+                assert [state[:3] for state in await bus.states("s")] == [("a", 2, "in_flight")]
+                await bus.mend("s", "other", [await bus.dead_letter("s", 1)])
+                await bus.drop_mended("s", "other")
+                assert await bus.drop_dead_letters("s", [1]) == 1
+
+    run(work())
+
+
+def test_what_a_bus_says_of_itself_and_of_its_lakes(opening: Callable[[], Any], tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opening() as bus:
+            await bus.publish("a/b", b"1")
+            await bus.mark_archived("lake", {"a": 1})
+            with pytest.raises(Malformed):
+                await bus.mark_archived("lake", {"a": 2})
+            await bus.refresh()
+            assert abs((bus.now - datetime.now(UTC)).total_seconds()) < 60
+            assert (bus.is_read_only, bus.config.topic_bytes_max) == (False, 1024)
+            assert bus.folder
+            (extent,) = await bus.extents("a/#", [bus.now])
+            assert (extent.root, extent.end, extent.places) == ("a", 2, (2,))
+
+    run(work())
+
+
+def test_clients_rules_and_channels(opening: Callable[[], Any]) -> None:
+    async def work() -> None:
+        async with opening() as bus:
+            assert (await bus.clients.add("ann")).secret
+            assert [one.name for one in await bus.clients.list()] == ["ann"]
+            await bus.acl.allow("ann", "publish", "home/#")
+            assert [(one.user, one.action) for one in await bus.acl.list()] == [("ann", "publish")]
+            (made,) = await bus.channels.add("alarms", "home/#", "127.0.0.1", 9)
+            assert [one.id for one in await bus.channels.list()] == [made.id]
+
+    run(work())
+
+
+def test_buses_and_readers_can_be_used_in_async_with_by_themselves(opening: Callable[[], Any]) -> None:
+    async def work() -> None:
+        async with await opening() as bus:
+            await bus.publish("a/b", b"1")
+            async with bus.replay("a/#") as reading:
+                assert [message.payload for message in await reading.batch()] == [b"1"]
+                assert await reading.next() is None
+                assert reading.is_over
+            async with await bus.subscribe("a/#") as live:
+                await bus.publish("a/b", b"2")
+                assert (await live.next(60)).payload == b"2"
+            async with await bus.subscribe("a/#", id="s", start="earliest") as sub:
+                await (await sub.next(60)).ack()
+            with pytest.raises(Closed):
+                await sub.next(1)
+        with pytest.raises(Closed):
+            await bus.publish("a/b", b"")
+
+    run(work())
+
+
+def test_wrong_arguments_are_refused_where_the_method_is_called(opening: Callable[[], Any]) -> None:
+    async def work() -> None:
+        async with opening() as bus:
+            with pytest.raises(TypeError):
+                await bus.publish("a/b", b"", colour="red")
+            with pytest.raises(TypeError):
+                await bus.publish("a/b", b"", True)
+            with pytest.raises(TypeError):
+                await bus.subscribe("a/#", id="s", colour="red")
+            with pytest.raises(TypeError):
+                await bus.topics(colour="red")
+
+    run(work())
+
+
+def test_a_reader_with_a_place_of_its_own_shows_it_as_a_subscription(tmp_path: Path) -> None:
+    async def work(url: str) -> None:
+        async with headwater.aio.connect(url) as bus:
+            await bus.publish_many([("a/b", b"1"), ("a/b", b"2")])
+            await bus.show_progress("a/#", "spark", {"a": 2})
+            (info,) = await bus.subscriptions()
+            assert (info.id, info.floors) == ("spark", {"a": 1})
+
+    with Served(tmp_path / "data") as served:
+        run(work(served.url))

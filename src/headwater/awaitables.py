@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
 
+from headwater.delivery.consumer import Consumer as ThreadConsumer
+from headwater.delivery.live import check_max
+from headwater.errors import Closed
 from headwater.message import Envelope, Receipt
 from headwater.message import Message as ThreadMessage
+from headwater.surface import documented
 
 
 class Closing(Protocol):
@@ -109,3 +113,73 @@ async def ack(messages: Sequence[Message], wait: bool = True) -> None:
             await asyncio.wrap_future(subscriber.ack_soon(threaded))
         else:
             origin.ack(threaded, wait)
+
+
+@documented(ThreadConsumer)
+class Reader:
+    """Async iteration over something that can be asked without waiting, and says when there is more."""
+
+    _ahead = 1000
+    """How many an iteration takes at once."""
+    _is_done = False
+    """Whether it is its user who has ended it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._more = asyncio.Event()
+
+    def _take(self, max: int) -> list[ThreadMessage] | None:
+        """What is there, without waiting; None at the end."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._more.set)
+        except RuntimeError:
+            return  # the loop is closed; nobody waits any more
+
+    async def _prepare(self) -> None:
+        """Do what is to be done before `_take` need not wait."""
+
+    async def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        check_max(max)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await self._prepare()
+                    self._more.clear()
+                    found = self._take(max)
+                    if found is None:
+                        return []
+                    if found:
+                        return [asynchronous(message) for message in found]
+                    await self._more.wait()
+        except TimeoutError:
+            return []
+
+    async def next(self, timeout_s: float | None = None) -> Message | None:
+        found = await self.batch(1, timeout_s)
+        return found[0] if found else None
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            try:
+                found = await self.batch(self._ahead)
+            except Closed:
+                if self._is_done:
+                    return
+                raise
+            if not found:
+                return
+            for message in found:
+                yield message
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from headwater import surface
 from headwater.clock import Clock, to_datetime
 from headwater.config import Config
 from headwater.core import Core
@@ -18,18 +19,19 @@ from headwater.delivery.dead_letters import Position
 from headwater.delivery.durables import Durables
 from headwater.delivery.live import Policy
 from headwater.delivery.mending import write_of
-from headwater.delivery.options import check_not_of_channel
+from headwater.delivery.options import check_none_of_live, check_not_of_channel, stated
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscription import Options
-from headwater.errors import Malformed, TimedOut
+from headwater.errors import Failed, Malformed, TimedOut
 from headwater.events import Event
-from headwater.log.publish import Publish
+from headwater.log.publish import Publish, Sent
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.requests import Replies
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles, Files
 from headwater.store.state import State
+from headwater.surface import GivenHeaders, States, documented, like
 from headwater.topics.name import check_filter
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     from headwater.channels.registry import ChannelRegistry
 
 
-class Bus:
+@documented(surface.Bus)
+class Bus(surface.Bus):
     """A bus on a folder, or in memory."""
 
     def __init__(
@@ -56,17 +59,29 @@ class Bus:
         """`files`, `state` and `clock` are the doors through which tests bring in faults."""
         self.core = core = Core(folder, config, lake=lake, read_only=read_only, files=files, state=state, clock=clock)
         """What the bus is made of: it may change, and is not for users."""
-        self.config = core.config
-        self.folder = core.folder
-        self.id = core.id
         self.is_read_only = read_only
         self._desk = core.desk
         self._commit = core.roots.commit
         self._check_open = core.check_open
-        self._replies = Replies("embedded", self.config.requests_max)
+        self._replies = Replies("embedded", core.config.requests_max)
+
+    @property
+    def id(self) -> str:
+        return self.core.id
+
+    @property
+    def config(self) -> Config:
+        return self.core.config
+
+    @property
+    def folder(self) -> str:
+        return self.core.folder
+
+    @property
+    def now(self) -> datetime:
+        return to_datetime(self.core.clock.now_us())
 
     def close(self) -> None:
-        """Finish what is under way, and let go of the folder."""
         self.core.close()
 
     def __enter__(self) -> Bus:
@@ -84,17 +99,12 @@ class Bus:
         *,
         retain: bool = False,
         key: bytes | None = None,
-        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        headers: GivenHeaders = (),
         ttl_s: float | None = None,
         producer: str | None = None,
         sequence: int | None = None,
         deliver_at: datetime | None = None,
     ) -> Receipt:
-        """Store a message; returns once it is on disk.
-
-        `ttl_s` and `deliver_at` go by the bus's time (`bus.now`). That is the machine's, except for the quarter of an
-        hour after its clock was set by more than a minute: until then it goes on as before, and an event says so.
-        """
         self._check_open(writes=True)
         item = self._desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         self._commit.submit_and_wait(item)
@@ -107,12 +117,6 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Receipts:
-        """Store messages together, in one commit; receipts in the order of the call.
-
-        What can be told from the call alone (names, sizes, options) refuses all of it. Then each root's messages are
-        stored, all of them or none: if some roots refuse theirs (a limit, a sequence, a stream that takes no messages)
-        and others do not, PartlyStored (409) has the receipts; if all do, the error of the first.
-        """
         self._check_open(writes=True)
         item = self._desk.many(messages, producer, sequence)
         if not item.topics:
@@ -127,13 +131,12 @@ class Bus:
         *,
         retain: bool = False,
         key: bytes | None = None,
-        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        headers: GivenHeaders = (),
         ttl_s: float | None = None,
         producer: str | None = None,
         sequence: int | None = None,
         deliver_at: datetime | None = None,
     ) -> Future[Receipt]:
-        """Store a message without waiting: the future has its receipt once it is on disk."""
         self._check_open(writes=True)
         item = self._desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         return cast("Future[Receipt]", self._soon(item))
@@ -145,7 +148,6 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Future[Receipts]:
-        """`publish_many` without waiting."""
         self._check_open(writes=True)
         item = self._desk.many(messages, producer, sequence)
         if not item.topics:
@@ -153,6 +155,24 @@ class Bus:
             done.set_result(Receipts((), ()))
             return done
         return cast("Future[Receipts]", self._soon(item))
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        retain: bool = False,
+    ) -> None:
+        self._check_open(writes=True)
+        one = self._desk.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
+        item = Sent(one, self.core.roots.counts)
+        try:
+            self._commit.submit(item)
+        except Failed as error:
+            item.finish(error)
 
     @property
     def is_busy(self) -> bool:
@@ -166,51 +186,30 @@ class Bus:
 
     # Subscribing
 
+    @like(surface.Bus.subscribe)
     def subscribe(
         self,
         filter: str,
         *,
         id: str | None = None,
         start: Start = "latest",
-        order: str | None = None,
-        max_in_flight: int | None = None,
-        ack_timeout_s: float | None = None,
-        max_attempts: int | None = None,
-        expire_after_s: float | None = None,
-        on_gap: str | None = None,
-        retry_delay_s: float | None = None,
-        retry_delay_s_max: float | None = None,
         when_full: Policy = "drop_oldest",
+        destination: tuple[str, int] | None = None,
+        **options: Any,
     ) -> Any:
-        """With an id, a durable subscription (`Consumer`); without, a live one (`Live`).
-
-        A durable subscription is made at its first use, to begin at `start`, and goes on where it was at every later
-        one; options that are left out stay as they were.
-        """
         self._check_open(writes=True)
         check_filter(filter, self.config)
         check_start(filter, start)
-        stated = {
-            "order": order,
-            "max_in_flight": max_in_flight,
-            "ack_timeout_s": ack_timeout_s,
-            "max_attempts": max_attempts,
-            "expire_after_s": expire_after_s,
-            "on_gap": on_gap,
-            "retry_delay_s": retry_delay_s,
-            "retry_delay_s_max": retry_delay_s_max,
-        }
-        given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+        given = stated(options)
+        if destination is not None:
+            raise Malformed("an embedded bus pushes nothing to a destination; serve it, and subscribe there")
         if id is None:
-            if given or start != "latest":
-                asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
-                raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")
+            check_none_of_live(given, start)
             return self.core.listen(filter, when_full)
         check_not_of_channel(id)
         return self.core.consume(Options(id=id, filter=filter, **given), given, start)
 
     def unsubscribe(self, id: str) -> None:
-        """Delete a durable subscription, its place and its dead letters; its consumers are told."""
         self.core.durables.delete(id, force=True)
 
     @property
@@ -220,13 +219,10 @@ class Bus:
         return self.core.durables
 
     def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id; with a limit a page of them, after an id."""
         self._check_open()
         return self.core.subscriptions(after, limit)
 
-    def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
-        """Root, offset, state, attempts and errors of each message of a subscription that is not simply pending or
-        acked."""
+    def states(self, id: str) -> States:
         self._check_open()
         return self.core.dispatcher.use(id, lambda subscriber: subscriber.states())
 
@@ -235,39 +231,31 @@ class Bus:
     def replay(
         self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
     ) -> Reading:
-        """History, from an offset or a moment on, up to now; with `upto`, of those roots alone and not beyond it."""
         return self.core.read(filter, after, since, upto, follows=False)
 
     def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
-        """History and then everything new: no gap, no repeat, in order."""
         return self.core.read(filter, after, since, follows=True)
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
-        """Topics that have messages or a retained value, by name."""
         self._check_open()
         return self.core.topics(filter)
 
     def retained(self, filter: str) -> list[Message]:
-        """Retained messages, by topic."""
         self._check_open()
         return self.core.retained(filter)
 
     def ends(self) -> dict[str, int]:
-        """The newest offset of each root."""
         self._check_open()
         return self.core.ends()
 
     def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
-        """What the roots that a filter may match have, by name; and where in them each of these moments is."""
         self._check_open()
         return self.core.extents(filter, moments)
 
     def events(self) -> list[Event]:
-        """What happened lately that somebody should know, oldest first."""
         return self.core.events.all()
 
     def refresh(self) -> None:
-        """See what the owner wrote meanwhile; for a bus that was opened to read."""
         self._check_open()
         self.core.refresh()
 
@@ -276,12 +264,10 @@ class Bus:
     def dead_letters(
         self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
     ) -> list[DeadLetter]:
-        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
         self._check_open()
         return self.core.dead_letters.all(id, after, limit)
 
     def dead_letter(self, id: str, offset: Position) -> DeadLetter:
-        """One of them."""
         self._check_open()
         return self.core.dead_letters.get(id, offset)
 
@@ -293,11 +279,6 @@ class Bus:
         mended: Iterable[DeadLetter] | None = None,
         write: str | None = None,
     ) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many.
-
-        With `mended`, those letters, as they now are: `[letter.mend(payload=…) for letter in bus.dead_letters(id)]`.
-        All of them or none; under the name of a `write` once, however often it is asked for.
-        """
         self._check_open(writes=True)
         write = write_of(offsets, mended, write)
         if write is None:
@@ -306,25 +287,18 @@ class Bus:
         return self.core.mending.redrive(id, write, ("",))
 
     def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
-        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
         self._check_open(writes=True)
         self.core.mending.mend(id, write, letters, part)
 
     def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
-        """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
-
-        Answers how many, however often it is asked.
-        """
         self._check_open(writes=True)
         return self.core.mending.redrive(id, write, parts)
 
     def drop_mended(self, id: str, write: str) -> None:
-        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
         self._check_open(writes=True)
         self.core.mending.drop(id, write)
 
     def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
-        """Forget dead letters; answers how many."""
         self._check_open(writes=True)
         return self.core.dead_letters.drop(id, offsets)
 
@@ -333,25 +307,18 @@ class Bus:
     def stage(
         self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
     ) -> None:
-        """Store messages that nobody sees before `commit_stage`; staging a part again replaces it."""
         self._check_open(writes=True)
         self.core.staging.stage_messages(producer, epoch, part, messages)
 
     def stage_body(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
-        """The same for messages of one root that are encoded already."""
         self._check_open(writes=True)
         self.core.staging.stage(producer, epoch, part, root, count, crc, body)
 
     def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
-        """Make parts of an epoch visible, all of each root's at once, and only once; drops the other parts.
-
-        Answers the first and the last offset in each root; nothing for an epoch that was committed long ago.
-        """
         self._check_open(writes=True)
         return self.core.staging.commit(producer, epoch, parts)
 
     def drop_stage(self, producer: str, epoch: int) -> None:
-        """Forget what was staged of an epoch and never committed."""
         self._check_open(writes=True)
         self.core.staging.drop(producer, epoch)
 
@@ -363,9 +330,8 @@ class Bus:
         payload: bytes,
         *,
         timeout_s: float | None = None,
-        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        headers: GivenHeaders = (),
     ) -> Message:
-        """Publish a request and wait for its answer."""
         pairs, answer = self.request_soon(topic, payload, headers=headers)
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         try:
@@ -378,7 +344,7 @@ class Bus:
             self._replies.forget(pairs)
 
     def request_soon(
-        self, topic: str, payload: bytes, *, headers: Mapping[str, str] | Sequence[tuple[str, str]] = ()
+        self, topic: str, payload: bytes, *, headers: GivenHeaders = ()
     ) -> tuple[tuple[tuple[str, str], ...], Future[Message]]:
         """Publish a request; its headers, and a future of the answer."""
         self._check_open(writes=True)
@@ -425,25 +391,14 @@ class Bus:
     # Every day
 
     def purge(self, filter: str) -> int:
-        """Remove the messages that a filter matches, their retained values and topics; answers how many topics.
-
-        What is hidden is remembered until retention has deleted it: QuotaExceeded beyond `purges_max` of a root.
-        """
         self._check_open(writes=True)
         return self.core.upkeep.purge(filter)
 
     def backup(self, target: str | os.PathLike[str]) -> None:
-        """A copy of the folder as of now, in a new folder, while the bus goes on."""
         self.core.backup(target)
 
     def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
-        """Say how far a lake has each root: retention waits for it as for a durable subscription."""
         self.core.mark_archived(lake, archived)
-
-    @property
-    def now(self) -> datetime:
-        """The bus's time."""
-        return to_datetime(self.core.clock.now_us())
 
 
 def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], files: Files | None = None) -> None:

@@ -29,7 +29,7 @@ COUNTERS = {
     "quota_refusals": "Publishes and requests refused by a limit (429).",
     "rights_refusals": "Publishes and requests that were not allowed (403).",
     "publishes_refused": "Messages of MQTT clients that were not stored, and were answered so, or closed for.",
-    "messages_unstored": "Messages that were not stored, without a word: of QoS 0, or of MQTT 3.1.1 and not allowed.",
+    "messages_unstored": "Messages not stored, without a word: of `send`, of QoS 0, or of MQTT 3.1.1 and not allowed.",
     "connections_opened": "Connections that were accepted.",
     "handshakes_failed": "Connections that ended before they had registered.",
 }

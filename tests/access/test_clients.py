@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from faults.faulty_state import FaultyState
-from headwater.access.clients import Clients, Registered
+from headwater.access.clients import Clients
 from headwater.access.scram import ITERATIONS, ITERATIONS_MIN, ClientLogin, ServerLogin, is_secret_of
 from headwater.clock import ManualClock
 from headwater.errors import Conflict, Failed, Malformed, NotFound, QuotaExceeded, ReadOnly, Unauthenticated, Unwritable
 from headwater.store import state as rows
 from headwater.store.rocks import RocksState
 from headwater.store.state import MemoryState, State
+from headwater.wire.administration import Registration
 
 
 @pytest.fixture(params=[RocksState, MemoryState])
@@ -194,7 +195,7 @@ def test_nothing_that_is_stored_or_shown_reveals_a_secret(state: State, clock: M
     stored = b"".join(key + value for key, value in state.scan(b""))
     assert b"a-secret-of-mine" not in stored
     assert "a-secret-of-mine" not in repr(given) + repr(clients.list()) + repr(clients.credential_of("sensor-7"))
-    assert Registered("1", "n", "s") != Registered("1", "n", "t")
+    assert Registration("1", "n", "s") != Registration("1", "n", "t")
 
 
 def test_reload_sees_what_another_wrote(state: State, clock: ManualClock):

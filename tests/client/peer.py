@@ -15,6 +15,7 @@ from headwater.wire import batches, requests
 from headwater.wire.contents import Publish
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import Challenge, Hello, Limits, Welcome
+from headwater.wire.operations import read_request
 from headwater.wire.reader import FrameReader
 
 WAIT_S = 60.0
@@ -77,7 +78,7 @@ class Talk:
             case Kind.PING:
                 if self.peer.answers_pings:
                     self.send(pack(Kind.PONG))
-            case Kind.REQUEST if isinstance(request := requests.read_request(frame), requests.Register):
+            case Kind.REQUEST if isinstance(request := read_request(frame), requests.Register):
                 self.register = request
                 self.peer.on_register(self, frame.id, request)
             case _:
@@ -98,7 +99,7 @@ class Talk:
 
     def request(self, type: Any) -> tuple[int, Any]:
         frame = self.next(Kind.REQUEST)
-        request = requests.read_request(frame)
+        request = read_request(frame)
         assert isinstance(request, type), request
         return frame.id, request
 

@@ -17,7 +17,7 @@ import headwater
 import headwater.aio
 from client.served import Served
 from headwater import Closed, Conflict, Connecting, Malformed, Message, NotFound, QuotaExceeded, Recalled
-from headwater.client.bus import Bus, Consumer, Live, Reading
+from headwater.client.bus import Bus
 from headwater.wire import requests
 
 WAIT_S = 60.0
@@ -34,60 +34,6 @@ def bus(served: Served) -> Iterator[Bus]:
     made = headwater.connect(served.url, Connecting(reconnect_delay_s=0.01, reconnect_delay_s_max=0.1))
     yield made
     made.close()
-
-
-def test_the_same_names_and_signatures_as_the_embedded_bus() -> None:
-    import inspect
-
-    import headwater.client.aio
-    from headwater.delivery.consumer import Consumer as EmbeddedConsumer
-    from headwater.delivery.live import Live as EmbeddedLive
-    from headwater.delivery.replay import Reading as EmbeddedReading
-
-    inner = {
-        "inside",
-        "clients",
-        "acl",
-        "channels",
-        "tokens",  # over the wire they are of headwater.admin
-        "durables",  # the same, as its `subscriptions`
-        "config",
-        "folder",
-        "deliver",
-        "tell",
-        "look",
-        "fetch",
-        "add_waker",
-        "end",
-        "greet",
-        "is_busy",
-        "seek_subscriber",
-        "when_given_up",  # for a server, which ends then
-        "threads",
-    }
-    inner |= {"take", "take_retained", "ended", "wants_places", "takes_early", "is_read_only"}
-    for embedded, remote in (
-        (headwater.Bus, Bus),
-        (EmbeddedConsumer, Consumer),
-        (EmbeddedLive, Live),
-        (EmbeddedReading, Reading),
-        (headwater.aio.Bus, headwater.client.aio.Bus),
-        (headwater.aio.Consumer, headwater.client.aio.Consumer),
-        (headwater.aio.Live, headwater.client.aio.Live),
-        (headwater.aio.Reading, headwater.client.aio.Reading),
-    ):
-        for name, member in inspect.getmembers(embedded):
-            if name.startswith("_") or name in inner or (embedded is EmbeddedLive and name in VERBS):
-                continue
-            other = getattr(remote, name, None)
-            assert other is not None, f"{remote.__module__}.{remote.__name__} has no {name}"
-            if inspect.isfunction(member):
-                mine = list(inspect.signature(other).parameters)
-                theirs = list(inspect.signature(member).parameters)
-                assert mine[: len(theirs)] == theirs or "options" in mine, name
-
-
-VERBS = {"ack", "nack", "reject", "extend", "reply"}
 
 
 def test_publish_and_read_back(bus: Bus) -> None:

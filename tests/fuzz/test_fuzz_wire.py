@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fuzz import fuzz_wire
 from fuzz.wire_input import READERS, check
 from headwater.wire.frame import Kind, pack
-from headwater.wire.requests import REPLIES
+from headwater.wire.operations import REPLIES
 from wire.vectors import read_vectors
 
 SEEDS = [vector.data for vector in read_vectors()]

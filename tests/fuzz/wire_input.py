@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater.errors import Malformed, TooLarge
-from headwater.wire import batches, handshake, requests
+from headwater.wire import batches, handshake, operations, requests
 from headwater.wire.frame import LENGTH_BYTES, Frame, Kind, pack
 from headwater.wire.handshake import Phase
 from headwater.wire.reader import FrameReader
@@ -23,8 +23,8 @@ READERS: dict[int, Callable[[Frame], Any]] = {
     Kind.CHALLENGE: lambda frame: requests.decode(frame.payload, handshake.Challenge),
     Kind.RESPONSE: lambda frame: requests.decode(frame.payload, handshake.Response),
     Kind.OK: lambda frame: requests.decode(frame.payload, handshake.Welcome),
-    Kind.REQUEST: requests.read_request,
-    Kind.REPLY: lambda frame: [_tried(frame, type) for type in requests.REPLIES.values()],
+    Kind.REQUEST: operations.read_request,
+    Kind.REPLY: lambda frame: [_tried(frame, type) for type in operations.REPLIES.values()],
     Kind.ERROR: lambda frame: requests.error_of(requests.decode(frame.payload, requests.Problem)),
     Kind.PUBLISH: batches.read_publish,
     Kind.PUBLISHED: batches.read_published,
@@ -78,7 +78,7 @@ def check(data: bytes) -> None:
             assert requests.pack_error(frame.id, problem)
             value = None
         if frame.kind == Kind.REQUEST and value is not None:
-            assert requests.read_request(Frame(Kind.REQUEST, 0, 0, requests.encode(value))) == value
+            assert operations.read_request(Frame(Kind.REQUEST, 0, 0, requests.encode(value))) == value
         try:
             state = handshake.step(state, frame)
         except Malformed:

@@ -38,6 +38,7 @@ from headwater.wire import batches, requests
 from headwater.wire.contents import Published
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import Challenge, Hello, Response, Welcome
+from headwater.wire.operations import REPLIES
 from headwater.wire.reader import FrameReader
 from headwater.wire.request import Request
 from headwater.wire.requests import Goodbye, Notice, Problem, Registered, Subscribed, encode, error_of
@@ -344,17 +345,17 @@ class Peer:
         self._id += 1
         return self._id
 
-    def begin(self, request: Request) -> int:
+    def begin(self, request: Request[Any]) -> int:
         """Ask, without waiting for the answer."""
         number = self.next_id()
         self.send(requests.pack_request(number, request))
         return number
 
-    def finish(self, number: int, request: type[Request]) -> Any:
+    def finish(self, number: int, request: type[Request[Any]]) -> Any:
         """The answer to a request; raises the error that was sent instead."""
-        return requests.decode(self._answer(Kind.REPLY, number).payload, requests.REPLIES[request])
+        return requests.decode(self._answer(Kind.REPLY, number).payload, REPLIES[request])
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, request: Request[Any]) -> Any:
         """Ask, and wait for the answer."""
         return self.finish(self.begin(request), type(request))
 

@@ -167,7 +167,7 @@ def test_an_administrator_may_end_its_own_session(running: Running):
 def test_what_a_busy_server_does_not_come_to_in_time_is_not_done(running: Running):
     root, ann = running.peer("root"), running.peer("ann")
     held, gate = threading.Event(), threading.Event()
-    presence = running.server.sessions.answers._administration._presence
+    presence = running.server.sessions.answers.presence
     work = presence.end(running.session_of(root), wire.EndSession(id=ann.session, for_good=True))
     running.server.broker.serving = msgspec.structs.replace(running.server.serving, call_s=0.05)
     running.loop.call_soon_threadsafe(held.set)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -215,7 +216,7 @@ def test_one_that_nobody_takes_from_is_deleted_with_its_dead_letters(running: Ru
 # Rights
 
 
-def about(id: str) -> list[Request]:
+def about(id: str) -> list[Request[Any]]:
     return [
         wire.ShowSubscription(id=id),
         wire.SeekSubscription(id=id, to="earliest"),
@@ -263,7 +264,7 @@ def test_the_sessions_that_take_are_shown_as_far_as_one_may_see_them(running: Ru
 def test_nobody_but_an_administrator_speaks_for_others(running: Running):
     ann, root = running.peer("ann"), running.peer("root")
     ann.ask(create())
-    changes = [
+    changes: list[Request[Any]] = [
         create(by="root"),
         wire.SeekSubscription(id="mine", by="root"),
         wire.PauseSubscription(id="mine", paused=True, by="ann"),  # not even for itself

@@ -288,7 +288,12 @@ class Native:
             if id in self.consumers:
                 return
             reader = self.judge.readers.setdefault(id, Reader(id, filter, order))
-            options = {"ack_timeout_s": 10.0, "max_attempts": 0, "max_in_flight": 16, "retry_delay_s_max": 20.0}
+            options: dict[str, Any] = {
+                "ack_timeout_s": 10.0,
+                "max_attempts": 0,
+                "max_in_flight": 16,
+                "retry_delay_s_max": 20.0,
+            }
             consumer = await bus.subscribe(filter, id=id, start="earliest", order=order, **options)
             reader.is_certain = True
             self.world.reach("subscription: attached")

@@ -17,13 +17,12 @@ from headwater import errors
 from headwater.clock import to_datetime
 from headwater.errors import Gap, HeadwaterError, Malformed, NotFound, TooLarge
 from headwater.message import DeadLetter
-from headwater.store.body import encode_body
 from headwater.wire import administration, request, requests
 from headwater.wire.frame import Frame, Kind
+from headwater.wire.operations import OPERATIONS, REQUEST_BYTES_MAX, Trait, read_request
 from headwater.wire.reader import FrameReader
 from headwater.wire.request import OPTION_NAMES, Change, Request
 from headwater.wire.requests import (
-    REQUEST_BYTES_MAX,
     TEXT_MAX,
     Problem,
     decode,
@@ -32,14 +31,13 @@ from headwater.wire.requests import (
     pack_error,
     pack_request,
     problem_of,
-    read_request,
 )
+from wire.smallest import BODY, smallest
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 U64 = st.integers(0, 2**64 - 1)
 PLACE = U64 | st.tuples(TEXT, U64)
 OPTION = TEXT | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.booleans() | st.none()
-BODY = encode_body(["a", "a"], [b"x", b"y"], 1)
 BY_TYPE: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (request.U32, st.integers(0, 2**32 - 1)),
     (request.U63, st.integers(0, 2**63 - 1)),
@@ -92,7 +90,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "Stage.count": st.just(2),
     "Stage.body": st.just(BODY),
 }
-EVERY: tuple[type[Request], ...] = get_args(requests.AnyRequest)
+EVERY = tuple(OPERATIONS)
 NUMBERS = [
     (struct, field.name, field.type)
     for struct in EVERY
@@ -101,7 +99,7 @@ NUMBERS = [
 ]
 
 
-def strategy_of(struct: type[Request]) -> st.SearchStrategy[Request]:
+def strategy_of(struct: type[Request[Any]]) -> st.SearchStrategy[Request[Any]]:
     fields: dict[str, st.SearchStrategy[Any]] = {}
     for field in msgspec.structs.fields(struct):
         named = f"{struct.__name__}.{field.name}"
@@ -119,45 +117,22 @@ def strategy_of(struct: type[Request]) -> st.SearchStrategy[Request]:
 REQUESTS = st.sampled_from(EVERY).flatmap(strategy_of)
 
 
-def asked(payload: bytes) -> Request:
+def asked(payload: bytes) -> Request[Any]:
     return read_request(Frame(Kind.REQUEST, 0, 1, payload))
 
 
-def smallest(struct: type[Request]) -> dict[str, Any]:
-    """Something valid for each field that has to be there."""
-    given: dict[str, Any] = {"do": struct.__name__}
-    for field in msgspec.structs.fields(struct):
-        if field.required:
-            known = {
-                "kind": "live",
-                "change": "allow",
-                "count": 2,
-                "body": BODY,
-                "parts": [],
-                "archived": {},
-                "letters": [],
-                "channels": [],
-                "role": "reader",
-                "paused": True,
-                "payload": b"",
-            }
-            is_text = field.type is str
-            given[field.name] = known.get(field.name, "x" if is_text else 1)
-    return given
-
-
-def test_requests_their_union_and_their_replies_are_the_same_set() -> None:
-    assert set(EVERY) == set(requests.REPLIES) == {*Request.__subclasses__(), *Change.__subclasses__()} - {Change}
+def test_every_request_is_an_operation() -> None:
+    assert set(EVERY) == {*Request.__subclasses__(), *Change.__subclasses__()} - {Change}
     assert len({struct.__name__ for struct in EVERY}) == len(EVERY)
 
 
 @pytest.mark.parametrize("struct", EVERY, ids=lambda struct: struct.__name__)
-def test_the_smallest_form_of_each_request_is_read(struct: type[Request]) -> None:
+def test_the_smallest_form_of_each_request_is_read(struct: type[Request[Any]]) -> None:
     assert type(asked(encode(smallest(struct)))) is struct
 
 
 @pytest.mark.parametrize("struct", EVERY, ids=lambda struct: struct.__name__)
-def test_a_request_without_a_field_that_has_to_be_there_is_malformed(struct: type[Request]) -> None:
+def test_a_request_without_a_field_that_has_to_be_there_is_malformed(struct: type[Request[Any]]) -> None:
     whole = smallest(struct)
     for name in whole:
         with pytest.raises(Malformed):
@@ -166,7 +141,7 @@ def test_a_request_without_a_field_that_has_to_be_there_is_malformed(struct: typ
 
 @settings(max_examples=300)
 @given(st.integers(0, 2**32 - 1), REQUESTS)
-def test_a_request_comes_back_as_it_was(id: int, request: Request) -> None:
+def test_a_request_comes_back_as_it_was(id: int, request: Request[Any]) -> None:
     (frame,) = FrameReader(1 << 20).feed(pack_request(id, request))
     assert (frame.kind, frame.id) == (Kind.REQUEST, id)
     assert read_request(frame) == request
@@ -174,7 +149,7 @@ def test_a_request_comes_back_as_it_was(id: int, request: Request) -> None:
 
 @given(REQUESTS, st.data())
 def test_a_cut_request_is_malformed_and_a_flipped_one_is_another_or_of_the_tree(
-    request: Request, data: st.DataObject
+    request: Request[Any], data: st.DataObject
 ) -> None:
     packed = encode(request)
     at = data.draw(st.integers(0, len(packed) - 1))
@@ -191,7 +166,7 @@ def test_a_cut_request_is_malformed_and_a_flipped_one_is_another_or_of_the_tree(
 
 
 @pytest.mark.parametrize("struct", EVERY, ids=lambda struct: struct.__name__)
-def test_every_truncation_and_flipped_bit_of_a_small_request_is_a_request_or_malformed(struct: type[Request]) -> None:
+def test_every_truncation_and_flipped_bit_of_a_small_request_is_one_or_malformed(struct: type[Request[Any]]) -> None:
     packed = encode(smallest(struct))
     for end in range(len(packed)):
         with pytest.raises(Malformed):
@@ -226,7 +201,7 @@ def test_values_where_they_do_not_belong_are_malformed_or_fine(value: Any) -> No
 
 
 @pytest.mark.parametrize(("struct", "name", "type"), NUMBERS, ids=lambda value: getattr(value, "__name__", value))
-def test_numbers_that_cannot_be_are_malformed(struct: type[Request], name: str, type: Any) -> None:
+def test_numbers_that_cannot_be_are_malformed(struct: type[Request[Any]], name: str, type: Any) -> None:
     for value in (-1, -(2**63), -0.5, float("nan"), float("inf"), float("-inf")):
         with pytest.raises(Malformed):
             asked(encode({**smallest(struct), name: value}))
@@ -246,7 +221,7 @@ def test_the_last_moment_is_one_that_a_calendar_knows() -> None:
 
 
 @pytest.mark.parametrize("struct", [requests.DeadLetters, requests.Redrive, requests.DropDeadLetters])
-def test_places_are_not_negative(struct: type[Request]) -> None:
+def test_places_are_not_negative(struct: type[Request[Any]]) -> None:
     name = "offset" if struct is requests.DeadLetters else "offsets"
     for place in (-1, ["home", -1]):
         value = place if name == "offset" else [1, place]
@@ -281,7 +256,7 @@ def test_a_long_request_is_too_large_unless_it_brings_messages() -> None:
     asked(encode({**smallest(requests.Delay), "payload": blob}))
     asked(encode({**smallest(requests.Stage), "body": BODY + blob}))
     for struct in EVERY:
-        if struct.__name__ not in requests.CARRIERS:
+        if Trait.CARRIES not in OPERATIONS[struct].traits:
             with pytest.raises(TooLarge):
                 asked(encode({**smallest(struct), "colour": blob}))
     with pytest.raises(Malformed):
@@ -346,8 +321,8 @@ def test_errors_quote_little_of_what_was_sent() -> None:
 def test_the_types_survive_garbage_collection() -> None:
     """msgspec 0.22 crashes there on some unions; see `Place`."""
     code = (
-        "import gc\nfrom headwater.wire import requests as r, handshake as h\n"
-        "for type in (*r.REPLIES.values(), h.Hello, h.Welcome, r.Problem, r.Notice, r.Goodbye):\n"
+        "import gc\nfrom headwater.wire import requests as r, handshake as h, operations as o\n"
+        "for type in (*o.REPLIES.values(), h.Hello, h.Welcome, r.Problem, r.Notice, r.Goodbye):\n"
         "    try: r.decode(b'', type)\n    except r.Malformed: pass\n"
         "for _ in range(20): gc.collect()\n"
     )

@@ -23,6 +23,7 @@ from headwater.wire import administration, batches, handshake, requests
 from headwater.wire.channel import ChannelHello, ChannelWelcome
 from headwater.wire.frame import Kind
 from headwater.wire.handshake import TRANSITIONS, Challenge, Hello, Limits, Phase, Response, Welcome
+from headwater.wire.operations import REPLIES, REQUEST_BYTES_MAX
 from headwater.wire.reader import FrameReader
 from headwater.wire.request import OPTION_NAMES
 from wire.tables import field_rows, rows_under, words
@@ -150,13 +151,13 @@ def test_the_table_of_states_is_that_of_the_code() -> None:
 
 def test_the_table_of_requests_is_that_of_the_code() -> None:
     rows = rows_under("### Each request")
-    asked = [(f"`{one.__name__}`", (one.__doc__ or "").splitlines()[0], words(requests.REPLIES[one])) for one in ORDER]
+    asked = [(f"`{one.__name__}`", (one.__doc__ or "").splitlines()[0], words(REPLIES[one])) for one in ORDER]
     assert [tuple(row[:3]) for row in rows] == asked
     for row in rows:
         assert set(filter(None, row[3].split(", "))) <= requests.BY_NAME.keys(), row
 
 
-ORDER = tuple(requests.REPLIES)
+ORDER = tuple(REPLIES)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_the_table_of_errors_is_the_tree() -> None:
 
 def test_numbers_that_the_page_states_in_passing_are_those_of_the_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert requests.REQUEST_BYTES_MAX == 1 << 20
+    assert REQUEST_BYTES_MAX == 1 << 20
     assert "a REQUEST is at most 1 MiB" in page
     assert batches.RANGES_MAX == 100_000
     assert "at most 100,000\nranges" in page

@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from headwater.wire import batches, channel, handshake, requests
+from headwater.wire import batches, channel, handshake, operations, requests
 from headwater.wire.frame import Frame, Kind, pack
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
@@ -181,7 +183,7 @@ CODECS: dict[Kind, tuple[Callable[[Frame], Any], Callable[[Vector], bytes]]] = {
     Kind.CHALLENGE: _packed(handshake.Challenge),
     Kind.RESPONSE: _packed(handshake.Response),
     Kind.OK: (_read_ok, _write_ok),
-    Kind.REQUEST: (lambda frame: shown(requests.read_request(frame)), _packed(requests.AnyRequest)[1]),
+    Kind.REQUEST: (lambda frame: shown(operations.read_request(frame)), _packed(reduce(or_, operations.OPERATIONS))[1]),
     Kind.REPLY: _packed(requests.Registered | None),
     Kind.ERROR: _packed(requests.Problem),
     Kind.PUBLISH: (_read_publish, _write_publish),

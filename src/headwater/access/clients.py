@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-from datetime import datetime
 
 import msgspec
 
@@ -20,10 +19,11 @@ from headwater.access.book import Book
 from headwater.access.name import check_name, quoted
 from headwater.access.scram import ITERATIONS, REFUSED, Credential, Decoy, derive, is_secret_of
 from headwater.audit import Audit
-from headwater.clock import Clock, to_datetime
+from headwater.clock import Clock
 from headwater.errors import Conflict, NotFound, QuotaExceeded, Unauthenticated
 from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
+from headwater.wire.administration import Client, Registration
 
 CLIENTS_MAX = 100_000
 """One more client: QuotaExceeded (429)."""
@@ -33,41 +33,10 @@ ID_BYTES = 8
 DECOY_BYTES = 32
 
 
-class Registered(msgspec.Struct, frozen=True):
-    """A client with its secret, which is shown this once."""
-
-    id: str
-    name: str
-    secret: str
-
-    def __repr__(self) -> str:
-        return f"Registered(id={self.id!r}, name={self.name!r}, …)"  # secrets do not belong in logs
-
-
-class ClientInfo(msgspec.Struct, frozen=True):
-    """A client as everybody may see it."""
-
-    id: str
-    name: str
-    created_us: int
-    rotated_us: int
-    """When its secret was last changed."""
-
-    @property
-    def created(self) -> datetime:
-        """When it was added."""
-        return to_datetime(self.created_us)
-
-    @property
-    def rotated(self) -> datetime:
-        """When its secret was last changed."""
-        return to_datetime(self.rotated_us)
-
-
 class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     """A client as it is stored."""
 
-    info: ClientInfo
+    info: Client
     credential: Credential
 
 
@@ -98,7 +67,7 @@ class Clients:
 
     # Changing
 
-    def add(self, name: str, secret: str | None = None) -> Registered:
+    def add(self, name: str, secret: str | None = None) -> Registration:
         """Register a client; its secret is drawn unless one is given, and cannot be seen again."""
         name = check_name(name)
         secret, credential = self._secret(secret)
@@ -113,12 +82,12 @@ class Clients:
                     f"there are {len(self._by_name)} clients; remove some that are not used, or raise clients_max"
                 )
             now_us = self._clock.now_us()
-            info = ClientInfo(secrets.token_hex(ID_BYTES), name, now_us, now_us)
+            info = Client(secrets.token_hex(ID_BYTES), name, now_us, now_us)
             self._put(ClientRow(info=info, credential=credential))
             self._book.note("client-added", name, None, info)
-        return Registered(info.id, name, secret)
+        return Registration(info.id, name, secret)
 
-    def rotate(self, name: str, secret: str | None = None) -> Registered:
+    def rotate(self, name: str, secret: str | None = None) -> Registration:
         """Give a client another secret; the one before is of no use from then on."""
         name = check_name(name)
         secret, credential = self._secret(secret)
@@ -127,7 +96,7 @@ class Clients:
             info = msgspec.structs.replace(before, rotated_us=self._clock.now_us())
             self._put(ClientRow(info=info, credential=credential))
             self._book.note("client-rotated", name, before, info)
-        return Registered(info.id, name, secret)
+        return Registration(info.id, name, secret)
 
     def remove(self, name: str) -> None:
         """Let a client log in no more, and its tokens open nothing; rules that name it stay."""
@@ -146,12 +115,12 @@ class Clients:
 
     # Looking
 
-    def list(self) -> list[ClientInfo]:
+    def list(self) -> list[Client]:
         """Every client, by name."""
         found = tuple(self._by_name.values())  # in one step, since a writer may be at work
         return sorted((row.info for row in found), key=lambda info: info.name)
 
-    def get(self, name: str) -> ClientInfo | None:
+    def get(self, name: str) -> Client | None:
         """One of them."""
         row = self._by_name.get(name)
         return None if row is None else row.info

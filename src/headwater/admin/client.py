@@ -48,7 +48,7 @@ class Admin:
         """The same, where the audit says that somebody else wanted it."""
         return Admin(self.bus, by)
 
-    def _ask_for(self, request: Request) -> Any:
+    def _ask_for(self, request: Request[Any]) -> Any:
         if isinstance(request, Change):
             request = msgspec.structs.replace(request, by=self._by)
         return self.bus.ask(request)

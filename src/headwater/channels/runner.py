@@ -8,8 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, cast
 
-import msgspec
-
 from headwater.access.destination import Destinations
 from headwater.channels.channel import Channel
 from headwater.channels.registry import STOPPED, ChannelRegistry, Status
@@ -24,16 +22,13 @@ from headwater.server.listener import READ_BYTES
 from headwater.server.log import Log
 from headwater.server.server import Server
 from headwater.server.session import Session
-from headwater.topics.name import check_filter
 from headwater.wire import administration as wire
 from headwater.wire.administration import ChannelTrial
-from headwater.wire.request import Request
 from headwater.wire.requests import SubscribeTo
 
 SWEEP_S = 1.0
 """How often it is looked whether receivers are still there."""
 
-ABOUT_CHANNELS = wire.AddChannels | wire.ChangeChannel | wire.RemoveChannel | wire.ListChannels | wire.TryChannel
 BEGINNING = Status("connecting", "", "", 0)
 
 log = Log("headwater.server")
@@ -58,6 +53,8 @@ class ChannelRunner(Extension):
         self.registry.channels_max = self.serving.channels_max
         self.registry.channels_per_client_max = self.serving.channels_per_client_max
         self.registry.destinations = Destinations(self.serving.channel_hosts)
+        self.answers.offer("channels", self.registry)
+        self.answers.offer("pushing", self, is_told=True)
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.frame_bytes_max = server.listener.limits.frame_bytes_max
         self._channels: dict[str, Channel] = {}
@@ -126,32 +123,15 @@ class ChannelRunner(Extension):
 
     # Requests and rights
 
-    def work_for(self, session: Session, request: Request) -> Callable[[], Any] | None:
-        """What a request about channels asks to be done, if its session may ask for it."""
-        if isinstance(request, SubscribeTo):
-            return self._subscribe_to(session, request)
-        if not isinstance(request, ABOUT_CHANNELS):
-            return None
-        self.broker.check_admin(session.row.user, "look after channels")
-        channels = self.registry
-        match request:
-            case wire.AddChannels():
-                return lambda: channels.add_many(request.channels, check=request.check)
-            case wire.ChangeChannel():
-                changes = msgspec.structs.asdict(request)
-                del changes["by"]
-                return lambda: channels.change(**changes)
-            case wire.RemoveChannel():
-                return lambda: channels.remove(request.id, force=request.force)
-            case wire.ListChannels():
-                return lambda: channels.list(request.id)
-            case wire.TryChannel():
-                return lambda: channels.test(request.id)
+    # What operations of the table ask, besides what the registry answers
 
-    def _subscribe_to(self, session: Session, request: SubscribeTo) -> Callable[[], Any]:
+    def add_channels(self, session: Session, request: wire.AddChannels) -> Callable[[], Any]:
+        """All of these channels, or none."""
+        return lambda: self.registry.add_many(request.channels, check=request.check)
+
+    def subscribe_to(self, session: Session, request: SubscribeTo) -> Callable[[], Any]:
+        """A channel of a client's own."""
         broker, user = self.broker, session.row.user
-        check_filter(request.filter, broker.core.config)
-        broker.check_subscribe(user, session.row.id, request.filter)
         broker.check_channel(user, request.filter)
         spec = wire.ChannelSpec(
             id=request.id,

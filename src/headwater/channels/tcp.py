@@ -26,7 +26,8 @@ from headwater.version import __version__
 from headwater.wire import batches, handshake, requests
 from headwater.wire.channel import NUMBER, ChannelHello, ChannelWelcome
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.requests import Goodbye, decode, encode, error_of, pack_error, read_request
+from headwater.wire.operations import read_request
+from headwater.wire.requests import Goodbye, decode, encode, error_of, pack_error
 
 if TYPE_CHECKING:
     from headwater.channels.runner import ChannelRunner

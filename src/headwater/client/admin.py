@@ -8,7 +8,7 @@ from typing import Any, Literal
 from headwater.wire import administration
 from headwater.wire.request import Request
 
-Ask = Callable[[Request], Any]
+Ask = Callable[[Request[Any]], Any]
 """Answers with what a request is answered with: for asyncio, an awaitable of it."""
 
 

@@ -13,44 +13,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-import weakref
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
-from headwater import threads
+from headwater import surface, threads
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
-from headwater.client.feed import Feed
-from headwater.client.link import LinkState
+from headwater.client.operations import Operations, retained_message
 from headwater.client.pending import Pending
 from headwater.client.publisher import Call, Single
+from headwater.client.readers import Consumer, Live, Reading, Verbs
 from headwater.client.url import Address, parse_url
-from headwater.clock import from_datetime, to_datetime
+from headwater.clock import to_datetime
 from headwater.config import Config, Connecting
-from headwater.delivery.dead_letters import Position
-from headwater.delivery.live import CLOSED_BY_USER, Policy, check_max
-from headwater.delivery.mending import check_letter, mended_twice, write_of
-from headwater.delivery.replay import After
-from headwater.delivery.start import Start, check_start
-from headwater.delivery.subscriber import _text as text_of
-from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotFound, TimedOut
-from headwater.events import Event
+from headwater.errors import Closed, Conflict, TimedOut
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
-from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
-from headwater.topics.name import root_of
+from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts
+from headwater.surface import GivenHeaders, documented, like
 from headwater.wire import requests as wire
-from headwater.wire.administration import ChannelInfo
-from headwater.wire.contents import Deliver
-from headwater.wire.request import Request
+from headwater.wire.request import A, Request
 
+P = ParamSpec("P")
 R = TypeVar("R")
 THREAD_NAME = "headwater-client"
 JOIN_S = 10.0
-LETTERS_BYTES = 1024 * 1024
-"""Payloads of one request to mend, unless a letter alone has more."""
-GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -77,10 +66,20 @@ def run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-NO_OPTIONS = (None,) * 5
+def waiting(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """A method that waits, in its caller's thread, for what the client does in its loop."""
+
+    @wraps(verb)
+    def call(bus: Bus, /, *args: P.args, **options: P.kwargs) -> R:
+        return bus._run(verb(bus._operations, *args, **options))
+
+    return call
 
 
-class Bus:
+@documented(surface.Bus)
+class Bus(surface.Bus):
     """A bus that a server has."""
 
     is_read_only = False
@@ -97,6 +96,7 @@ class Bus:
         self._thread.start()
         try:
             self._client = self._wait(self._connect())
+            self._operations = Operations(self._client, Verbs(self))
         except BaseException:
             self._stop()
             raise
@@ -110,7 +110,6 @@ class Bus:
         return client
 
     def close(self) -> None:
-        """Finish what is under way, and leave."""
         self._check_thread()
         with self._closing:
             if self._closed:
@@ -126,7 +125,7 @@ class Bus:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(JOIN_S)
 
-    def __enter__(self) -> Bus:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,7 +136,6 @@ class Bus:
 
     @property
     def id(self) -> str:
-        """The id of the bus, by which a lake knows whose it is; empty if the server is too old to tell."""
         return self._client.link.bus
 
     # Handing over to the loop
@@ -178,63 +176,29 @@ class Bus:
             self._check_open()
         return self._wait(work)
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, request: Request[A]) -> A:
+        """What a request is answered with."""
         self._check_open()
         return self._wait(self._client.link.request(request))
 
     # Publishing
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
-    ) -> Receipt:
-        """Store a message; returns once it is on disk. `ttl_s` and `deliver_at` go by the server's time (`bus.now`)."""
-        item = self._prepare(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+    @like(surface.Bus.publish)
+    def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
+        item = self._prepare(topic, payload, **options)
         if isinstance(item, wire.Delay):
             return self._run(self._client.delay(item))
         return cast(Receipt, self._submit(item).result())
 
-    def publish_many(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Receipts:
-        """Store messages together; receipts in the order of the call.
+    @like(surface.Bus.publish_many)
+    def publish_many(self, messages: Iterable[tuple[str, bytes] | Outgoing], **options: Any) -> Receipts:
+        return self.publish_many_soon(messages, **options).result()
 
-        What can be told from the call alone (names, sizes, options) refuses all of it. Then each root's messages are
-        stored, all of them or none: if some roots refuse theirs (a right, a limit, a sequence) and others do not,
-        PartlyStored (409) has the receipts; if all do, the error of the first.
-        """
-        return self.publish_many_soon(messages, producer=producer, sequence=sequence).result()
-
-    def publish_soon(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
-    ) -> Future[Receipt]:
-        """Store a message without waiting: the future has its receipt once it is on disk."""
-        if not (retain or headers) and (key, ttl_s, producer, sequence, deliver_at) == NO_OPTIONS:
+    @like(surface.Bus.publish_soon)
+    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> Future[Receipt]:
+        if not options:
             return self._publish_plain(topic, payload)
-        item = self._prepare(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        item = self._prepare(topic, payload, **options)
         if isinstance(item, wire.Delay):
             return asyncio.run_coroutine_threadsafe(self._client.delay(item), self._loop)
         return cast("Future[Receipt]", self._submit(item))
@@ -246,7 +210,6 @@ class Bus:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Future[Receipts]:
-        """`publish_many` without waiting."""
         self._check_open()
         item = self._client.prepare_many(messages, producer, sequence)
         if not item.topics:
@@ -261,23 +224,30 @@ class Bus:
         client = self._client
         root, publisher = client.desk.plain(topic, payload), client.publisher
         weight = len(payload) + len(topic) + MESSAGE_WEIGHT
-        self._take_room(weight)
+        self._take_share(weight)
         future = Pending(publisher.lock)
         publisher.submit(Single(root, topic, bytes(payload), weight, future))
         return future
 
-    def _prepare(self, *given: Any) -> Publish | wire.Delay:
+    def _prepare(self, topic: str, payload: bytes, **options: Any) -> Publish | wire.Delay:
         self._check_open()
-        return self._client.prepare(*given)
+        return self._client.prepare(topic, payload, **options)
+
+    @like(surface.Bus.send)
+    def send(self, topic: str, payload: bytes, **options: Any) -> None:
+        self._check_open()
+        item = self._client.prepare_quiet(topic, payload, **options)
+        self._take_share(item.weight)
+        self._client.publisher.submit(item)
 
     def _submit(self, item: Publish) -> Future[object]:
         """Hand a publish over, once there is room for it."""
-        self._take_room(item.weight)
+        self._take_share(item.weight)
         future: Future[object] = Future()
         self._client.publisher.submit(Call(item, future))
         return future
 
-    def _take_room(self, weight: int) -> None:
+    def _take_share(self, weight: int) -> None:
         budget = self._client.publisher.budget
         if not budget.try_take(weight):
             go = threads.Event()
@@ -286,187 +256,74 @@ class Bus:
 
     # Subscribing
 
-    def subscribe(
-        self,
-        filter: str,
-        *,
-        id: str | None = None,
-        start: Start = "latest",
-        order: str | None = None,
-        max_in_flight: int | None = None,
-        ack_timeout_s: float | None = None,
-        max_attempts: int | None = None,
-        expire_after_s: float | None = None,
-        on_gap: str | None = None,
-        retry_delay_s: float | None = None,
-        retry_delay_s_max: float | None = None,
-        when_full: Policy = "drop_oldest",
-        destination: tuple[str, int] | None = None,
-    ) -> Any:
-        """With an id, a durable subscription (`Consumer`); without, a live one (`Live`).
-
-        With a destination, a host and a port where somebody listens (`headwater.receive`), messages are pushed there:
-        a channel of this client, whose id is returned, and which `unsubscribe` ends.
-        """
+    @like(surface.Bus.subscribe)
+    def subscribe(self, filter: str, **options: Any) -> Any:
         self._check_open()
-        options = {
-            "order": order,
-            "max_in_flight": max_in_flight,
-            "ack_timeout_s": ack_timeout_s,
-            "max_attempts": max_attempts,
-            "expire_after_s": expire_after_s,
-            "on_gap": on_gap,
-            "retry_delay_s": retry_delay_s,
-            "retry_delay_s_max": retry_delay_s_max,
-        }
-        client, verbs = self._client, _Verbs(self)
-        if destination is not None:
-            made: ChannelInfo = self.ask(client.pushed(filter, id, start, options, destination))
-            return made.id
-        if id is None:
-            asked = client.live(filter, when_full, start, options)
-            return Live(self, self._wait(client.subscribe(asked, verbs)))
-        asked = client.durable(filter, id, start, options)
-        return Consumer(self, self._wait(client.subscribe(asked, verbs)))
-
-    def unsubscribe(self, id: str) -> None:
-        """Delete a durable subscription, its place and its dead letters."""
-        self._check_open()
-        self._wait(self._client.unsubscribe(id))
-
-    def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
-        """Every durable subscription, by id; with a limit a page of them, after an id."""
-        return cast("list[SubscriptionInfo]", self.ask(wire.Subscriptions(after=after, limit=limit)))
-
-    def states(self, id: str) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
-        """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
-        return cast("list[tuple[str, int, str, int, tuple[str, ...]]]", self.ask(wire.States(id=id)))
+        asked = self._client.subscription(filter, **options)
+        if isinstance(asked, wire.SubscribeTo):
+            return self.ask(asked).id
+        feed = self._wait(self._client.subscribe(asked, Verbs(self)))
+        return Live(self, feed) if asked.id is None else Consumer(self, feed)
 
     # Reading
 
-    def replay(
-        self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
-    ) -> Reading:
-        """History, from an offset or a moment on, up to now; with `upto`, of those roots alone and not beyond it."""
-        return self._reading(filter, after, since, follows=False, upto=upto)
+    @like(surface.Bus.replay)
+    def replay(self, filter: str, **options: Any) -> Reading:
+        return self._reading(filter, follows=False, **options)
 
-    def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
-        """History and then everything new: no gap, no repeat, in order."""
-        return self._reading(filter, after, since, follows=True)
+    @like(surface.Bus.follow)
+    def follow(self, filter: str, **options: Any) -> Reading:
+        return self._reading(filter, follows=True, **options)
 
-    def _reading(
-        self,
-        filter: str,
-        after: After,
-        since: datetime | None,
-        follows: bool,
-        upto: Mapping[str, int] | None = None,
-    ) -> Reading:
+    def _reading(self, filter: str, **options: Any) -> Reading:
         self._check_open()
-        asked = self._client.history(filter, after, since, follows, upto)
-        return Reading(self, self._wait(self._client.subscribe(asked, _Verbs(self))))
+        asked = self._client.history(filter, **options)
+        return Reading(self, self._wait(self._client.subscribe(asked, Verbs(self))))
 
-    def topics(self, filter: str = "#") -> list[TopicInfo]:
-        """Topics that have messages or a retained value, by name."""
-        return cast("list[TopicInfo]", self.ask(wire.Topics(filter=filter)))
+    # Operations
+
+    @like(surface.Bus.redrive)
+    def redrive(self, *args: Any, mended: Iterable[DeadLetter] | None = None, **options: Any) -> int:
+        letters = None if mended is None else tuple(mended)  # here, as they may be made of what this bus is asked
+        return self._run(self._operations.redrive(*args, mended=letters, **options))
+
+    def stage(
+        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
+    ) -> None:
+        self._check_open()
+        item = self._client.prepare_many(messages, None, None)
+        self._run(self._operations.stage_prepared(item, producer, epoch, part))
 
     def retained(self, filter: str) -> list[Message]:
-        """Retained messages, by topic."""
         return [retained_message(one) for one in self.ask(wire.Retained(filter=filter))]
 
-    def ends(self) -> dict[str, int]:
-        """The newest offset of each root."""
-        return cast("dict[str, int]", self.ask(wire.Ends()))
-
-    def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
-        """What the roots that a filter may match have, by name; and where in them each of these moments is."""
-        return cast("list[Extent]", self.ask(extents_of(filter, moments)))
-
-    def show_progress(
-        self, filter: str, id: str, places: Mapping[str, int], *, expire_after_s: float | None = None
-    ) -> None:
-        """Have a durable subscription, made if need be, stand at the next offset to read of each root.
-
-        For readers that keep their own place, as Spark does: nothing is handed out here.
-        """
-        self._check_open()
-        asked = self._client.durable(filter, id, "earliest", {"expire_after_s": expire_after_s})
-        feed = self._wait(self._client.subscribe(asked, _Verbs(self), (0, 0)))
-        try:
-            self.ask(wire.Seek(number=feed.number, to=dict(places)))
-        finally:
-            self._wait(self._client.leave(feed))
-
-    def events(self) -> list[Event]:
-        """What happened lately that somebody should know, oldest first."""
-        return cast("list[Event]", self.ask(wire.Events()))
-
-    def refresh(self) -> None:
-        """What a served bus shows is always fresh."""
-        self._check_open()
-
-    # Dead letters
-
-    def dead_letters(
-        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
-    ) -> list[DeadLetter]:
-        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
-        return cast("list[DeadLetter]", self.ask(wire.DeadLetters(id=id, after=after, limit=limit)))
-
-    def dead_letter(self, id: str, offset: Position) -> DeadLetter:
-        """One of them."""
-        return one_letter(self.ask(wire.DeadLetters(id=id, offset=offset)), id, offset)
-
-    def redrive(
-        self,
-        id: str,
-        offsets: Collection[Position] | None = None,
-        *,
-        mended: Iterable[DeadLetter] | None = None,
-        write: str | None = None,
-    ) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many.
-
-        With `mended`, those letters, as they now are: `[letter.mend(payload=…) for letter in bus.dead_letters(id)]`.
-        All of them or none; under the name of a `write` once, however often it is asked for.
-        """
-        write = write_of(offsets, mended, write)
-        if write is None:
-            return cast(int, self.ask(wire.Redrive(id=id, offsets=places_of(offsets))))
-        try:
-            self.mend(id, write, tuple(mended or ()))
-            return self.redrive_mended(id, write)
-        except HeadwaterError as error:
-            if not error.retryable:
-                self.drop_mended(id, write)
-            raise
-
-    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
-        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
-        for request in mending(id, write, letters, part):
-            self.ask(request)
-
-    def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
-        """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
-
-        Answers how many, however often it is asked.
-        """
-        return cast(int, self.ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts))))
-
-    def drop_mended(self, id: str, write: str) -> None:
-        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
-        self.ask(wire.DropMended(id=id, write=write))
-
-    def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
-        """Forget dead letters; answers how many."""
-        return cast(int, self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets))))
+    unsubscribe = waiting(Operations.unsubscribe)
+    subscriptions = waiting(Operations.subscriptions)
+    states = waiting(Operations.states)
+    topics = waiting(Operations.topics)
+    ends = waiting(Operations.ends)
+    extents = waiting(Operations.extents)
+    events = waiting(Operations.events)
+    refresh = waiting(Operations.refresh)
+    dead_letters = waiting(Operations.dead_letters)
+    dead_letter = waiting(Operations.dead_letter)
+    mend = waiting(Operations.mend)
+    redrive_mended = waiting(Operations.redrive_mended)
+    drop_mended = waiting(Operations.drop_mended)
+    drop_dead_letters = waiting(Operations.drop_dead_letters)
+    stage_body = waiting(Operations.stage_body)
+    commit_stage = waiting(Operations.commit_stage)
+    drop_stage = waiting(Operations.drop_stage)
+    purge = waiting(Operations.purge)
+    backup = waiting(Operations.backup)
+    mark_archived = waiting(Operations.mark_archived)
+    show_progress = waiting(Operations.show_progress)
 
     # Request and reply
 
     def request(
         self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()
     ) -> Message:
-        """Publish a request and wait for its answer."""
         pairs, answer = self.request_soon(topic, payload, headers=headers)
         timeout_s = self.settings.answer_timeout_s if timeout_s is None else timeout_s
         try:
@@ -483,375 +340,20 @@ class Bus:
     ) -> tuple[tuple[tuple[str, str], ...], Future[Message]]:
         """Publish a request; its headers, and a future of the answer."""
         self._check_open()
-        return self._wait(self._client.ask(_Verbs(self), topic, payload, headers))
+        return self._wait(self._client.ask(Verbs(self), topic, payload, headers))
 
     def forget_request(self, headers: tuple[tuple[str, str], ...]) -> None:
         """Nobody waits for this answer any more."""
         self._client.replies.forget(headers)
 
-    # Staged publishes
-
-    def stage(
-        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
-    ) -> None:
-        """Store a part of a producer's epoch, which nobody sees before `commit_stage`; staging it again replaces it."""
-        self._check_open()
-        item = self._client.prepare_many(messages, None, None)
-        for request in staged(item, producer, epoch, part):
-            self.ask(request)
-
-    def stage_body(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
-        """The same for messages of one root that are encoded already."""
-        self.ask(wire.Stage(producer=producer, epoch=epoch, part=part, root=root, count=count, crc=crc, body=body))
-
-    def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
-        """Make these parts of an epoch visible, once, and drop the others; first and last offset by root."""
-        asked = wire.CommitStage(producer=producer, epoch=epoch, parts=tuple(parts))
-        return cast("dict[str, tuple[int, int]]", self.ask(asked))
-
-    def drop_stage(self, producer: str, epoch: int) -> None:
-        """Forget what was staged of an epoch and never committed."""
-        self.ask(wire.DropStage(producer=producer, epoch=epoch))
-
-    # Every day
-
-    def purge(self, filter: str) -> int:
-        """Remove the messages that a filter matches, their retained values and topics; answers how many topics."""
-        return cast(int, self.ask(wire.Purge(filter=filter)))
-
-    def backup(self, target: str | os.PathLike[str]) -> None:
-        """A copy of the data as of now, in a new folder on the server's machine."""
-        self.ask(wire.Backup(target=os.fspath(target)))
-
-    def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
-        """Say how far a lake has each root: retention waits for it as for a durable subscription."""
-        self.ask(wire.MarkArchived(lake=lake, archived=dict(archived)))
-
     @property
     def now(self) -> datetime:
-        """The server's time."""
         return to_datetime(self._client.clock.now_us())
 
     @property
     def config(self) -> Config:
-        """The settings of the server that clients are told; the others are defaults."""
         return self._client.config
 
     @property
     def folder(self) -> str:
-        """Where the data is, as far as one may say: the server's address."""
         return str(self.address)
-
-
-class _Verbs:
-    """What is said about a message, for threads."""
-
-    __slots__ = ("_bus",)
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-
-    def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> None:
-        if not feed.is_durable:
-            return refuse(feed, "ack")
-        bus = self._bus
-        bus._check_open()
-        epoch = feed.epoch
-        ranges = feed.ranges_of(messages, wait)
-        if wait:
-            bus._wait(bus._client.ack_and_wait(feed, epoch, ranges))
-        else:
-            bus._loop.call_soon_threadsafe(bus._client.ack_only, feed, epoch, ranges)
-        return None
-
-    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        self._tell(feed, "nack", message, nack_of(feed, message, error, delay_s))
-
-    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> None:
-        self._tell(feed, "reject", message, reject_of(feed, message, error))
-
-    def extend(self, feed: Feed, message: Message, seconds: float) -> None:
-        self._tell(feed, "extend", message, extend_of(feed, message, seconds))
-
-    def _tell(self, feed: Feed, verb: str, message: Message, make: Callable[[int], Request]) -> None:
-        refuse(feed, verb)
-        self._bus._run(self._bus._client.tell(feed, message, make))
-
-    def reply(self, message: Message, payload: bytes) -> Receipt:
-        bus = self._bus
-        bus._check_open()
-        return cast(Receipt, bus._submit(bus._client.reply_to(message, payload)).result())
-
-
-class _Reader:
-    """Takes messages of a feed."""
-
-    def __init__(self, bus: Bus, feed: Feed) -> None:
-        self._bus = bus
-        self._feed = feed
-        self.filter = feed.filter
-        self._closed = False
-        self._forgetting: weakref.finalize[..., Any] | None = None
-
-    def _leave_when_forgotten(self) -> None:
-        """Let go of its place at the server when nobody has it any more, as after `for … in bus.follow(…): break`.
-
-        A consumer does not: messages that it handed out may be acked without it.
-        """
-        self._forgetting = weakref.finalize(self, self._bus._client.forget_soon, self._feed)
-        self._forgetting.atexit = False
-
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message, or None when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
-
-    def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
-        """Up to `max` messages that are there; waits for the first of them."""
-        check_max(max)
-        self._bus._check_thread()
-        return self._feed.wait(max, timeout_s, self._check_open)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(self._closed_text)
-
-    @property
-    def _is_done(self) -> bool:
-        """Whether its user, and not the server, has ended it."""
-        return self._closed or self._bus._client.link.state is LinkState.CLOSED
-
-    def close(self) -> None:
-        """Leave."""
-        if self._closed:
-            return
-        self._bus._check_thread()
-        self._closed = True
-        if self._forgetting is not None:
-            self._forgetting.detach()
-        self._feed.wake()
-        if not self._bus._closed:
-            try:
-                self._bus._wait(self._bus._client.leave(self._feed))
-            except HeadwaterError as error:
-                if error.code != Closed.code:
-                    raise
-
-    _closed_text = CLOSED_BY_USER
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Consumer(_Reader):
-    """Takes messages of one durable subscription, and says what became of them."""
-
-    def __init__(self, bus: Bus, feed: Feed) -> None:
-        super().__init__(bus, feed)
-        assert feed.id is not None
-        self.id = feed.id
-        self._closed_text = f'this consumer of "{feed.id}" is closed; subscribe again to go on'
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                message = self.next()
-            except Closed:
-                return
-            if message is not None:
-                yield message
-
-    def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
-        """Done with these: one commit for all of them."""
-        _Verbs(self._bus).ack(self._feed, messages, wait)
-
-    def seek(self, to: Start) -> None:
-        """Go on from "earliest", "latest", an offset or a moment; what is in flight is taken back."""
-        self._bus.ask(seek_of(self._feed, to))
-
-    def pause(self) -> None:
-        """Hand out nothing, to any consumer of this subscription, until `resume`; remembered."""
-        self._bus.ask(wire.Pause(number=self._feed.number, paused=True))
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._bus.ask(wire.Pause(number=self._feed.number, paused=False))
-
-    def __enter__(self) -> Consumer:
-        return self
-
-
-class Live(_Reader):
-    """A live subscription."""
-
-    def __init__(self, bus: Bus, feed: Feed) -> None:
-        super().__init__(bus, feed)
-        self._leave_when_forgotten()
-
-    @property
-    def dropped(self) -> int:
-        """Messages that were dropped because this reader was too slow."""
-        return self._feed.dropped
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                found = self.batch(1000)
-            except Closed:
-                if self._is_done:
-                    return
-                raise
-            yield from found
-
-    def __enter__(self) -> Live:
-        return self
-
-
-class Reading(_Reader):
-    """Messages one after another; iterate it, or ask with `next` and `batch`."""
-
-    def __init__(self, bus: Bus, feed: Feed) -> None:
-        super().__init__(bus, feed)
-        self._ready: list[Message] = []
-        self._leave_when_forgotten()
-
-    def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
-        """Up to `max` messages; empty at the end of history, or when the time has passed."""
-        try:
-            if self._ready:
-                check_max(max)
-                found = self._ready[: -max - 1 : -1]
-                del self._ready[-max:]
-                return found
-            return super().batch(max, timeout_s)
-        except Closed:
-            if self._is_done:
-                return []
-            raise
-
-    def __iter__(self) -> Iterator[Message]:
-        return self
-
-    def __next__(self) -> Message:
-        if not self._ready:
-            self._ready = self.batch(1000)[::-1]
-            if not self._ready:
-                raise StopIteration
-        return self._ready.pop()
-
-    def take_batch(self) -> Deliver | None:
-        """The next batch as the server sent it, with the messages that match alone; None at the end of history.
-
-        For readers that make no objects of messages, as Spark's do.
-        """
-        return self._feed.wait_batch(self._check_open)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing will come any more."""
-        return self._closed or (not self._ready and self._feed.is_over)
-
-    def __enter__(self) -> Reading:
-        return self
-
-
-# What both shells make of what users say
-
-
-def extents_of(filter: str, moments: Sequence[datetime]) -> wire.Extents:
-    """A request for what roots have."""
-    return wire.Extents(filter=filter, moments_us=tuple(from_datetime(moment) for moment in moments))
-
-
-def retained_message(one: wire.RetainedMessage) -> Message:
-    """A retained message as users see it."""
-    return Message(one.topic, one.offset, one.payload, one.time_us, one.key, one.headers, retained=True)
-
-
-def one_letter(found: list[DeadLetter], id: str, offset: Position) -> DeadLetter:
-    """The letter that was asked for."""
-    if not found:
-        raise NotFound(f'subscription "{id}" has no dead letter {offset}; see bus.dead_letters("{id}")')
-    return found[0]
-
-
-def places_of(offsets: Collection[Position] | None) -> tuple[wire.Place, ...] | None:
-    """Places as they are sent."""
-    return None if offsets is None else tuple(offsets)
-
-
-def mending(id: str, write: str, letters: Iterable[DeadLetter], part: str) -> list[wire.Mend]:
-    """Requests that mend letters, few enough in each."""
-    groups: list[list[DeadLetter]] = []
-    seen: set[Position] = set()
-    size = LETTERS_BYTES
-    for letter in letters:
-        check_letter(letter, id)
-        place = (root_of(letter.topic), letter.offset)
-        if place in seen:
-            raise mended_twice(letter.topic, letter.offset)
-        seen.add(place)
-        if size >= LETTERS_BYTES or len(groups[-1]) == wire.LETTERS_MAX:
-            groups.append([])
-            size = 0
-        groups[-1].append(letter)
-        size += len(letter.payload)
-    return [wire.Mend(id=id, write=write, letters=tuple(group), part=part) for group in groups]
-
-
-def staged(item: Publish, producer: str, epoch: int, part: str) -> list[wire.Stage]:
-    """Requests that stage messages, one a root."""
-    return [
-        wire.Stage(
-            producer=producer,
-            epoch=epoch,
-            part=part,
-            root=one.root,
-            count=len(one.topics),
-            crc=one.crc,
-            body=one.body or b"",
-        )
-        for one in item.parts
-    ]
-
-
-def seek_of(feed: Feed, to: Start) -> wire.Seek:
-    """A request to go on from elsewhere."""
-    check_start(feed.filter, to)
-    if isinstance(to, datetime):
-        return wire.Seek(number=feed.number, to_us=round(to.timestamp() * 1_000_000))
-    return wire.Seek(number=feed.number, to=to)  # type: ignore[arg-type]  # it was checked
-
-
-def nack_of(
-    feed: Feed, message: Message, error: str | BaseException, delay_s: float | None
-) -> Callable[[int], Request]:
-    """A request that says that a message failed."""
-    text = text_of(error)
-    return lambda lease: wire.Nack(number=feed.number, lease=lease, offset=message.offset, error=text, delay_s=delay_s)
-
-
-def reject_of(feed: Feed, message: Message, error: str | BaseException) -> Callable[[int], Request]:
-    """A request that says that a message will never succeed."""
-    text = text_of(error)
-    return lambda lease: wire.Reject(number=feed.number, lease=lease, offset=message.offset, error=text)
-
-
-def extend_of(feed: Feed, message: Message, seconds: float) -> Callable[[int], Request]:
-    """A request for more time."""
-    return lambda lease: wire.Extend(number=feed.number, lease=lease, offset=message.offset, seconds=seconds)
-
-
-REFUSALS = {
-    "nack": "a live subscription keeps nothing to hand out again; subscribe with an id for that",
-    "reject": "a live subscription has no dead letters; subscribe with an id for that",
-    "extend": "a live subscription has no ack timeout; subscribe with an id for that",
-}
-
-
-def refuse(feed: Feed, verb: str) -> None:
-    """Malformed (422) where a message's subscription does not know the word; an ack of a live one is nothing."""
-    if feed.kind == "live" and verb != "ack":
-        raise Malformed(REFUSALS[verb])
-    if feed.kind in ("replay", "follow"):
-        raise Malformed(f"cannot {verb} a message that was read from history; subscribe with an id for that")

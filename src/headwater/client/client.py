@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,8 @@ from headwater.client.publisher import Call, Publisher
 from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config, Connecting
-from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER
+from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER, Policy
+from headwater.delivery.options import check_none_of_live, stated
 from headwater.delivery.replay import After, check_after
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
@@ -32,6 +33,7 @@ from headwater.log.publish import Publish
 from headwater.message import Message, Outgoing, Receipt
 from headwater.requests import REPLY_ROOT, Replies, answer_headers
 from headwater.store.batch import checksum
+from headwater.surface import GivenHeaders
 from headwater.topics.name import check_filter
 from headwater.wire import requests as wire
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_published, read_ranges
@@ -42,17 +44,6 @@ from headwater.wire.requests import Notice, Problem, Registered, decode, error_o
 
 RESUBSCRIBE_S = 0.5
 """Delay before a subscription that the server ended, and asks for again, is made again; half of it drawn."""
-GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
-OPTIONS = (
-    "order",
-    "max_in_flight",
-    "ack_timeout_s",
-    "max_attempts",
-    "expire_after_s",
-    "on_gap",
-    "retry_delay_s",
-    "retry_delay_s_max",
-)
 REPLY_WINDOW = (1000, 8 * 1024 * 1024)
 
 
@@ -254,26 +245,50 @@ class Client:
         answer: wire.Delayed = await self.link.request(request)
         return Receipt(request.topic, 0, answer.time_us)
 
+    def prepare_quiet(
+        self,
+        topic: str,
+        payload: bytes,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        retain: bool = False,
+    ) -> Publish:
+        """A checked and encoded message that nobody waits for; from any thread."""
+        self.link.check_open()
+        item = self.desk.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
+        item.parts[0].encode(self.clock.now_us())
+        return item
+
+    async def send(self, item: Publish) -> None:
+        """Have a message sent that nobody waits for."""
+        await self._take_share(item.weight)
+        self.publisher.submit_here(item)
+
     async def publish(self, item: Publish) -> Any:
         """A receipt, or receipts, once it is on disk."""
+        await self._take_share(item.weight)
+        future = self.loop.create_future()
+        self.publisher.submit_here(Call(item, future))
+        return await future
+
+    async def _take_share(self, weight: int) -> None:
+        """Wait until the budget has room."""
         budget, go = self.publisher.budget, self.loop.create_future()
 
         def granted() -> None:
             if go.cancelled():
-                budget.give_back(item.weight)
+                budget.give_back(weight)
             else:
                 go.set_result(None)
 
-        if not budget.take(item.weight, lambda: _call_soon(self.loop, granted)):
+        if not budget.take(weight, lambda: _call_soon(self.loop, granted)):
             try:
                 await go
             except asyncio.CancelledError:
                 if not go.cancelled():
-                    budget.give_back(item.weight)
+                    budget.give_back(weight)
                 raise
-        future = self.loop.create_future()
-        self.publisher.submit_here(Call(item, future))
-        return await future
 
     # Subscribing
 
@@ -306,12 +321,37 @@ class Client:
             self._forget(feed)
             feed.fail(Closed(f'subscription "{id}" is closed; subscribe again to go on'))
 
-    def durable(self, filter: str, id: str, start: Start, options: Mapping[str, Any]) -> wire.Subscribe:
-        """A request for a durable subscription; from any thread."""
+    def subscription(
+        self,
+        filter: str,
+        *,
+        id: str | None = None,
+        start: Start = "latest",
+        when_full: Policy = "drop_oldest",
+        destination: tuple[str, int] | None = None,
+        **options: Any,
+    ) -> wire.Subscribe | wire.SubscribeTo:
+        """A request for a durable subscription, a live one, or a channel; from any thread."""
+        given = stated(options)
         check_filter(filter, self.config)
+        if destination is not None:
+            if start not in ("earliest", "latest"):
+                raise Malformed(f'start is {start!r}; a channel begins at "earliest" or "latest"')
+            host, port = destination
+            return wire.SubscribeTo(
+                filter=filter,
+                destination_host=host,
+                destination_port=port,
+                id=id,
+                start="earliest" if start == "earliest" else "latest",
+                options=given,
+            )
         check_start(filter, start)
-        given = {name: options[name] for name in OPTIONS if options.get(name) is not None}
-        moment = from_datetime(start) if isinstance(start, datetime) else None
+        if id is None:
+            check_none_of_live(given, start)
+            if when_full not in ("drop_oldest", "disconnect"):
+                raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
+            return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
         if not isinstance(id, str):
             raise Malformed(f"a subscription's id is a str, not {type(id).__name__}")
         return wire.Subscribe(
@@ -320,45 +360,17 @@ class Client:
             kind="named",
             id=id,
             start="latest" if isinstance(start, datetime) else start,  # type: ignore[arg-type]  # it was checked
-            start_us=moment,
+            start_us=from_datetime(start) if isinstance(start, datetime) else None,
             options=given,
-        )
-
-    def live(self, filter: str, when_full: str, start: Start, options: Mapping[str, Any]) -> wire.Subscribe:
-        """A request for a live subscription; from any thread."""
-        check_filter(filter, self.config)
-        check_start(filter, start)
-        given = [name for name in OPTIONS if options.get(name) is not None]
-        if given or start != "latest":
-            asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
-            raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")
-        if when_full not in ("drop_oldest", "disconnect"):
-            raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
-        return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
-
-    def pushed(
-        self, filter: str, id: str | None, start: Start, options: Mapping[str, Any], destination: tuple[str, int]
-    ) -> wire.SubscribeTo:
-        """A request for a channel; from any thread."""
-        check_filter(filter, self.config)
-        if start not in ("earliest", "latest"):
-            raise Malformed(f'start is {start!r}; a channel begins at "earliest" or "latest"')
-        host, port = destination
-        return wire.SubscribeTo(
-            filter=filter,
-            destination_host=host,
-            destination_port=port,
-            id=id,
-            start="earliest" if start == "earliest" else "latest",
-            options={name: value for name, value in options.items() if value is not None},
         )
 
     def history(
         self,
         filter: str,
-        after: After,
-        since: datetime | None,
+        *,
         follows: bool,
+        after: After = None,
+        since: datetime | None = None,
         upto: Mapping[str, int] | None = None,
     ) -> wire.Subscribe:
         """A request for history; from any thread."""
@@ -480,7 +492,7 @@ class Client:
         if ranges:
             self.ack(feed, epoch, ranges).add_done_callback(_ignore)
 
-    async def tell(self, feed: Feed, message: Message, make: Callable[[int], Request]) -> None:
+    async def tell(self, feed: Feed, message: Message, make: Callable[[int], Request[Any]]) -> None:
         """Say something else about a message; `make` makes the request of its lease."""
         lease = feed.lease_of(message)
         if self._feeds.get(feed.number) is not feed:

@@ -22,12 +22,12 @@ from headwater.client.connection import FIRST_ID, Connection, Greeted, connect
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.errors import Closed, Disconnected, HeadwaterError, TimedOut
-from headwater.wire import administration
 from headwater.wire import requests as wire
 from headwater.wire.frame import Frame, Kind
 from headwater.wire.handshake import Limits
-from headwater.wire.request import Change, Request
-from headwater.wire.requests import REPLIES, Goodbye, Problem, Registered, decode, error_of, pack_request
+from headwater.wire.operations import OPERATIONS, REPLIES, Trait
+from headwater.wire.request import A, Request
+from headwater.wire.requests import Goodbye, Problem, Registered, decode, error_of, pack_request
 
 ID_MAX = (1 << 32) - 1
 ANSWERS = frozenset((int(Kind.REPLY), int(Kind.ERROR)))
@@ -35,38 +35,6 @@ STEADY_S = 1.0
 """A connection that lasted for so long was a good one: the next delay is a short one again."""
 FINAL = frozenset((401, 403, 409))
 """Codes of what does not become better by connecting again."""
-
-REPEATABLE = frozenset(
-    (
-        wire.Subscribe,
-        wire.Unsubscribe,
-        wire.Pause,
-        wire.Stage,
-        wire.CommitStage,
-        wire.DropStage,
-        wire.Topics,
-        wire.Retained,
-        wire.Subscriptions,
-        wire.States,
-        wire.Ends,
-        wire.Extents,
-        wire.Events,
-        wire.DeadLetters,
-        wire.MarkArchived,
-        wire.Mend,
-        wire.RedriveMended,
-        wire.DropMended,
-        *(request for request in administration.REPLIES if not issubclass(request, Change)),
-        administration.ChangeRule,
-        administration.SeekSubscription,
-        administration.PauseSubscription,
-        administration.ChangeChannel,
-    )
-)
-"""Requests that change nothing, or nothing more when they come twice."""
-
-LONG = frozenset((wire.Backup, wire.Purge, wire.CommitStage, wire.Redrive, wire.RedriveMended, wire.DropDeadLetters))
-"""Requests that take as long as there is to do; they are given up with the connection alone."""
 
 
 class LinkState(Enum):
@@ -102,14 +70,14 @@ class _Asked:
 
     __slots__ = ("future", "request", "was_repeated")
 
-    def __init__(self, request: Request | None, future: asyncio.Future[Any]) -> None:
+    def __init__(self, request: Request[Any] | None, future: asyncio.Future[Any]) -> None:
         self.request = request
         self.future = future
         self.was_repeated = False
 
     @property
     def is_repeatable(self) -> bool:
-        return type(self.request) in REPEATABLE
+        return self.request is not None and Trait.AGAIN in OPERATIONS[type(self.request)].traits
 
 
 class Link:
@@ -272,16 +240,17 @@ class Link:
 
     # Asking
 
-    async def request(self, request: Request, timeout_s: float | None = None) -> Any:
+    async def request(self, request: Request[A], timeout_s: float | None = None) -> A:
         """What a request is answered with; waits for a connection if there is none."""
-        if timeout_s is None and type(request) not in LONG:
+        if timeout_s is None and Trait.LONG not in OPERATIONS[type(request)].traits:
             timeout_s = self._settings.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 while self.state is not LinkState.UP:
                     self.check_open()
                     await self._up.wait()
-                return await self._ask(request)
+                answer: A = await self._ask(request)
+                return answer
         except TimeoutError:
             if self.state is not LinkState.UP:
                 raise Disconnected(
@@ -296,7 +265,7 @@ class Link:
         if self._ended is not None:
             raise renewed(self._ended)
 
-    async def _ask(self, request: Request) -> Any:
+    async def _ask(self, request: Request[Any]) -> Any:
         asked = _Asked(request, self._loop.create_future())
         self._send_request(asked)
         try:

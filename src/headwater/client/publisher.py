@@ -31,7 +31,7 @@ from headwater.log.publish import Part, Publish
 from headwater.message import Receipt
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
-from headwater.wire.batches import pack_publish
+from headwater.wire.batches import QUIET, pack_publish
 from headwater.wire.contents import Published
 
 FRAMES_AHEAD = 2
@@ -184,17 +184,19 @@ class Publisher:
         self._lanes: dict[str, _Lane] = {}
         self._ready: deque[_Lane] = deque()
         self._flying: dict[int, _Sent] = {}
-        self._arrived: deque[Call | Single] = deque()
+        self._arrived: deque[Call | Single | Publish] = deque()
         self.lock = threads.Condition()
         """Of the futures of single messages."""
+        self._quiet: deque[Publish] = deque()
+        """What nobody waits for, each one message."""
         self._is_called = False
         self._ended: HeadwaterError | None = None
         self._idle: list[asyncio.Future[None]] = []
 
     # Taking in
 
-    def submit(self, call: Call | Single) -> None:
-        """Take a call in, from any thread; its share of the budget is taken already."""
+    def submit(self, call: Call | Single | Publish) -> None:
+        """Take a call in, or a message that nobody waits for, from any thread; its share of the budget is taken."""
         self._arrived.append(call)
         if not self._is_called:
             self._is_called = True
@@ -205,8 +207,8 @@ class Publisher:
                     raise
                 self._take_in()
 
-    def submit_here(self, call: Call) -> None:
-        """Take a call in, in the loop."""
+    def submit_here(self, call: Call | Publish) -> None:
+        """The same in the loop."""
         self._arrived.append(call)
         self._take_in()
 
@@ -215,6 +217,9 @@ class Publisher:
         arrived = self._arrived
         while arrived:
             call = arrived.popleft()
+            if isinstance(call, Publish):
+                self._quiet.append(call)
+                continue
             if self._ended is not None:
                 self._finish_all(call, self._ended)
             elif isinstance(call, Single):
@@ -243,6 +248,8 @@ class Publisher:
     def pump(self) -> None:
         """Send what may be sent, root after root in turn."""
         link = self._link
+        if self._quiet:
+            self._send_quiet()
         if not link.is_up:
             return
         waiting = self._ready
@@ -257,6 +264,16 @@ class Publisher:
                 waiting.append(lane)
             else:
                 lane.is_listed = False
+
+    def _send_quiet(self) -> None:
+        """Send what nobody waits for; without a connection it is lost."""
+        link, quiet = self._link, self._quiet
+        while quiet and (link.is_writable or not link.is_up):
+            item = quiet.popleft()
+            part = item.parts[0]
+            link.send(pack_publish(link.new_id(), part.root, 1, part.crc, part.body or b"", flags=QUIET))
+            self.budget.give_back(item.weight)
+        self._tell_idle()
 
     def _may_send(self, lane: _Lane) -> bool:
         if lane.is_broken or lane.trial is not None or not lane.queue:
@@ -463,7 +480,9 @@ class Publisher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self._arrived and all(not lane.queue and not lane.flying for lane in self._lanes.values())
+        return not (self._arrived or self._quiet) and all(
+            not lane.queue and not lane.flying for lane in self._lanes.values()
+        )
 
     def _tell_idle(self) -> None:
         if self._idle and self.is_idle:

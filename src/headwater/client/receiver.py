@@ -17,9 +17,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from headwater import threads
-from headwater.client.bus import extend_of, nack_of, new_loop, reject_of, run_loop
+from headwater.client.bus import new_loop, run_loop
 from headwater.client.connection import Connection
 from headwater.client.feed import Feed, Held
+from headwater.client.operations import extend_of, nack_of, reject_of
 from headwater.client.url import Address
 from headwater.clock import SECOND_US, SystemClock
 from headwater.config import Connecting
@@ -383,7 +384,7 @@ class Verbs:
     def extend(self, feed: Feed, message: Message, seconds: float) -> None:
         self._tell(feed, message, extend_of(feed, message, seconds))
 
-    def _tell(self, feed: Feed, message: Message, make: Callable[[int], Request]) -> None:
+    def _tell(self, feed: Feed, message: Message, make: Callable[[int], Request[Any]]) -> None:
         request = make(feed.lease_of(message))
         try:
             self._line.ask(lambda number: pack_request(number, request)).result()

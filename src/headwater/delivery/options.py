@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -85,3 +86,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         first_s = config.retry_delay_s if self.retry_delay_s is None else self.retry_delay_s
         max_s = config.retry_delay_s_max if self.retry_delay_s_max is None else self.retry_delay_s_max
         return first_s, max_s
+
+
+NAMES = Options.__struct_fields__[2:]
+"""Of what a user may state, besides the id and the filter."""
+
+
+def stated(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a user has stated, and not left as it is; TypeError for what is no option."""
+    unknown = options.keys() - set(NAMES)
+    if unknown:
+        raise TypeError(f"subscribe() got an unexpected keyword argument {min(unknown)!r}")
+    return {name: options[name] for name in NAMES if options.get(name) is not None}
+
+
+def check_none_of_live(given: Mapping[str, Any], start: object) -> None:
+    """Malformed (422) if something was stated that a live subscription does not have."""
+    if given or start != "latest":
+        asked = ", ".join([*given, *(["start"] if start != "latest" else [])])
+        raise Malformed(f"{asked}: a live subscription has no such thing; subscribe with an id for that")

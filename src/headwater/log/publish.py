@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from headwater.counts import Counts
 from headwater.errors import Failed, HeadwaterError, PartlyStored
 from headwater.log.group_commit import Item
 from headwater.log.retained import retained_size
 from headwater.message import Headers, Receipt, Receipts
-from headwater.store.batch import checksum
+from headwater.store.batch import QUIET, checksum
 from headwater.store.body import Body, encode_body
 
 ONLY = (0,)
@@ -183,6 +184,26 @@ class Publish(Item):
         if is_retryable:
             text += ", or all of it with the same producer and sequence: what was stored is not stored again"
         return PartlyStored(text, receipts, refused, is_retryable)
+
+
+class Sent(Publish):
+    """A message that nobody waits for: if it cannot be stored, that is counted."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, one: Publish, counts: Counts) -> None:
+        super().__init__(one.topics, one.parts, one.weight, None, 0, is_one=True)
+        self.flags = QUIET
+        self._counts = counts
+
+    @property
+    def is_awaited(self) -> bool:
+        return False
+
+    def finish(self, error: BaseException | None = None) -> None:
+        super().finish(error)
+        if error is not None:
+            self._counts.unstored += 1
 
 
 def _named(roots: Sequence[str]) -> str:

@@ -18,7 +18,8 @@ from headwater.version import __version__
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import Challenge, Hello, Response, Welcome
-from headwater.wire.requests import Register, Registered, decode, encode, pack_error, read_request
+from headwater.wire.operations import read_request
+from headwater.wire.requests import Register, Registered, decode, encode, pack_error
 
 if TYPE_CHECKING:
     from headwater.server.broker import Broker

@@ -29,8 +29,9 @@ from headwater.store.batch import QUIET
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.operations import read_request
 from headwater.wire.request import Change, Request
-from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error, read_request
+from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error
 
 log = Log("headwater.server")
 
@@ -86,14 +87,16 @@ class NativeSession(Speech, Session):
         entry, broker = self.sessions.entry, self.sessions.broker
         publish = batches.read_publish(frame)
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
+        is_quiet = bool(frame.flags & batches.QUIET)
         try:
             part = entry.desk.body(publish.root, publish.count, publish.crc, publish.body, may_join=producer is None)
             if producer is not None:
                 entry.desk.sequence(publish.producer, publish.sequence)
             broker.check_publish(self.row.user, self.row.id, part)
-            flags = QUIET if frame.flags & batches.QUIET else 0
-            entry.take(connection, frame.id, part, flags, producer, publish.sequence)
+            entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
         except HeadwaterError:
+            if is_quiet:
+                self.sessions.counts.unstored += publish.count
             if producer is not None:
                 broker.core.roots.note_refusal(publish.root, producer, publish.sequence)
             raise
@@ -140,7 +143,7 @@ class NativeSession(Speech, Session):
 
     # Requests
 
-    def _on_request(self, id: int, request: Request) -> None:
+    def _on_request(self, id: int, request: Request[Any]) -> None:
         self.sessions.entry.give_places()  # what was published before this is to be before it
         if isinstance(request, Change) and request.by is not None:
             self.sessions.broker.check_admin(self.row.user, "speak for others")

@@ -1,6 +1,7 @@
 """Answers to requests: what a session may ask of the bus, with the rights that it takes, and how the answer gets back.
 
-Each request is one arm that checks rights, on the loop, and gives the work that is then done in a thread.
+An operation's right is checked on the loop, as the table of `wire.operations` says; its verb gives the work that is
+then done in a thread.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from headwater.audit import acting
@@ -17,12 +20,14 @@ from headwater.clock import to_datetime
 from headwater.delivery.start import Start
 from headwater.errors import Malformed
 from headwater.log.publish import Part
-from headwater.server.administration import Administration
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
+from headwater.server.subscriptions import Subscriptions
+from headwater.server.watch.presence import Presence
 from headwater.topics.name import check_filter
-from headwater.wire import requests
+from headwater.wire import administration, requests
 from headwater.wire.frame import Kind, pack
+from headwater.wire.operations import OPERATIONS, Operation, Right
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import encode
 
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from headwater.server.party import Asker
     from headwater.server.session import Session
 
+Work = Callable[[], Any]
 DONE = encode(None)
 MOMENT_US_MAX = 253_402_300_799_000_000
 """The last moment of the year 9999."""
@@ -43,7 +49,12 @@ class Answers:
         self._loop = loop
         self._bell = Bell(loop, self._answer)
         self._broker = broker
-        self._administration = Administration(loop, broker)
+        self.presence = Presence(loop, broker)
+        subscriptions = Subscriptions(broker, self.presence)
+        self._told: dict[str, object] = {"answers": self, "presence": self.presence, "subscriptions": subscriptions}
+        """Those whose verbs are told who asks;"""
+        self._offered: dict[str, object] = {}
+        """and what extensions offer beside the broker."""
         self._done: deque[tuple[Asker, Connection | None, int, Future[object]]] = deque()
 
     # Rows that are on disk
@@ -85,13 +96,43 @@ class Answers:
 
     # Requests
 
-    def work_for(self, session: Session, request: Request) -> Callable[[], Any]:
+    def work_for(self, session: Session, request: Request[Any]) -> Work:
         """What a request asks to be done, if its session may ask for it."""
-        work = self._work_for(session, request)
+        operation = OPERATIONS[type(request)]
+        self._check(session, request, operation)
+        owner, _, verb = operation.verb.rpartition(".")
+        if owner in self._told:
+            work: Work = getattr(self._told[owner], verb)(session, request)
+        else:
+            fields = {name: getattr(request, name) for name in operation.fields}
+            work = partial(self.verb(operation.verb), **fields)
         return self.as_asked(session, request, work) if isinstance(request, Change) else work
 
+    def verb(self, name: str) -> Callable[..., Any]:
+        """What does an operation, of the broker or of an extension, that is not told who asks."""
+        first, _, rest = name.partition(".")
+        offered = self._offered.get(first)
+        found: Callable[..., Any] = attrgetter(name)(self._broker) if offered is None else attrgetter(rest)(offered)
+        return found
+
+    def offer(self, name: str, who: object, *, is_told: bool = False) -> None:
+        """Let operations of the table name what an extension has; with `is_told`, its verbs are told who asks."""
+        (self._told if is_told else self._offered)[name] = who
+
+    def _check(self, session: Session, request: Any, operation: Operation) -> None:
+        """NotAllowed (403) without the right that an operation takes; the other rights are up to its verb."""
+        broker, user, own = self._broker, session.row.user, session.row.id
+        match operation.right:
+            case Right.ADMIN:
+                broker.check_admin(user, operation.what.format(request))
+            case Right.SUBSCRIBE:
+                check_filter(request.filter, broker.core.config)
+                broker.check_subscribe(user, own, request.filter)
+            case Right.LOOK_AFTER:
+                broker.check_subscription(user, own, request.id)
+
     @staticmethod
-    def as_asked(session: Session, request: Change, work: Callable[[], Any]) -> Callable[[], Any]:
+    def as_asked(session: Session, request: Change[Any], work: Work) -> Work:
         """A change of which the audit tells who wanted it."""
         user = session.row.user
         who = user if request.by is None else request.by
@@ -102,91 +143,95 @@ class Answers:
 
         return known
 
-    def _work_for(self, session: Session, request: Request) -> Callable[[], Any]:
-        broker, core, user = self._broker, self._broker.core, session.row.user
-        match request:
-            case requests.Delay():
-                return self._delay(session, request)
-            case requests.Stage():
-                part = core.desk.body(request.root, request.count, request.crc, request.body)
-                broker.check_publish(user, session.row.id, part)
-                return lambda: core.staging.stage(
-                    self._own(user, request.producer),
-                    request.epoch,
-                    request.part,
-                    request.root,
-                    request.count,
-                    request.crc,
-                    request.body,
-                )
-            case requests.CommitStage():
-                return lambda: core.staging.commit(self._own(user, request.producer), request.epoch, request.parts)
-            case requests.DropStage():
-                return lambda: core.staging.drop(self._own(user, request.producer), request.epoch)
-            case requests.Topics():
-                check_filter(request.filter, core.config)
-                return lambda: [one for one in core.topics(request.filter) if self._sees(session, one.topic)]
-            case requests.Retained():
-                broker.check_subscribe(user, session.row.id, request.filter)
-                return lambda: [
-                    (one.topic, one.offset, one.payload, one.time_us, one.key, one.headers)
-                    for one in core.retained(request.filter)
-                ]
-            case requests.Subscriptions():
+    # Verbs that have to know who asks, or how it is put on the wire
 
-                def is_shown(id: str, filter: str) -> bool:
-                    return self._sees(session, filter) and not broker.is_of_another(user, session.row.id, id)
+    def stage(self, session: Session, request: requests.Stage) -> Work:
+        core, user = self._broker.core, session.row.user
+        arrived = core.desk.body(request.root, request.count, request.crc, request.body)
+        self._broker.check_publish(user, session.row.id, arrived)
+        own = self._own(user, request.producer)
+        part, root, count, crc = request.part, request.root, request.count, request.crc
+        return lambda: core.staging.stage(own, request.epoch, part, root, count, crc, request.body)
 
-                return lambda: core.subscriptions(request.after, request.limit, is_shown)
-            case requests.Ends():
-                return lambda: {root: end for root, end in core.ends().items() if self._sees(session, f"{root}/#")}
-            case requests.Extents():
-                broker.check_subscribe(user, session.row.id, request.filter)
-                moments = [self.datetime(time_us) for time_us in request.moments_us]
-                return lambda: core.extents(request.filter, moments)
-            case requests.Events():
-                broker.check_admin(user, "read events")
-                return core.events.all
-            case requests.States():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: core.dispatcher.use(request.id, lambda subscriber: subscriber.states())
-            case requests.DeadLetters():
-                broker.check_subscription(user, session.row.id, request.id)
-                if request.offset is None:
-                    return lambda: core.dead_letters.all(request.id, request.after, request.limit)
-                place = request.offset
-                return lambda: [core.dead_letters.get(request.id, place)]
-            case requests.Redrive():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: core.dead_letters.redrive(request.id, request.offsets)
-            case requests.Mend():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: core.mending.mend(
-                    request.id, self._own(user, request.write), request.letters, request.part
-                )
-            case requests.RedriveMended():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: core.mending.redrive(request.id, self._own(user, request.write), request.parts)
-            case requests.DropMended():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: core.mending.drop(request.id, self._own(user, request.write))
-            case requests.DropDeadLetters():
-                broker.check_subscription(user, session.row.id, request.id)
-                return lambda: core.dead_letters.drop(request.id, request.offsets)
-            case requests.Purge():
-                broker.check_admin(user, f'purge "{request.filter}"')
-                return lambda: core.upkeep.purge(request.filter)
-            case requests.Backup():
-                broker.check_admin(user, "back up the data")
-                return lambda: core.backup(request.target)
-            case requests.MarkArchived():
-                broker.check_admin(user, "say what is archived")
-                return lambda: core.mark_archived(request.lake, request.archived)
-            case _:
-                for extension in broker.extensions:
-                    if (work := extension.work_for(session, request)) is not None:
-                        return work
-                return self._administration.work_for(session, request)
+    def commit_stage(self, session: Session, request: requests.CommitStage) -> Work:
+        own = self._own(session.row.user, request.producer)
+        return lambda: self._broker.core.staging.commit(own, request.epoch, request.parts)
+
+    def drop_stage(self, session: Session, request: requests.DropStage) -> Work:
+        own = self._own(session.row.user, request.producer)
+        return lambda: self._broker.core.staging.drop(own, request.epoch)
+
+    def topics(self, session: Session, request: requests.Topics) -> Work:
+        core = self._broker.core
+        check_filter(request.filter, core.config)
+        return lambda: [one for one in core.topics(request.filter) if self._sees(session, one.topic)]
+
+    def retained(self, session: Session, request: requests.Retained) -> Work:
+        return lambda: [
+            (one.topic, one.offset, one.payload, one.time_us, one.key, one.headers)
+            for one in self._broker.core.retained(request.filter)
+        ]
+
+    def list_subscriptions(self, session: Session, request: requests.Subscriptions) -> Work:
+        broker = self._broker
+
+        def is_shown(id: str, filter: str) -> bool:
+            return self._sees(session, filter) and not broker.is_of_another(session.row.user, session.row.id, id)
+
+        return lambda: broker.core.subscriptions(request.after, request.limit, is_shown)
+
+    def states(self, session: Session, request: requests.States) -> Work:
+        return lambda: self._broker.core.dispatcher.use(request.id, lambda subscriber: subscriber.states())
+
+    def ends(self, session: Session, request: requests.Ends) -> Work:
+        core = self._broker.core
+        return lambda: {root: end for root, end in core.ends().items() if self._sees(session, f"{root}/#")}
+
+    def extents(self, session: Session, request: requests.Extents) -> Work:
+        moments = [self.datetime(time_us) for time_us in request.moments_us]
+        return lambda: self._broker.core.extents(request.filter, moments)
+
+    def dead_letters(self, session: Session, request: requests.DeadLetters) -> Work:
+        letters, place = self._broker.core.dead_letters, request.offset
+        if place is None:
+            return lambda: letters.all(request.id, request.after, request.limit)
+        return lambda: [letters.get(request.id, place)]
+
+    def mend(self, session: Session, request: requests.Mend) -> Work:
+        own = self._own(session.row.user, request.write)
+        return lambda: self._broker.core.mending.mend(request.id, own, request.letters, request.part)
+
+    def redrive_mended(self, session: Session, request: requests.RedriveMended) -> Work:
+        own = self._own(session.row.user, request.write)
+        return lambda: self._broker.core.mending.redrive(request.id, own, request.parts)
+
+    def drop_mended(self, session: Session, request: requests.DropMended) -> Work:
+        own = self._own(session.row.user, request.write)
+        return lambda: self._broker.core.mending.drop(request.id, own)
+
+    def remove_client(self, session: Session, request: administration.RemoveClient) -> Work:
+        return self._then_recheck(lambda: self._broker.clients.remove(request.name))
+
+    def change_rule(self, session: Session, request: administration.ChangeRule) -> Work:
+        acl = self._broker.acl
+        change: Any = {"allow": acl.allow, "deny": acl.deny, "remove": acl.remove}[request.change]
+        return self._then_recheck(lambda: change(request.user, request.action, request.filter))
+
+    def _then_recheck(self, change: Work) -> Work:
+        """Clients or rules change: sessions feel it at once."""
+
+        def work() -> None:
+            change()
+            self._loop.call_soon_threadsafe(self._broker.recheck)
+
+        return work
+
+    def list_levels(self, session: Session, request: administration.ListLevels) -> Work:
+        broker, page = self._broker, self._broker.overview.levels.page
+        if broker.is_admin(session.row.user):
+            return lambda: page(request.parent, request.after, request.limit, lambda _: True, "")
+        eyes = f"{broker.acl.version} {session.row.user}"
+        return lambda: page(request.parent, request.after, request.limit, partial(self._sees, session), eyes)
 
     def _own(self, user: str, producer: str) -> str:
         """A user's producer: nobody else can commit or drop what it staged."""
@@ -200,7 +245,7 @@ class Answers:
         found = (extension.work_to_remove(session, name) for extension in self._broker.extensions)
         return next((work for work in found if work is not None), None)
 
-    def _delay(self, session: Session, request: requests.Delay) -> Callable[[], Any]:
+    def delay(self, session: Session, request: requests.Delay) -> Work:
         core = self._broker.core
         root = request.topic.partition("/")[0]
         self._broker.check_publish(session.row.user, session.row.id, Part(root, (request.topic,), (), ()))

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from headwater.server.server import Server
     from headwater.server.session import Session
     from headwater.server.session_row import SessionRow
-    from headwater.wire.request import Request
 
 
 class Extension:
@@ -40,10 +39,6 @@ class Extension:
         """End; what is stored stays."""
 
     # Requests and rights
-
-    def work_for(self, session: Session, request: Request) -> Callable[[], Any] | None:
-        """What a request asks to be done, if its session may ask for it; None if it is not one for here."""
-        return None
 
     def work_to_remove(self, session: Session, name: str) -> Callable[[], Any] | None:
         """What removes a subscription by its name; None if it is not one of this extension's."""

@@ -6,10 +6,12 @@ Most need the right "admin"; who may see what a subscription gets may look after
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from headwater.clock import to_datetime
 from headwater.message import SubscriptionInfo
 from headwater.wire.request import OPTIONS_MAX, U32, U64, Change, Micros, Option, Request, check_options
 
@@ -27,20 +29,6 @@ Page = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 # Clients and rules
 
 
-class AddClient(Change, frozen=True, kw_only=True):
-    """Let a client in."""
-
-    name: str
-    secret: str | None = None
-
-
-class RotateClient(Change, frozen=True, kw_only=True):
-    """Give a client another secret."""
-
-    name: str
-    secret: str | None = None
-
-
 class Registration(msgspec.Struct, frozen=True):
     """A client and its secret, which is told this once."""
 
@@ -48,37 +36,61 @@ class Registration(msgspec.Struct, frozen=True):
     name: str
     secret: str
 
+    def __repr__(self) -> str:
+        return f"Registration(id={self.id!r}, name={self.name!r}, …)"  # secrets do not belong in logs
 
-class RemoveClient(Change, frozen=True, kw_only=True):
+
+class AddClient(Change[Registration], frozen=True, kw_only=True):
+    """Let a client in."""
+
+    name: str
+    secret: str | None = None
+
+
+class RotateClient(Change[Registration], frozen=True, kw_only=True):
+    """Give a client another secret."""
+
+    name: str
+    secret: str | None = None
+
+
+class RemoveClient(Change[None], frozen=True, kw_only=True):
     """Let a client in no more."""
 
     name: str
 
 
-class ListClients(Request, frozen=True, kw_only=True):
-    """Every client."""
-
-
 class Client(msgspec.Struct, frozen=True):
-    """A client as it is listed."""
+    """A client as everybody may see it."""
 
     id: str
     name: str
     created_us: int
     rotated_us: int
+    """When its secret was last changed."""
+
+    @property
+    def created(self) -> datetime:
+        """When it was added."""
+        return to_datetime(self.created_us)
+
+    @property
+    def rotated(self) -> datetime:
+        """When its secret was last changed."""
+        return to_datetime(self.rotated_us)
 
 
-class ChangeRule(Change, frozen=True, kw_only=True):
+class ListClients(Request[list[Client]], frozen=True, kw_only=True):
+    """Every client."""
+
+
+class ChangeRule(Change[None], frozen=True, kw_only=True):
     """Grant, forbid, or take either back."""
 
     change: Literal["allow", "deny", "remove"]
     user: str
     action: str
     filter: str
-
-
-class ListRules(Request, frozen=True, kw_only=True):
-    """Every rule."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -90,14 +102,11 @@ class Rule(msgspec.Struct, frozen=True):
     allow: bool
 
 
+class ListRules(Request[list[Rule]], frozen=True, kw_only=True):
+    """Every rule."""
+
+
 # Tokens, which open the HTTP API
-
-
-class AddToken(Change, frozen=True, kw_only=True):
-    """A token of a client, which opens the HTTP API as far as its role goes."""
-
-    client: str
-    role: Role
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,14 +118,17 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
-class RemoveToken(Change, frozen=True, kw_only=True):
+class AddToken(Change[NewToken], frozen=True, kw_only=True):
+    """A token of a client, which opens the HTTP API as far as its role goes."""
+
+    client: str
+    role: Role
+
+
+class RemoveToken(Change[None], frozen=True, kw_only=True):
     """Let a token open nothing more."""
 
     id: str
-
-
-class ListTokens(Request, frozen=True, kw_only=True):
-    """Every token."""
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,28 +140,17 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int
 
 
-class CheckToken(Request, frozen=True, kw_only=True):
+class ListTokens(Request[list[Token]], frozen=True, kw_only=True):
+    """Every token."""
+
+
+class CheckToken(Request[Token], frozen=True, kw_only=True):
     """Whose token this is; Unauthenticated (401) if it is none."""
 
     token: str
 
 
 # Sessions
-
-
-class ListSessions(Request, frozen=True, kw_only=True):
-    """Every session, for administrators; for others those of the same user. With an id, that one."""
-
-    id: str | None = None
-
-
-class SessionSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session subscribes to."""
-
-    kind: str
-    filter: str
-    id: str | None = None
-    """Of a durable one."""
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +170,22 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that its live subscriptions have lost, as it was too slow."""
 
 
-class EndSession(Change, frozen=True, kw_only=True):
+class ListSessions(Request[list[SessionInfo]], frozen=True, kw_only=True):
+    """Every session, for administrators; for others those of the same user. With an id, that one."""
+
+    id: str | None = None
+
+
+class SessionSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session subscribes to."""
+
+    kind: str
+    filter: str
+    id: str | None = None
+    """Of a durable one."""
+
+
+class EndSession(Change[None], frozen=True, kw_only=True):
     """Cut a session's connection, from which it may come back; or end the session, so that it cannot."""
 
     id: str
@@ -179,7 +195,7 @@ class EndSession(Change, frozen=True, kw_only=True):
 # Subscriptions
 
 
-class CreateSubscription(Change, frozen=True, kw_only=True):
+class CreateSubscription(Change[None], frozen=True, kw_only=True):
     """A named subscription that nobody takes from yet; one of this id that differs: Conflict (409)."""
 
     id: str
@@ -192,12 +208,6 @@ class CreateSubscription(Change, frozen=True, kw_only=True):
         check_options(self.options)
 
 
-class ShowSubscription(Request, frozen=True, kw_only=True):
-    """A durable subscription, and who takes from it."""
-
-    id: str
-
-
 class SubscriptionDetail(msgspec.Struct, frozen=True, kw_only=True):
     """A durable subscription, its options, and the sessions that take from it."""
 
@@ -206,7 +216,13 @@ class SubscriptionDetail(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[str, ...] = ()
 
 
-class SeekSubscription(Change, frozen=True, kw_only=True):
+class ShowSubscription(Request[SubscriptionDetail], frozen=True, kw_only=True):
+    """A durable subscription, and who takes from it."""
+
+    id: str
+
+
+class SeekSubscription(Change[None], frozen=True, kw_only=True):
     """Have a durable subscription go on from elsewhere."""
 
     id: str
@@ -215,14 +231,14 @@ class SeekSubscription(Change, frozen=True, kw_only=True):
     to_us: Micros | None = None
 
 
-class PauseSubscription(Change, frozen=True, kw_only=True):
+class PauseSubscription(Change[None], frozen=True, kw_only=True):
     """Have a durable subscription hand out nothing, or go on."""
 
     id: str
     paused: bool
 
 
-class DeleteSubscription(Change, frozen=True, kw_only=True):
+class DeleteSubscription(Change[None], frozen=True, kw_only=True):
     """Delete a durable subscription; one that somebody takes from: Conflict (409), unless forced."""
 
     id: str
@@ -251,44 +267,6 @@ class ChannelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Messages that are sent at once; None: 100 with http, 1000 with tcp."""
     options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
     """Of its durable subscription."""
-
-
-class AddChannels(Change, frozen=True, kw_only=True):
-    """Push what filters match to where somebody listens: all of these channels, or none.
-
-    An error about one of several begins with "channel 2 of 3: ".
-    """
-
-    channels: Annotated[tuple[ChannelSpec, ...], msgspec.Meta(max_length=CHANNELS_MAX)]
-    check: bool = False
-    """Only see whether they could be added; the answer is empty."""
-
-
-class ChangeChannel(Change, frozen=True, kw_only=True):
-    """Change a channel; what is nil stays. Its place stays, whatever changes; a new filter needs a new channel."""
-
-    id: str
-    name: str | None = None
-    destination_host: str | None = None
-    destination_port: U32 | None = None
-    path: str | None = None
-    secret: str | None = None
-    """Empty: one that is drawn."""
-    batch_messages_max: U32 | None = None
-    paused: bool | None = None
-
-
-class RemoveChannel(Change, frozen=True, kw_only=True):
-    """Push no more; one that has messages to deliver yet: Conflict (409), unless forced."""
-
-    id: str
-    force: bool = False
-
-
-class ListChannels(Request, frozen=True, kw_only=True):
-    """Every channel; with an id, that one."""
-
-    id: str | None = None
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,10 +298,42 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Told once: where it was made or changed."""
 
 
-class TryChannel(Request, frozen=True, kw_only=True):
-    """Try to reach a channel's destination, without a message of its own."""
+class AddChannels(Change[list[ChannelInfo]], frozen=True, kw_only=True):
+    """Push what filters match to where somebody listens: all of these channels, or none.
+
+    An error about one of several begins with "channel 2 of 3: ".
+    """
+
+    channels: Annotated[tuple[ChannelSpec, ...], msgspec.Meta(max_length=CHANNELS_MAX)]
+    check: bool = False
+    """Only see whether they could be added; the answer is empty."""
+
+
+class ChangeChannel(Change[ChannelInfo], frozen=True, kw_only=True):
+    """Change a channel; what is nil stays. Its place stays, whatever changes; a new filter needs a new channel."""
 
     id: str
+    name: str | None = None
+    destination_host: str | None = None
+    destination_port: U32 | None = None
+    path: str | None = None
+    secret: str | None = None
+    """Empty: one that is drawn."""
+    batch_messages_max: U32 | None = None
+    paused: bool | None = None
+
+
+class RemoveChannel(Change[None], frozen=True, kw_only=True):
+    """Push no more; one that has messages to deliver yet: Conflict (409), unless forced."""
+
+    id: str
+    force: bool = False
+
+
+class ListChannels(Request[list[ChannelInfo]], frozen=True, kw_only=True):
+    """Every channel; with an id, that one."""
+
+    id: str | None = None
 
 
 class ChannelTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -334,16 +344,13 @@ class ChannelTrial(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
 
 
+class TryChannel(Request[ChannelTrial], frozen=True, kw_only=True):
+    """Try to reach a channel's destination, without a message of its own."""
+
+    id: str
+
+
 # How the broker is doing
-
-
-class ListLevels(Request, frozen=True, kw_only=True):
-    """The levels right below a topic, or the roots; a page of them, in order."""
-
-    parent: str = ""
-    after: str | None = None
-    """The name after which the page begins; nil: with the first."""
-    limit: Page = 1000
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -363,7 +370,31 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     retained: bool = False
 
 
-class Metrics(Request, frozen=True, kw_only=True):
+class ListLevels(Request[list[Level]], frozen=True, kw_only=True):
+    """The levels right below a topic, or the roots; a page of them, in order."""
+
+    parent: str = ""
+    after: str | None = None
+    """The name after which the page begins; nil: with the first."""
+    limit: Page = 1000
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the broker; counters count from its start."""
+
+    time_us: int
+    started_us: int
+    counters: dict[str, int]
+    gauges: dict[str, float]
+    histograms: dict[str, Histogram]
+    roots: tuple[RootFigures, ...] = ()
+    """The largest, at most `figures_max`; the gauges count all."""
+    subscriptions: tuple[SubscriptionFigures, ...] = ()
+    """Those furthest behind, at most `figures_max`; the gauges count all."""
+    slow: tuple[SlowConsumer, ...] = ()
+
+
+class Metrics(Request[Figures], frozen=True, kw_only=True):
     """Figures of the broker, as they are now."""
 
 
@@ -410,22 +441,14 @@ class SlowConsumer(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of the broker; counters count from its start."""
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the broker can do its work, and what ails it if not."""
 
-    time_us: int
-    started_us: int
-    counters: dict[str, int]
-    gauges: dict[str, float]
-    histograms: dict[str, Histogram]
-    roots: tuple[RootFigures, ...] = ()
-    """The largest, at most `figures_max`; the gauges count all."""
-    subscriptions: tuple[SubscriptionFigures, ...] = ()
-    """Those furthest behind, at most `figures_max`; the gauges count all."""
-    slow: tuple[SlowConsumer, ...] = ()
+    ok: bool
+    checks: tuple[HealthCheck, ...]
 
 
-class CheckHealth(Request, frozen=True, kw_only=True):
+class CheckHealth(Request[Health], frozen=True, kw_only=True):
     """Whether the broker can do its work."""
 
 
@@ -438,17 +461,6 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the broker can do its work, and what ails it if not."""
-
-    ok: bool
-    checks: tuple[HealthCheck, ...]
-
-
-class ListSettings(Request, frozen=True, kw_only=True):
-    """Every setting of the server."""
-
-
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A setting of the server."""
 
@@ -458,8 +470,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-class ListPipelines(Request, frozen=True, kw_only=True):
-    """How far each root is archived."""
+class ListSettings(Request[list[Setting]], frozen=True, kw_only=True):
+    """Every setting of the server."""
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -478,62 +490,5 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that the lake does not have yet."""
 
 
-REPLIES: dict[type[Request], Any] = {
-    AddClient: Registration,
-    RotateClient: Registration,
-    RemoveClient: None,
-    ListClients: list[Client],
-    ChangeRule: None,
-    ListRules: list[Rule],
-    AddToken: NewToken,
-    RemoveToken: None,
-    ListTokens: list[Token],
-    CheckToken: Token,
-    ListSessions: list[SessionInfo],
-    EndSession: None,
-    CreateSubscription: None,
-    ShowSubscription: SubscriptionDetail,
-    SeekSubscription: None,
-    PauseSubscription: None,
-    DeleteSubscription: None,
-    AddChannels: list[ChannelInfo],
-    ChangeChannel: ChannelInfo,
-    RemoveChannel: None,
-    ListChannels: list[ChannelInfo],
-    TryChannel: ChannelTrial,
-    ListLevels: list[Level],
-    Metrics: Figures,
-    CheckHealth: Health,
-    ListSettings: list[Setting],
-    ListPipelines: list[Pipeline],
-}
-
-AnyAdministration = (
-    AddClient
-    | RotateClient
-    | RemoveClient
-    | ListClients
-    | ChangeRule
-    | ListRules
-    | AddToken
-    | RemoveToken
-    | ListTokens
-    | CheckToken
-    | ListSessions
-    | EndSession
-    | CreateSubscription
-    | ShowSubscription
-    | SeekSubscription
-    | PauseSubscription
-    | DeleteSubscription
-    | AddChannels
-    | ChangeChannel
-    | RemoveChannel
-    | ListChannels
-    | TryChannel
-    | ListLevels
-    | Metrics
-    | CheckHealth
-    | ListSettings
-    | ListPipelines
-)
+class ListPipelines(Request[list[Pipeline]], frozen=True, kw_only=True):
+    """How far each root is archived."""

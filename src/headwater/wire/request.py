@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ Micros = Annotated[int, msgspec.Meta(ge=0, le=TIME_US_MAX)]
 """A moment: microseconds since 1970, UTC."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 """A duration; neither negative, nor infinite, nor no number."""
+
+A = TypeVar("A")
 
 Option = str | int | float | bool | None
 
@@ -49,11 +51,11 @@ def check_options(options: Mapping[str, Option]) -> None:
         raise Malformed(f"option {min(unknown)[:CAUSE_MAX]!r} is not known; use {', '.join(sorted(OPTION_NAMES))}")
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag=True, omit_defaults=True):
-    """Something that a client asks for."""
+class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True, tag_field="do", tag=True, omit_defaults=True):
+    """Something that a client asks for, and what it is answered with."""
 
 
-class Change(Request, frozen=True, kw_only=True):
+class Change(Request[A], Generic[A], frozen=True, kw_only=True):
     """A request that changes what administrators look after; the audit tells of it."""
 
     by: str | None = None

@@ -1,7 +1,7 @@
 """Requests and what answers them, as MessagePack.
 
 A request is a map whose field `do` names it; unknown fields are passed over, so that either side may be newer. Its
-answer is a REPLY frame with the same id, whose type is in `REPLIES`, or an ERROR frame.
+answer is a REPLY frame with the same id, of the type that the request names, or an ERROR frame.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headwater import errors
-from headwater.errors import Gap, HeadwaterError, Malformed, TooLarge
+from headwater.errors import Gap, HeadwaterError, Malformed
 from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Headers, SubscriptionInfo, TopicInfo
 from headwater.wire import administration
-from headwater.wire.batches import check_count
-from headwater.wire.frame import Frame, Kind, pack
+from headwater.wire.frame import Kind, pack
 from headwater.wire.request import (
     CAUSE_MAX,
     OPTIONS_MAX,
@@ -34,12 +33,6 @@ from headwater.wire.request import (
 
 TEXT_MAX = 4096
 """Characters of an error's text that are sent."""
-
-REQUEST_BYTES_MAX = 1024 * 1024
-"""A longer request: TooLarge (413). What is decoded takes up to 30 times the bytes that it came in."""
-
-CARRIERS = frozenset(("Delay", "Stage", "Mend"))
-"""Requests that bring messages: they may be as long as a frame, as most of them stays bytes."""
 
 HEADERS_MAX = 10_000
 LETTERS_MAX = 1_000
@@ -63,14 +56,6 @@ def _check_places(places: Iterable[Place]) -> None:
 # Sessions
 
 
-class Register(Request, frozen=True, kw_only=True):
-    """A session: a new one, or the one that is named."""
-
-    session: str | None = None
-    expire_after_s: Seconds | None = None
-    """How long it is kept once the connection is gone; None: the server's default."""
-
-
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """The session is this connection's."""
 
@@ -83,10 +68,29 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the bus that is served, which a lake names as its own."""
 
 
+class Register(Request[Registered], frozen=True, kw_only=True):
+    """A session: a new one, or the one that is named."""
+
+    session: str | None = None
+    expire_after_s: Seconds | None = None
+    """How long it is kept once the connection is gone; None: the server's default."""
+
+
 # Subscriptions
 
 
-class Subscribe(Request, frozen=True, kw_only=True):
+class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription as its session has it."""
+
+    number: U32
+    id: str | None
+    filter: str
+    kind: str
+    existed: bool = False
+    """Whether it was there before, with its place."""
+
+
+class Subscribe(Request[Subscribed], frozen=True, kw_only=True):
     """Messages from now on, or from a place in history on; `number` is the client's name for it."""
 
     number: U32
@@ -111,30 +115,19 @@ class Subscribe(Request, frozen=True, kw_only=True):
         check_options(self.options)
 
 
-class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as its session has it."""
-
-    number: U32
-    id: str | None
-    filter: str
-    kind: str
-    existed: bool = False
-    """Whether it was there before, with its place."""
-
-
-class Leave(Request, frozen=True, kw_only=True):
+class Leave(Request[None], frozen=True, kw_only=True):
     """Take no more from a subscription; a durable one stays, and so does its place."""
 
     number: U32
 
 
-class Unsubscribe(Change, frozen=True, kw_only=True):
+class Unsubscribe(Change[None], frozen=True, kw_only=True):
     """Delete a durable subscription."""
 
     id: str
 
 
-class SubscribeTo(Change, frozen=True, kw_only=True):
+class SubscribeTo(Change[administration.ChannelInfo], frozen=True, kw_only=True):
     """Have messages pushed to where somebody listens: a tcp channel of the client's own, until it unsubscribes."""
 
     filter: str
@@ -149,7 +142,7 @@ class SubscribeTo(Change, frozen=True, kw_only=True):
     options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
 
 
-class Nack(Request, frozen=True, kw_only=True):
+class Nack(Request[None], frozen=True, kw_only=True):
     """A message failed this time."""
 
     number: U32
@@ -159,7 +152,7 @@ class Nack(Request, frozen=True, kw_only=True):
     delay_s: Seconds | None = None
 
 
-class Reject(Request, frozen=True, kw_only=True):
+class Reject(Request[None], frozen=True, kw_only=True):
     """A message will never succeed."""
 
     number: U32
@@ -168,7 +161,7 @@ class Reject(Request, frozen=True, kw_only=True):
     error: str = ""
 
 
-class Extend(Request, frozen=True, kw_only=True):
+class Extend(Request[None], frozen=True, kw_only=True):
     """More time for a message."""
 
     number: U32
@@ -177,7 +170,7 @@ class Extend(Request, frozen=True, kw_only=True):
     seconds: Seconds
 
 
-class Seek(Request, frozen=True, kw_only=True):
+class Seek(Request[None], frozen=True, kw_only=True):
     """Go on from elsewhere."""
 
     number: U32
@@ -186,7 +179,7 @@ class Seek(Request, frozen=True, kw_only=True):
     to_us: Micros | None = None
 
 
-class Pause(Request, frozen=True, kw_only=True):
+class Pause(Request[None], frozen=True, kw_only=True):
     """Hand out nothing, or go on."""
 
     number: U32
@@ -196,7 +189,13 @@ class Pause(Request, frozen=True, kw_only=True):
 # Publishing, where a PUBLISH frame does not say enough
 
 
-class Delay(Request, frozen=True, kw_only=True):
+class Delayed(msgspec.Struct, frozen=True):
+    """A message waits until it is due."""
+
+    time_us: int
+
+
+class Delay(Request[Delayed], frozen=True, kw_only=True):
     """One message that is to be delivered later."""
 
     topic: str
@@ -208,13 +207,7 @@ class Delay(Request, frozen=True, kw_only=True):
     ttl_s: Seconds | None = None
 
 
-class Delayed(msgspec.Struct, frozen=True):
-    """A message waits until it is due."""
-
-    time_us: int
-
-
-class Stage(Request, frozen=True, kw_only=True):
+class Stage(Request[None], frozen=True, kw_only=True):
     """Store messages of a producer's epoch that nobody sees before they are committed: a body of one root."""
 
     producer: str
@@ -227,7 +220,7 @@ class Stage(Request, frozen=True, kw_only=True):
     body: bytes
 
 
-class CommitStage(Request, frozen=True, kw_only=True):
+class CommitStage(Request[dict[str, tuple[int, int]]], frozen=True, kw_only=True):
     """Make parts of an epoch visible, once; parts that are not named are dropped."""
 
     producer: str
@@ -235,7 +228,7 @@ class CommitStage(Request, frozen=True, kw_only=True):
     parts: tuple[str, ...]
 
 
-class DropStage(Request, frozen=True, kw_only=True):
+class DropStage(Request[None], frozen=True, kw_only=True):
     """Forget what was staged of an epoch and never committed."""
 
     producer: str
@@ -245,16 +238,10 @@ class DropStage(Request, frozen=True, kw_only=True):
 # Looking
 
 
-class Topics(Request, frozen=True, kw_only=True):
+class Topics(Request[list[TopicInfo]], frozen=True, kw_only=True):
     """Topics that a filter matches."""
 
     filter: str = "#"
-
-
-class Retained(Request, frozen=True, kw_only=True):
-    """Retained messages that a filter matches."""
-
-    filter: str
 
 
 class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -268,35 +255,41 @@ class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
     headers: Headers
 
 
-class Subscriptions(Request, frozen=True, kw_only=True):
+class Retained(Request[list[RetainedMessage]], frozen=True, kw_only=True):
+    """Retained messages that a filter matches."""
+
+    filter: str
+
+
+class Subscriptions(Request[list[SubscriptionInfo]], frozen=True, kw_only=True):
     """Every durable subscription, by id; with a limit a page of them, after an id."""
 
     after: str | None = None
     limit: U32 | None = None
 
 
-class States(Request, frozen=True, kw_only=True):
+class States(Request[list[tuple[str, int, str, int, tuple[str, ...]]]], frozen=True, kw_only=True):
     """Messages of a subscription that there is something to say about."""
 
     id: str
 
 
-class Ends(Request, frozen=True, kw_only=True):
+class Ends(Request[dict[str, int]], frozen=True, kw_only=True):
     """The newest offset of each root."""
 
 
-class Extents(Request, frozen=True, kw_only=True):
+class Extents(Request[list[Extent]], frozen=True, kw_only=True):
     """What the roots that a filter may match have: their oldest and newest offsets, and where moments are in them."""
 
     filter: str
     moments_us: Annotated[tuple[Micros, ...], msgspec.Meta(max_length=MOMENTS_MAX)] = ()
 
 
-class Events(Request, frozen=True, kw_only=True):
+class Events(Request[list[Event]], frozen=True, kw_only=True):
     """What happened lately."""
 
 
-class DeadLetters(Request, frozen=True, kw_only=True):
+class DeadLetters(Request[list[DeadLetter]], frozen=True, kw_only=True):
     """What a subscription gave up on; with an offset, that one; with a limit, a page after a root and an offset."""
 
     id: str
@@ -308,7 +301,7 @@ class DeadLetters(Request, frozen=True, kw_only=True):
         _check_places(place for place in (self.offset, self.after) if place is not None)
 
 
-class Redrive(Change, frozen=True, kw_only=True):
+class Redrive(Change[int], frozen=True, kw_only=True):
     """Hand dead letters to their subscription again."""
 
     id: str
@@ -318,7 +311,7 @@ class Redrive(Change, frozen=True, kw_only=True):
         _check_places(self.offsets or ())
 
 
-class Mend(Request, frozen=True, kw_only=True):
+class Mend(Request[None], frozen=True, kw_only=True):
     """Store other contents for dead letters, which wait until the write that they are a part of redrives them."""
 
     id: str
@@ -328,7 +321,7 @@ class Mend(Request, frozen=True, kw_only=True):
     """Which part of the write this is; mending a letter in it again replaces its contents."""
 
 
-class RedriveMended(Change, frozen=True, kw_only=True):
+class RedriveMended(Change[int], frozen=True, kw_only=True):
     """Hand the letters that parts of a write have mended to their subscription again, once."""
 
     id: str
@@ -336,14 +329,14 @@ class RedriveMended(Change, frozen=True, kw_only=True):
     parts: tuple[str, ...]
 
 
-class DropMended(Request, frozen=True, kw_only=True):
+class DropMended(Request[None], frozen=True, kw_only=True):
     """Forget what a write has mended and not redriven."""
 
     id: str
     write: str
 
 
-class DropDeadLetters(Change, frozen=True, kw_only=True):
+class DropDeadLetters(Change[int], frozen=True, kw_only=True):
     """Forget dead letters."""
 
     id: str
@@ -353,93 +346,24 @@ class DropDeadLetters(Change, frozen=True, kw_only=True):
         _check_places(self.offsets or ())
 
 
-class Purge(Change, frozen=True, kw_only=True):
+class Purge(Change[int], frozen=True, kw_only=True):
     """Remove messages."""
 
     filter: str
 
 
-class Backup(Change, frozen=True, kw_only=True):
+class Backup(Change[None], frozen=True, kw_only=True):
     """A copy of the data, in a folder on the server's machine."""
 
     target: str
 
 
-class MarkArchived(Request, frozen=True, kw_only=True):
+class MarkArchived(Request[None], frozen=True, kw_only=True):
     """Say how far a lake has each root: what is not archived yet is kept."""
 
     lake: str
     """Its id."""
     archived: dict[str, U63]
-
-
-REPLIES: dict[type[Request], Any] = {
-    Register: Registered,
-    Subscribe: Subscribed,
-    Leave: None,
-    Unsubscribe: None,
-    SubscribeTo: administration.ChannelInfo,
-    Nack: None,
-    Reject: None,
-    Extend: None,
-    Seek: None,
-    Pause: None,
-    Delay: Delayed,
-    Stage: None,
-    CommitStage: dict[str, tuple[int, int]],  # root: first and last offset
-    DropStage: None,
-    Topics: list[TopicInfo],
-    Retained: list[RetainedMessage],
-    Subscriptions: list[SubscriptionInfo],
-    States: list[tuple[str, int, str, int, tuple[str, ...]]],
-    Ends: dict[str, int],
-    Extents: list[Extent],
-    Events: list[Event],
-    DeadLetters: list[DeadLetter],
-    Redrive: int,
-    Mend: None,
-    RedriveMended: int,
-    DropMended: None,
-    DropDeadLetters: int,
-    Purge: int,
-    Backup: None,
-    MarkArchived: None,
-    **administration.REPLIES,
-}
-
-AnyRequest = (
-    Register
-    | Subscribe
-    | Leave
-    | Unsubscribe
-    | SubscribeTo
-    | Nack
-    | Reject
-    | Extend
-    | Seek
-    | Pause
-    | Delay
-    | Stage
-    | CommitStage
-    | DropStage
-    | Topics
-    | Retained
-    | Subscriptions
-    | States
-    | Ends
-    | Extents
-    | Events
-    | DeadLetters
-    | Redrive
-    | Mend
-    | RedriveMended
-    | DropMended
-    | DropDeadLetters
-    | Purge
-    | Backup
-    | MarkArchived
-    | administration.AnyAdministration
-)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -474,7 +398,6 @@ class Goodbye(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_requests = msgspec.msgpack.Decoder(AnyRequest)
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -492,12 +415,6 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
-class _Named(msgspec.Struct):
-    """A request of which nothing but its name is decoded."""
-
-    do: str
-
-
 def decode(payload: bytes, type: Any) -> Any:
     """The value of a type; Malformed if it is none."""
     decoder = _decoders.get(type)
@@ -506,28 +423,15 @@ def decode(payload: bytes, type: Any) -> Any:
     try:
         return decoder.decode(payload)
     except UNREADABLE as error:
-        raise Malformed(f"a frame's MessagePack cannot be read: {_cut(error)}") from None
+        raise Malformed(f"a frame's MessagePack cannot be read: {cut(error)}") from None
 
 
-def read_request(frame: Frame) -> Request:
-    """What a REQUEST frame asks for."""
-    size = len(frame.payload)
-    if size > REQUEST_BYTES_MAX and decode(frame.payload, _Named).do not in CARRIERS:
-        raise TooLarge(f"a request of {size} bytes is over the limit of {REQUEST_BYTES_MAX}; ask in several")
-    try:
-        request: Request = _requests.decode(frame.payload)
-    except UNREADABLE as error:
-        raise Malformed(f"a request cannot be read: {_cut(error)}") from None
-    if type(request) is Stage:
-        check_count(request.count, request.body)
-    return request
-
-
-def _cut(error: BaseException) -> str:
+def cut(error: BaseException) -> str:
+    """What was wrong with what was sent, without much of it."""
     return str(error)[:CAUSE_MAX]
 
 
-def pack_request(id: int, request: Request) -> bytes:
+def pack_request(id: int, request: Request[Any]) -> bytes:
     """A REQUEST frame."""
     return pack(Kind.REQUEST, id, _encoder.encode(request))
 

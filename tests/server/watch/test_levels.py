@@ -152,5 +152,5 @@ def test_sums_are_remembered_for_a_while_and_not_without_bound(monkeypatch: pyte
         assert levels(peer, "r") == before
         for number in range(10):
             levels(peer, f"r/{number}")
-        assert len(running.server.broker.overview._levels._known) == 3
+        assert len(running.server.broker.overview.levels._known) == 3
         assert len(levels(peer, "r")) == 11

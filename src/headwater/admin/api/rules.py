@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from headwater.access.acl import Action
 from headwater.admin.api.dependencies import Body, Broker, example, needs
 
 router = APIRouter(prefix="/v1/rules", tags=["rules"])
-
-Action = Literal["publish", "subscribe", "create", "admin"]
 
 
 class NewRule(Body):

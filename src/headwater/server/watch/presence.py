@@ -38,10 +38,10 @@ class Presence:
         self._began_us = broker.clock.now_us() - round(loop.time() * SECOND_US)
         """When the loop's clock was 0."""
 
-    def list(self, asking: Session, id: str | None) -> Callable[[], Infos]:
+    def list(self, asking: Session, request: wire.ListSessions) -> Callable[[], Infos]:
         """Every session that somebody may see, by user and id; with an id, that one."""
-        if id is not None:
-            session = self._known(asking, id)
+        if request.id is not None:
+            session = self._known(asking, request.id)
             return lambda: self._on_loop(partial(self._look, [session]))
         return lambda: self._infos([one for one in self._broker.sessions.all() if self._sees(asking, one)])
 

@@ -14,8 +14,9 @@ from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.wire import batches, handshake, requests
 from headwater.wire.frame import HEADER, LENGTH_BYTES, Frame, Kind, pack
+from headwater.wire.operations import REPLIES
 from headwater.wire.reader import FrameReader
-from headwater.wire.request import Request
+from headwater.wire.request import A, Request
 
 FRAME_BYTES_MAX = 1 << 30
 READ_BYTES = 1 << 20
@@ -72,14 +73,15 @@ class Raw:
         self._last += 1
         return self._last
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, request: Request[A]) -> A:
         """Ask, and wait for the answer; what else comes meanwhile is dropped."""
         number = self.next_id()
         self.socket.sendall(requests.pack_request(number, request))
         while True:
             frame = self.read()
             if frame.kind == Kind.REPLY and frame.id == number:
-                return requests.decode(frame.payload, requests.REPLIES[type(request)])
+                answer: A = requests.decode(frame.payload, REPLIES[type(request)])
+                return answer
             check(frame)
 
     def subscribe(self, number: int, filter: str, kind: str, **more: Any) -> None:

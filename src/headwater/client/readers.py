@@ -1,0 +1,235 @@
+"""Readers of a served bus for threads: consumers, live subscriptions, and history.
+
+They have the names, signatures and errors of those in `headwater.delivery`, and what is said of them stands there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from headwater.client.feed import Feed
+from headwater.client.link import LinkState
+from headwater.client.operations import extend_of, nack_of, refuse, reject_of, seek_of
+from headwater.delivery.consumer import Consumer as EmbeddedConsumer
+from headwater.delivery.live import CLOSED_BY_USER, check_max
+from headwater.delivery.live import Live as EmbeddedLive
+from headwater.delivery.replay import Reading as EmbeddedReading
+from headwater.delivery.start import Start
+from headwater.errors import Closed, HeadwaterError
+from headwater.message import Message, Receipt
+from headwater.surface import documented
+from headwater.wire import requests as wire
+from headwater.wire.contents import Deliver
+from headwater.wire.request import Request
+
+if TYPE_CHECKING:
+    from headwater.client.bus import Bus
+
+
+class Verbs:
+    """What is said about a message, for threads."""
+
+    __slots__ = ("_bus",)
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> None:
+        if not feed.is_durable:
+            return refuse(feed, "ack")
+        bus = self._bus
+        bus._check_open()
+        epoch = feed.epoch
+        ranges = feed.ranges_of(messages, wait)
+        if wait:
+            bus._wait(bus._client.ack_and_wait(feed, epoch, ranges))
+        else:
+            bus._loop.call_soon_threadsafe(bus._client.ack_only, feed, epoch, ranges)
+        return None
+
+    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> None:
+        self._tell(feed, "nack", message, nack_of(feed, message, error, delay_s))
+
+    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> None:
+        self._tell(feed, "reject", message, reject_of(feed, message, error))
+
+    def extend(self, feed: Feed, message: Message, seconds: float) -> None:
+        self._tell(feed, "extend", message, extend_of(feed, message, seconds))
+
+    def _tell(self, feed: Feed, verb: str, message: Message, make: Callable[[int], Request[Any]]) -> None:
+        refuse(feed, verb)
+        self._bus._run(self._bus._client.tell(feed, message, make))
+
+    def reply(self, message: Message, payload: bytes) -> Receipt:
+        bus = self._bus
+        bus._check_open()
+        return cast(Receipt, bus._submit(bus._client.reply_to(message, payload)).result())
+
+
+@documented(EmbeddedConsumer)
+class Reader:
+    """Takes messages of a feed."""
+
+    def __init__(self, bus: Bus, feed: Feed) -> None:
+        self._bus = bus
+        self._feed = feed
+        self.filter = feed.filter
+        self._closed = False
+        self._forgetting: weakref.finalize[..., Any] | None = None
+
+    def _leave_when_forgotten(self) -> None:
+        """Let go of its place at the server when nobody has it any more, as after `for … in bus.follow(…): break`.
+
+        A consumer does not: messages that it handed out may be acked without it.
+        """
+        self._forgetting = weakref.finalize(self, self._bus._client.forget_soon, self._feed)
+        self._forgetting.atexit = False
+
+    def next(self, timeout_s: float | None = None) -> Message | None:
+        found = self.batch(1, timeout_s)
+        return found[0] if found else None
+
+    def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        check_max(max)
+        self._bus._check_thread()
+        return self._feed.wait(max, timeout_s, self._check_open)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(self._closed_text)
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether its user, and not the server, has ended it."""
+        return self._closed or self._bus._client.link.state is LinkState.CLOSED
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._bus._check_thread()
+        self._closed = True
+        if self._forgetting is not None:
+            self._forgetting.detach()
+        self._feed.wake()
+        if not self._bus._closed:
+            try:
+                self._bus._wait(self._bus._client.leave(self._feed))
+            except HeadwaterError as error:
+                if error.code != Closed.code:
+                    raise
+
+    _closed_text = CLOSED_BY_USER
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@documented(EmbeddedConsumer)
+class Consumer(Reader):
+    """Takes messages of one durable subscription, and says what became of them."""
+
+    def __init__(self, bus: Bus, feed: Feed) -> None:
+        super().__init__(bus, feed)
+        assert feed.id is not None
+        self.id = feed.id
+        self._closed_text = f'this consumer of "{feed.id}" is closed; subscribe again to go on'
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                message = self.next()
+            except Closed:
+                return
+            if message is not None:
+                yield message
+
+    def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
+        Verbs(self._bus).ack(self._feed, messages, wait)
+
+    def seek(self, to: Start) -> None:
+        self._bus.ask(seek_of(self._feed, to))
+
+    def pause(self) -> None:
+        self._bus.ask(wire.Pause(number=self._feed.number, paused=True))
+
+    def resume(self) -> None:
+        self._bus.ask(wire.Pause(number=self._feed.number, paused=False))
+
+    def __enter__(self) -> Consumer:
+        return self
+
+
+@documented(EmbeddedLive)
+class Live(Reader):
+    """A live subscription."""
+
+    def __init__(self, bus: Bus, feed: Feed) -> None:
+        super().__init__(bus, feed)
+        self._leave_when_forgotten()
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were dropped because this reader was too slow."""
+        return self._feed.dropped
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                found = self.batch(1000)
+            except Closed:
+                if self._is_done:
+                    return
+                raise
+            yield from found
+
+    def __enter__(self) -> Live:
+        return self
+
+
+@documented(EmbeddedReading)
+class Reading(Reader):
+    """Messages one after another; iterate it, or ask with `next` and `batch`."""
+
+    def __init__(self, bus: Bus, feed: Feed) -> None:
+        super().__init__(bus, feed)
+        self._ready: list[Message] = []
+        self._leave_when_forgotten()
+
+    def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
+        try:
+            if self._ready:
+                check_max(max)
+                found = self._ready[: -max - 1 : -1]
+                del self._ready[-max:]
+                return found
+            return super().batch(max, timeout_s)
+        except Closed:
+            if self._is_done:
+                return []
+            raise
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        if not self._ready:
+            self._ready = self.batch(1000)[::-1]
+            if not self._ready:
+                raise StopIteration
+        return self._ready.pop()
+
+    def take_batch(self) -> Deliver | None:
+        """The next batch as the server sent it, with the messages that match alone; None at the end of history.
+
+        For readers that make no objects of messages, as Spark's do.
+        """
+        return self._feed.wait_batch(self._check_open)
+
+    @property
+    def is_over(self) -> bool:
+        return self._closed or (not self._ready and self._feed.is_over)
+
+    def __enter__(self) -> Reading:
+        return self

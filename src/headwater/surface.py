@@ -1,0 +1,312 @@
+"""The surface of a bus: what every bus has, embedded or served, and what `help()` says of it.
+
+A `headwater.Bus` and what `headwater.connect` gives are a `surface.Bus`, so what is written for one runs on the other.
+The buses of `headwater.aio` have the same methods, as coroutines and async iterators: they take their signatures and
+what is said of them from here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from headwater.config import Config
+from headwater.delivery.dead_letters import Position
+from headwater.delivery.live import Policy
+from headwater.delivery.replay import After
+from headwater.delivery.start import Start
+from headwater.events import Event
+from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
+States = list[tuple[str, int, str, int, tuple[str, ...]]]
+
+
+class Reader(Protocol):
+    """Messages one after another; iterate it, or ask with `next` and `batch`."""
+
+    filter: str
+
+    def next(self, timeout_s: float | None = None) -> Message | None: ...
+    def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]: ...
+    def __iter__(self) -> Iterator[Message]: ...
+    @property
+    def is_over(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Bus(Protocol):
+    """A bus: topics, subscriptions and history."""
+
+    @property
+    def id(self) -> str:
+        """The id of the bus, by which a lake knows whose it is; empty if the server is too old to tell."""
+
+    @property
+    def config(self) -> Config:
+        """Its settings; of a server those that clients are told, the others are defaults."""
+
+    @property
+    def folder(self) -> str:
+        """Where the data is, as far as one may say: of a server its address."""
+
+    @property
+    def now(self) -> datetime:
+        """The bus's time; of a server that of its machine."""
+
+    # Publishing
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Receipt:
+        """Store a message; returns once it is on disk.
+
+        `ttl_s` and `deliver_at` go by the bus's time (`bus.now`). That is the machine's, except for the quarter of an
+        hour after its clock was set by more than a minute: until then it goes on as before, and an event says so.
+        """
+
+    def publish_many(
+        self,
+        messages: Iterable[tuple[str, bytes] | Outgoing],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipts:
+        """Store messages together, in one commit; receipts in the order of the call.
+
+        What can be told from the call alone (names, sizes, options) refuses all of it. Then each root's messages are
+        stored, all of them or none: if some roots refuse theirs (a right, a limit, a sequence, a stream that takes no
+        messages) and others do not, PartlyStored (409) has the receipts; if all do, the error of the first.
+        """
+
+    def publish_soon(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Future[Receipt]:
+        """Store a message without waiting: the future has its receipt once it is on disk."""
+
+    def publish_many_soon(
+        self,
+        messages: Iterable[tuple[str, bytes] | Outgoing],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Future[Receipts]:
+        """`publish_many` without waiting."""
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        retain: bool = False,
+    ) -> None:
+        """Send a message at most once: nobody waits for it, there is no receipt, and a lost connection loses it.
+
+        It is stored with the next group, as MQTT's QoS 0 is. What is wrong with the call itself is raised (Malformed,
+        TooLarge, Closed); what cannot be stored, or is not allowed, is counted (`messages_unstored`) and not told.
+        """
+
+    # Subscribing
+
+    def subscribe(
+        self,
+        filter: str,
+        *,
+        id: str | None = None,
+        start: Start = "latest",
+        order: str | None = None,
+        max_in_flight: int | None = None,
+        ack_timeout_s: float | None = None,
+        max_attempts: int | None = None,
+        expire_after_s: float | None = None,
+        on_gap: str | None = None,
+        retry_delay_s: float | None = None,
+        retry_delay_s_max: float | None = None,
+        when_full: Policy = "drop_oldest",
+        destination: tuple[str, int] | None = None,
+    ) -> Any:
+        """With an id, a durable subscription (`Consumer`); without, a live one (`Live`).
+
+        A durable subscription is made at its first use, to begin at `start`, and goes on where it was at every later
+        one; options that are left out stay as they were. With asyncio, `await` it or use it in `async with`.
+
+        Served, `destination=(host, port)` has messages pushed to where somebody listens (`headwater.receive`): a
+        channel of this client, whose id is returned, and which `unsubscribe` ends.
+        """
+
+    def unsubscribe(self, id: str) -> None:
+        """Delete a durable subscription, its place and its dead letters; its consumers are told."""
+
+    def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        """Every durable subscription, by id; with a limit a page of them, after an id."""
+
+    def states(self, id: str) -> States:
+        """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
+
+    # Reading
+
+    def replay(
+        self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
+    ) -> Reader:
+        """History, from an offset or a moment on, up to now; with `upto`, of those roots alone and not beyond it."""
+
+    def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reader:
+        """History and then everything new: no gap, no repeat, in order."""
+
+    def topics(self, filter: str = "#") -> list[TopicInfo]:
+        """Topics that have messages or a retained value, by name."""
+
+    def retained(self, filter: str) -> list[Message]:
+        """Retained messages, by topic."""
+
+    def ends(self) -> dict[str, int]:
+        """The newest offset of each root."""
+
+    def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
+        """What the roots that a filter may match have, by name; and where in them each of these moments is."""
+
+    def events(self) -> list[Event]:
+        """What happened lately that somebody should know, oldest first."""
+
+    def refresh(self) -> None:
+        """See what the owner wrote meanwhile; for a bus that was opened to read. What others show is always fresh."""
+
+    # Dead letters
+
+    def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Messages that a subscription gave up on; with a limit a page of them, after a root and an offset in it."""
+
+    def dead_letter(self, id: str, offset: Position) -> DeadLetter:
+        """One of them."""
+
+    def redrive(
+        self,
+        id: str,
+        offsets: Collection[Position] | None = None,
+        *,
+        mended: Iterable[DeadLetter] | None = None,
+        write: str | None = None,
+    ) -> int:
+        """Hand dead letters to their subscription again, in order; answers how many.
+
+        With `mended`, those letters, as they now are: `[letter.mend(payload=…) for letter in bus.dead_letters(id)]`.
+        All of them or none; under the name of a `write` once, however often it is asked for.
+        """
+
+    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
+        """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
+
+    def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+        """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
+
+        Answers how many, however often it is asked.
+        """
+
+    def drop_mended(self, id: str, write: str) -> None:
+        """Forget what a write has mended and not redriven; the dead letters stay as they are."""
+
+    def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
+        """Forget dead letters; answers how many."""
+
+    # Staged publishes
+
+    def stage(
+        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
+    ) -> None:
+        """Store a part of a producer's epoch, which nobody sees before `commit_stage`; staging it again replaces it."""
+
+    def stage_body(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
+        """The same for messages of one root that are encoded already."""
+
+    def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
+        """Make parts of an epoch visible, all of each root's at once, and only once; drops the other parts.
+
+        Answers the first and the last offset in each root; nothing for an epoch that was committed long ago.
+        """
+
+    def drop_stage(self, producer: str, epoch: int) -> None:
+        """Forget what was staged of an epoch and never committed."""
+
+    # Request and reply
+
+    def request(
+        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()
+    ) -> Message:
+        """Publish a request and wait for its answer."""
+
+    # Every day
+
+    def purge(self, filter: str) -> int:
+        """Remove the messages that a filter matches, their retained values and topics; answers how many topics.
+
+        What is hidden is remembered until retention has deleted it: QuotaExceeded beyond `purges_max` of a root.
+        """
+
+    def backup(self, target: str | os.PathLike[str]) -> None:
+        """A copy of the data as of now, in a new folder (on the server's machine), while the bus goes on."""
+
+    def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
+        """Say how far a lake has each root: retention waits for it as for a durable subscription."""
+
+    def close(self) -> None:
+        """Finish what is under way, and let go of the folder or the server."""
+
+
+# Shells take their signatures, and what is said of them, from another
+
+
+def like(shape: Callable[Concatenate[Any, P], Any]) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Have a method take what another takes, and say what that says of itself."""
+
+    def shaped(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+        returned = inspect.signature(method).return_annotation
+        vars(method)["__signature__"] = inspect.signature(shape).replace(return_annotation=returned)
+        method.__doc__ = shape.__doc__
+        return method
+
+    return shaped
+
+
+def documented(source: type) -> Callable[[type[T]], type[T]]:
+    """Have the methods of a class say of themselves what those of another say."""
+
+    def told(shell: type[T]) -> type[T]:
+        for name, member in vars(shell).items():
+            said = inspect.getdoc(getattr(source, name, None)) if not name.startswith("_") else None
+            if said is not None and (callable(member) or isinstance(member, property)):
+                member.__doc__ = said
+        return shell
+
+    return told
