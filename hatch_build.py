@@ -30,7 +30,7 @@ mypy_path = src
 explicit_package_bases = true
 follow_imports = silent
 ignore_missing_imports = true
-[mypy-headwater.bus,headwater.core,headwater.client.*,headwater.seal,headwater.spark.*,headwater.admin.*]
+[mypy-headwater.bus,headwater.core,headwater.lake.*,headwater.client.*,headwater.seal,headwater.spark.*,headwater.admin.*]
 follow_imports = skip
 """
 """How types are found out: `make test` checks all of them, so that here those count that compiled modules work with. To

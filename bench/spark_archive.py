@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import headwater
+from headwater.lake.lake import open_lake
 from headwater.spark import session
-from headwater.spark.lake import open_lake
 from headwater.spark.pipelines.archive import Archive
 from spark import BATCH, PAYLOAD_BYTES, median_s
 

@@ -20,12 +20,6 @@ PUBLIC = "__init__"
 """The public surface: whoever stands above the buses may use it as a user does."""
 
 
-STILL_UP = {
-    ("core", "spark.lake_history"),
-}
-"""Imports that go up until the server takes its protocols by registration."""
-
-
 class Import(NamedTuple):
     """One module that another imports."""
 
@@ -94,20 +88,9 @@ def test_no_import_goes_up_or_across() -> None:
         trouble
         for module, path in known.items()
         for one in imports_of(module, ast.parse(path.read_text()), set(known))
-        if (one.module, one.imported) not in STILL_UP
         if (trouble := wrong(one, rooms)) is not None
     ]
     assert not found, "\n".join(found)
-
-
-def test_no_exception_outlives_its_reason() -> None:
-    known = modules()
-    met = {
-        (one.module, one.imported)
-        for module, path in known.items()
-        for one in imports_of(module, ast.parse(path.read_text()), set(known))
-    }
-    assert not STILL_UP - met
 
 
 def test_every_room_of_the_list_is_there() -> None:

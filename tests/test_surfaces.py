@@ -69,7 +69,15 @@ ONLY: dict[str, tuple[set[str], str]] = {
 WORKINGS = {
     *("live.wants_places", "live.takes_early", "live.greet", "live.deliver", "live.take", "live.take_retained"),
     *("live.ended", "live.add_waker", "live.end"),
-    *("reading.take", "reading.take_batch", "reading.look", "reading.fetch", "reading.tell", "reading.end", "reading.add_waker"),
+    *(
+        "reading.take",
+        "reading.take_batch",
+        "reading.look",
+        "reading.fetch",
+        "reading.tell",
+        "reading.end",
+        "reading.add_waker",
+    ),
 }
 """Of readers: what the way out, the shells and Spark use of them."""
 

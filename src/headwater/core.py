@@ -144,7 +144,7 @@ class Core:
         """The lake, if there is one to be; it is opened when somebody reads that far back."""
         if not self.config.lake:
             return None
-        from headwater.spark.lake_history import LakeHistory
+        from headwater.lake.history import LakeHistory
 
         history = LakeHistory(self.config.lake, self.id, None if self.is_read_only else self._end_of)
         history.check()

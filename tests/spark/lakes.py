@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headwater
+from headwater.lake import files as lake_files
+from headwater.lake.lake import append, offset_of, open_lake
 from headwater.message import Message
-from headwater.spark import lake_files
-from headwater.spark.lake import append, offset_of, open_lake
 
 DAY_US = 86_400_000_000
 SCHEMA = pa.schema(

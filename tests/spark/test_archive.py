@@ -17,8 +17,8 @@ import pytest
 import headwater
 from client.served import Served
 from headwater.errors import Failed, Gap, NotAllowed
-from headwater.spark import lake_files
-from headwater.spark.lake import LostRace, open_lake
+from headwater.lake import files as lake_files
+from headwater.lake.lake import LostRace, open_lake
 from headwater.spark.pipelines.archive import Archive, Options
 from headwater.store import marks
 from headwater.store.files import DiskFiles

@@ -13,7 +13,7 @@ import pytest
 import headwater
 from client.served import Served
 from headwater.cli import pipeline
-from headwater.spark.lake import open_lake
+from headwater.lake.lake import open_lake
 from spark import clustered
 from spark.cluster import Cluster
 from spark.rows import by_place, replayed, row_of

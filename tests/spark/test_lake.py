@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import headwater
 from headwater.errors import Conflict, Malformed, NotFound
+from headwater.lake.lake import LostRace, append, open_lake, table_name
 from headwater.spark.history import topic_matches
-from headwater.spark.lake import LostRace, append, open_lake, table_name
 from headwater.spark.pipelines.archive import Archive, Options
 from headwater.topics.name import matches
 from spark.beside import Owner

@@ -21,11 +21,12 @@ from client.served import Served
 from headwater import Config, Conflict, Failed, Gap, Malformed, ManualClock, Retention
 from headwater.clock import to_datetime
 from headwater.delivery.history import Stretch
+from headwater.lake import history as lake_history
+from headwater.lake import scan as lake_scan
+from headwater.lake.history import LakeHistory
+from headwater.lake.lake import LakeFile
 from headwater.message import Message
 from headwater.mqtt.kinds import V4
-from headwater.spark import lake_history, lake_scan
-from headwater.spark.lake import LakeFile
-from headwater.spark.lake_history import LakeHistory
 from headwater.spark.pipelines.archive import Archive, Options
 from mqtt.peer import Served as Devices
 from spark import lakes

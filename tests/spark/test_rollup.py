@@ -14,7 +14,7 @@ import pytest
 import headwater
 from headwater.clock import ManualClock, from_datetime
 from headwater.errors import Conflict, Malformed, NotFound
-from headwater.spark.lake import LostRace
+from headwater.lake.lake import LostRace
 from headwater.spark.pipelines.archive import Archive
 from headwater.spark.pipelines.rollup import Rollup, Settings, plot
 from spark.rows import replayed

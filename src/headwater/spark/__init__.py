@@ -6,8 +6,7 @@
 
 The way of a row: `options` says what is asked for; `folder` finds where it lies and `spans` cuts that into partitions;
 in each task `pieces` reads batches off the segments and `columns` makes Arrow of them; `source` is what Spark talks to.
-What is archived is in a `lake`; `crossing` puts it before the log, `history` makes one table of both.
-`lake_history` and `lake_scan` read it without Spark, for `bus.replay`.
+What is archived is in a lake (`headwater.lake`); `crossing` puts it before the log, `history` makes one table of both.
 """
 
 from __future__ import annotations

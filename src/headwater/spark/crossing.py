@@ -14,8 +14,8 @@ import msgspec
 
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict
-from headwater.spark.lake import Archived, LakeFile, existing_lake
-from headwater.spark.lake_scan import first_since
+from headwater.lake.lake import Archived, LakeFile, existing_lake
+from headwater.lake.scan import first_since
 from headwater.spark.spans import Extent, Log, Span, cuts_by_count
 from headwater.store.log import Hole
 from headwater.store.stream import RETENTION

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headwater.errors import Malformed
+from headwater.lake.lake import LakeFile, existing_lake
 from headwater.spark.crossing import check_restored
-from headwater.spark.lake import LakeFile, existing_lake
 from headwater.spark.options import MESSAGES, read_options
 from headwater.spark.reading import open_log
 from headwater.spark.source import COLUMNS

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headwater.lake.scan import in_order, scanned
 from headwater.spark.columns import BYTES, ROWS
 from headwater.spark.conditions import Conditions
-from headwater.spark.lake_scan import in_order, scanned
 from headwater.spark.spans import Span
 
 Wanted = Callable[[str], bool]

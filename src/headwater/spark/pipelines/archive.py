@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict, Gap
-from headwater.spark import lake_files, plan
-from headwater.spark.lake import (
+from headwater.lake import files as lake_files
+from headwater.lake.lake import (
     Lake,
     LakeFile,
     LostRace,
@@ -28,6 +28,7 @@ from headwater.spark.lake import (
     open_lake,
     replace,
 )
+from headwater.spark import plan
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 from headwater.spark.reading import open_log

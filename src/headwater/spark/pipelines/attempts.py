@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from headwater.errors import Failed
-from headwater.spark import lake_files, plan
-from headwater.spark.lake import LostRace
+from headwater.lake import files as lake_files
+from headwater.lake.lake import LostRace
+from headwater.spark import plan
 from headwater.spark.pipelines.troubles import said_by_us
 
 

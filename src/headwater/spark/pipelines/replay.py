@@ -32,9 +32,9 @@ from pyspark.sql.window import Window as Over
 import headwater
 from headwater.clock import SECOND_US, Clock, SystemClock
 from headwater.errors import Conflict, Failed, Malformed
-from headwater.spark import lake_files
+from headwater.lake import files as lake_files
+from headwater.lake.lake import LakeFile
 from headwater.spark.history import SCHEMA, table_of
-from headwater.spark.lake import LakeFile
 from headwater.spark.pipelines.archive import SESSION
 from headwater.spark.pipelines.attempts import teaching
 from headwater.store.files import DiskFiles, Lock

@@ -26,9 +26,9 @@ from pyspark.sql.window import Window
 
 from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.errors import Conflict, Malformed
-from headwater.spark import lake_files
+from headwater.lake import files as lake_files
+from headwater.lake.lake import NAMESPACE, PROPERTIES, Lake, LakeFile, append_files, existing_lake
 from headwater.spark.history import table_of
-from headwater.spark.lake import NAMESPACE, PROPERTIES, Lake, LakeFile, append_files, existing_lake
 from headwater.spark.pipelines.archive import SESSION
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 

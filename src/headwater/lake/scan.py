@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.delivery.history import Lot
-from headwater.spark.lake import Archived, LakeFile
-from headwater.spark.lake_files import located
+from headwater.lake.files import located
+from headwater.lake.lake import Archived, LakeFile
 
 COLUMNS = ("topic", "offset", "timestamp", "key", "headers", "payload")
 ROWS = 2000

@@ -8,19 +8,19 @@ then, and planned anew from where it is when a compaction has taken a file away.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwater import threads
 from headwater.delivery.history import Lot, Stretch, Wanted
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, NotFound
 from headwater.store.log import Hole
 
 if TYPE_CHECKING:
-    from headwater.spark.lake import Archived, Lake
+    from headwater.lake.lake import Archived, Lake
 
 PLANS_MAX = 5
 """Plans in a row that may come to nothing because files vanish."""
@@ -40,7 +40,7 @@ class LakeHistory:
         self._bus_id = bus_id
         self._end_of = end_of
         self._lake: Lake | None = None
-        self._opening = threading.Lock()
+        self._opening = threads.Lock()
 
     def check(self) -> None:
         """What can be told before it is opened: that it can be read, and whose it is."""
@@ -66,7 +66,7 @@ class LakeHistory:
             ) from error
 
     def _read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Lot | Hole]:
-        from headwater.spark.lake_scan import first_since, lots
+        from headwater.lake.scan import first_since, lots
 
         position, plans = stretch.first, 0
         is_begun = stretch.since_us is None
@@ -99,7 +99,7 @@ class LakeHistory:
 
     def _archived(self, stretch: Stretch) -> Archived | None:
         """What the lake has of a root; None if that is nothing."""
-        from headwater.spark.lake import archived_in
+        from headwater.lake.lake import archived_in
 
         try:
             archived = archived_in(self._open().table(stretch.root), stretch.root)
@@ -116,7 +116,7 @@ class LakeHistory:
     def _open(self) -> Lake:
         with self._opening:
             if self._lake is None:
-                from headwater.spark.lake import existing_lake
+                from headwater.lake.lake import existing_lake
 
                 lake = existing_lake(self.where)
                 lake.check(self._bus_id)
