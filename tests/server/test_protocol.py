@@ -23,9 +23,9 @@ from headwater.errors import HeadwaterError, Malformed
 from headwater.server.connection import Connection
 from headwater.server.entry import Served
 from headwater.server.extension import Extension
+from headwater.server.pump import UNBOUNDED, LivePump, Pump
 from headwater.server.session import Session
 from headwater.server.session_row import SessionRow
-from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, Subscriber
 from headwater.topics.name import root_of
 from server.harness import PATIENCE_S, SECRET, Running
 
@@ -91,21 +91,21 @@ class LineSession(Session):
                 broker.check_publish(row.user, row.id, part)
                 self.sessions.entry.take(connection, None, part, 0)
             case ["SUB", filter]:
-                number = len(self.subscribers) + 1
+                number = len(self.pumps) + 1
                 self._open(number, filter, lambda: core.listen(filter), self._serve, connection.say)
             case _:
                 raise Malformed(f"{line!r} is no line of this protocol")
 
-    def _serve(self, live: Any) -> LiveSubscriber:
-        return LiveSubscriber(self, len(self.subscribers) + 1, live, UNBOUNDED)
+    def _serve(self, live: Any) -> LivePump:
+        return LivePump(self, len(self.pumps) + 1, live, UNBOUNDED)
 
-    def deliver(self, subscriber: Subscriber, selection: Selection) -> int:
+    def deliver(self, subscriber: Pump, selection: Selection) -> int:
         assert self.connection is not None
         data = b"".join(f"MSG {one.topic} ".encode() + one.payload + b"\n" for one in selection.taken())
         self.connection.write(data)
         return len(data)
 
-    def recall(self, subscriber: Subscriber, ranges: object) -> None: ...
+    def recall(self, subscriber: Pump, ranges: object) -> None: ...
 
     def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None: ...
 

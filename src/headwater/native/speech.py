@@ -9,8 +9,8 @@ from itertools import groupby
 from headwater.delivery.selection import Selection
 from headwater.message import Message
 from headwater.server.connection import Connection
+from headwater.server.pump import Pump
 from headwater.server.slices import Slices
-from headwater.server.subscriber import Subscriber
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 from headwater.wire import batches, requests
@@ -43,21 +43,21 @@ class Speech:
         """How many messages it takes at once of a subscription that others take from, too."""
         return ROOM_MAX
 
-    def deliver(self, subscriber: Subscriber, selection: Selection) -> int:
+    def deliver(self, pump: Pump, selection: Selection) -> int:
         """Send messages; how many bytes that took of the credit."""
         batch, places, lease = selection.batch, selection.places, selection.lease_number
         if batch is None:
-            return self._deliver_messages(subscriber, selection.root, selection.messages, lease)
+            return self._deliver_messages(pump, selection.root, selection.messages, lease)
         root, first_offset = selection.root.encode(), batch.first_offset
         if places is None or len(places) == batch.count:
-            return self._send(subscriber.number, root, first_offset, batch.count, batch.crc, batch.data, None, lease)
+            return self._send(pump.number, root, first_offset, batch.count, batch.crc, batch.data, None, lease)
         first = places[0]
         body, crc = self.slices.get(batch, places)
         is_dense = places[-1] - first + 1 == len(places)
         deltas = None if is_dense else [place - first for place in places]
-        return self._send(subscriber.number, root, first_offset + first, len(places), crc, body, deltas, lease)
+        return self._send(pump.number, root, first_offset + first, len(places), crc, body, deltas, lease)
 
-    def _deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+    def _deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
         name, size = root.encode(), 0
         for (attempt, is_retained), run in groupby(messages, key=lambda one: (one.attempt, one.retained)):
             flags = batches.RETAINED if is_retained else 0
@@ -65,7 +65,7 @@ class Speech:
                 body = encode_messages(near)
                 first, crc = near[0].offset, checksum(body)
                 deltas = [one.offset - first for one in near]
-                size += self._send(subscriber.number, name, first, len(near), crc, body, deltas, lease, attempt, flags)
+                size += self._send(pump.number, name, first, len(near), crc, body, deltas, lease, attempt, flags)
         return size
 
     def _send(
@@ -87,10 +87,10 @@ class Speech:
         self.connection.write_batch(head, body)
         return size
 
-    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
+    def recall(self, pump: Pump, ranges: Sequence[Range]) -> None:
         """Say that messages were taken back."""
         if self.connection is not None:
-            self.connection.write(batches.pack_ranges(Kind.RECALL, subscriber.number, 0, ranges))
+            self.connection.write(batches.pack_ranges(Kind.RECALL, pump.number, 0, ranges))
 
     def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None:
         """Tell the client something about a subscription."""
