@@ -180,7 +180,7 @@ class Greeter:
                 connection.session.on_registered(connection)
 
         answer = Answer(registered, self._loop, self._serving.call_s, "the store of sessions")
-        self._broker.register(connection, request, answer)
+        self._broker.sessions.register(connection, request, answer)
 
 
 class Proving:

@@ -6,8 +6,8 @@ authentication everybody may do everything, and the server listens on loopback a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
@@ -20,7 +20,6 @@ from headwater.core import Core
 from headwater.delivery.options import CHANNEL_PREFIX
 from headwater.errors import NotAllowed
 from headwater.requests import REPLY_ROOT
-from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
     from headwater.server.connection import Connection
@@ -56,12 +55,6 @@ class Broker:
         self.extensions: Sequence[Extension] = ()
         """Protocols and channels, who are asked where this server has no answer."""
         self._is_open = serving.auth == "none"
-
-    def register(
-        self, connection: Connection, request: Register, then: Callable[[Any, BaseException | None], None]
-    ) -> None:
-        """A session for a connection whose user is known."""
-        self.sessions.register(connection, request, then)
 
     # Publishing
 
