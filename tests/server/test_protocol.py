@@ -22,9 +22,9 @@ from headwater.errors import HeadwaterError, Malformed
 from headwater.message import Message
 from headwater.server.connection import Connection
 from headwater.server.extension import Extension
+from headwater.server.pump import UNBOUNDED, LivePump, Pump
 from headwater.server.session import Session
 from headwater.server.session_row import SessionRow
-from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, Subscriber
 from headwater.store.batch import Batch
 from headwater.topics.name import root_of
 from server.harness import PATIENCE_S, SECRET, Running
@@ -87,25 +87,25 @@ class LineSession(Session):
                 item = core.desk.one(topic, payload.encode(), False, None, (), None, None, None, None)
                 self.later(lambda: core.store(item), lambda _, error: connection.say(error))
             case ["SUB", filter]:
-                number = len(self.subscribers) + 1
+                number = len(self.pumps) + 1
                 self._open(number, filter, lambda: core.listen(filter), self._serve, connection.say)
             case _:
                 raise Malformed(f"{line!r} is no line of this protocol")
 
-    def _serve(self, live: Any) -> LiveSubscriber:
-        return LiveSubscriber(self, len(self.subscribers) + 1, live, UNBOUNDED)
+    def _serve(self, live: Any) -> LivePump:
+        return LivePump(self, len(self.pumps) + 1, live, UNBOUNDED)
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+    def deliver_batch(self, pump: Pump, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         messages = batch.body.messages(batch.first_offset, places)
-        return self.deliver_messages(subscriber, batch.header.root, messages, lease)
+        return self.deliver_messages(pump, batch.header.root, messages, lease)
 
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+    def deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
         assert self.connection is not None
         data = b"".join(f"MSG {one.topic} ".encode() + one.payload + b"\n" for one in messages)
         self.connection.write(data)
         return len(data)
 
-    def recall(self, subscriber: Subscriber, ranges: object) -> None: ...
+    def recall(self, pump: Pump, ranges: object) -> None: ...
 
     def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None: ...
 

@@ -21,7 +21,7 @@ from headwater.delivery.lane import Remote
 from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, HeadwaterError, NotAllowed, NotFound
 from headwater.server.log import Log
-from headwater.server.subscriber import Subscriber
+from headwater.server.pump import Pump
 
 if TYPE_CHECKING:
     from headwater.channels.runner import ChannelRunner
@@ -187,8 +187,8 @@ class Channel(Actor):
     # Supervision
 
     def on_failure(self, actor: Actor, error: Exception) -> None:
-        """This channel, or its subscriber, failed at one message."""
-        if isinstance(actor, Subscriber) and isinstance(error, HeadwaterError):
+        """This channel, or its pump, failed at one message."""
+        if isinstance(actor, Pump) and isinstance(error, HeadwaterError):
             raise error  # an answer to what the receiver asked of it
         log.error("actor-failed", actor=type(actor).__name__, channel=self.row.id, error=repr(error))
         self.on_broken(error)

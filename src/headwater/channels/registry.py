@@ -229,7 +229,7 @@ class ChannelRegistry:
         dispatcher = self._dispatcher
         stored = dispatcher.row(row.subscription)
         if stored is not None and stored.paused != paused:
-            dispatcher.use(row.subscription, lambda subscriber: dispatcher.pause(subscriber, paused))
+            dispatcher.use(row.subscription, lambda pump: dispatcher.pause(pump, paused))
             self._book.note("channel-paused" if paused else "channel-resumed", row.id)
 
     def pause(self, id: str) -> None:

@@ -1,7 +1,7 @@
 """A tcp channel: pushes batches as they are stored, over a connection of the native protocol that the broker makes.
 
 It is a party as a session is: the receiver at the other side takes, acks and refuses messages of its one subscription
-as a client would, and a subscriber serves it. Promises: a receiver that breaks the rules is cut off, and what it had
+as a client would, and a pump serves it. Promises: a receiver that breaks the rules is cut off, and what it had
 comes again; what it says of messages that it was never sent changes nothing.
 """
 
@@ -17,11 +17,11 @@ from headwater.delivery.rows import RowsItem
 from headwater.errors import Disconnected, HeadwaterError, Malformed, NotFound, TimedOut
 from headwater.native.connection import NativeConnection
 from headwater.native.speech import Speech
-from headwater.server import subscriber as served
+from headwater.server import pump as served
 from headwater.server.connection import Connection
 from headwater.server.log import Log
+from headwater.server.pump import DurablePump, Pump
 from headwater.server.slices import Slices
-from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.version import __version__
 from headwater.wire import batches, handshake, requests
 from headwater.wire.channel import NUMBER, ChannelHello, ChannelWelcome
@@ -43,9 +43,9 @@ class TcpChannel(Speech, Channel):
     def __init__(self, channels: ChannelRunner, row: ChannelRow, delivered: int = 0) -> None:
         super().__init__(channels, row, delivered)
         self.sessions = channels
-        """As a subscriber calls whoever keeps its party."""
+        """As a pump calls whoever keeps its party."""
         self.connection: Connection | None = None
-        self._subscriber: DurableSubscriber | None = None
+        self._pump: DurablePump | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._last_words = ""
         """Why the connection ends, if it is known."""
@@ -72,13 +72,11 @@ class TcpChannel(Speech, Channel):
         self.connection = connection
         connection.session = self
         credit = (welcome.credit_messages, welcome.credit_bytes)
-        self._subscriber = DurableSubscriber(
-            self, NUMBER, "named", self.durable, self.ticket, credit, self.row.batch_messages_max
-        )
+        self._pump = DurablePump(self, NUMBER, "named", self.durable, self.ticket, credit, self.row.batch_messages_max)
         if self.error:
             log.info("channel-connected", channel=self.row.id)
         self.error = ""
-        self._subscriber.ring()
+        self._pump.ring()
 
     def on_lost(self, connection: Connection) -> None:
         """The receiver is gone: what it had comes again."""
@@ -94,11 +92,11 @@ class TcpChannel(Speech, Channel):
         self.hold(said or f"{self.where} {silence}", self._push)
 
     def _let_go(self) -> None:
-        subscriber, self._subscriber = self._subscriber, None
+        pump, self._pump = self._pump, None
         self.connection = None
-        if subscriber is not None:
-            subscriber.is_left = True
-            self._delivered += subscriber.acked
+        if pump is not None:
+            pump.is_left = True
+            self._delivered += pump.acked
             if self.durable is not None:
                 self.durable.set_waker(self.ticket, None)
 
@@ -165,11 +163,11 @@ class TcpChannel(Speech, Channel):
             self.error = f"{self.where} refused message {request.offset}: {request.error}"[:ERROR_CHARS_MAX]
 
     def _tell(self, number: int, message: object) -> None:
-        if number != NUMBER or self._subscriber is None:
+        if number != NUMBER or self._pump is None:
             raise NotFound(f"a channel's only subscription is {NUMBER}, not {number}")
-        self._subscriber.tell(message)
+        self._pump.tell(message)
 
-    # As its subscriber's party
+    # As its pump's party
 
     @property
     def slices(self) -> Slices:
@@ -196,13 +194,13 @@ class TcpChannel(Speech, Channel):
 
     def on_writable(self) -> None:
         """The connection takes more."""
-        if self._subscriber is not None:
-            self._subscriber.tell(served.WAKE)
+        if self._pump is not None:
+            self._pump.tell(served.WAKE)
 
-    def on_over(self, subscriber: Subscriber) -> None:
+    def on_over(self, pump: Pump) -> None:
         """Only history is ever over."""
 
-    def on_ended(self, subscriber: Subscriber, error: HeadwaterError) -> None:
+    def on_ended(self, pump: Pump, error: HeadwaterError) -> None:
         """The subscription was deleted, or the bus is closing."""
         self.end()
 
@@ -220,8 +218,8 @@ class TcpChannel(Speech, Channel):
     @property
     def delivered(self) -> int:
         """Messages since the server's start."""
-        subscriber = self._subscriber
-        return self._delivered + (subscriber.acked if subscriber is not None else 0)
+        pump = self._pump
+        return self._delivered + (pump.acked if pump is not None else 0)
 
     @property
     def _is_ready(self) -> bool:
@@ -229,8 +227,8 @@ class TcpChannel(Speech, Channel):
 
     @property
     def _is_delivering(self) -> bool:
-        subscriber = self._subscriber
-        return subscriber is not None and subscriber.has_any
+        pump = self._pump
+        return pump is not None and pump.has_any
 
 
 class Greeting:

@@ -16,7 +16,7 @@ from headwater.log.root import MQTT_SYS
 from headwater.message import Message
 from headwater.server.log import Log
 from headwater.server.party import Party
-from headwater.server.subscriber import UNBOUNDED, Subscriber
+from headwater.server.pump import UNBOUNDED, Pump
 from headwater.topics.name import compile_filter
 from headwater.version import __version__
 from headwater.wire.administration import Figures
@@ -145,7 +145,7 @@ class Watch:
         self._on_close(self)
 
 
-class WatchSubscriber(Subscriber):
+class WatchPump(Pump):
     """Serves one subscription to `$SYS`."""
 
     __slots__ = ("watch",)

@@ -18,8 +18,8 @@ from headwater.mqtt.packets import Ack
 from headwater.mqtt.reasons import Reason
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Place, Sent, Window
-from headwater.server import subscriber as served
-from headwater.server.subscriber import DurableSubscriber, Subscriber
+from headwater.server import pump as served
+from headwater.server.pump import DurablePump, Pump
 from headwater.store import state as rows
 from headwater.store.state import Rows
 from headwater.wire.batches import Range
@@ -84,9 +84,9 @@ class Flight:
                 one.tell(served.PutBack(self.window.sent_of(one.number)))
         self._end(self.window.forget(lambda place: place[0] == subscription))
 
-    def on_attached(self, subscriber: DurableSubscriber) -> None:
+    def on_attached(self, pump: DurablePump) -> None:
         """A subscription is served: what was sent of it before, and is done with in it, does not come again."""
-        number, undone = subscriber.number, subscriber.durable.undone
+        number, undone = pump.number, pump.durable.undone
 
         def is_done(place: Place) -> bool:
             return place[0] == number and place[2] > 0 and not undone(place[1], place[2:])
@@ -171,11 +171,11 @@ class Flight:
             if error is None and connection is self._session.connection:
                 connection.write(b"".join(encode(one, connection.version) for one in steps.answers))
 
-        sessions, subscriber = self._session.sessions, self._session.subscribers.get(subscription)
-        if subscriber is None or not steps.ranges:
+        sessions, pump = self._session.sessions, self._session.pumps.get(subscription)
+        if pump is None or not steps.ranges:
             sessions.write(steps.changed, stored)
         else:
-            subscriber.tell(served.Settle(steps.ranges, steps.changed, sessions.future(stored)))
+            pump.tell(served.Settle(steps.ranges, steps.changed, sessions.future(stored)))
 
     def complete(self, numbers: Sequence[int]) -> None:
         """The client has said the last word about messages of QoS 2: their numbers are free."""
@@ -192,9 +192,9 @@ class Flight:
             if sent.copy is None and sent.lease:
                 by_subscription.setdefault(number, []).append((sent.lease, abs(offset), abs(offset)))
         for number, ranges in by_subscription.items():
-            subscriber = self._session.subscribers.get(number)
-            if subscriber is not None:
-                subscriber.tell(served.Ack(0, ranges))
+            pump = self._session.pumps.get(number)
+            if pump is not None:
+                pump.tell(served.Ack(0, ranges))
 
     def _spare_others(self, done: Sequence[Sent]) -> None:
         """Messages are done with in the other subscriptions that match them. It is noted there first: what is not done
@@ -211,21 +211,19 @@ class Flight:
 
     def _spare(self, others: Sequence[int], root: str, offsets: Sequence[int]) -> None:
         for number in others:
-            subscriber = self._session.subscribers.get(number)
-            if subscriber is not None:
-                subscriber.tell(served.Spare(root, offsets))
+            pump = self._session.pumps.get(number)
+            if pump is not None:
+                pump.tell(served.Spare(root, offsets))
 
-    def _done(
-        self, subscriber: Subscriber, lease: int, root: str, offsets: Sequence[int], others: Sequence[int] = ()
-    ) -> None:
+    def _done(self, pump: Pump, lease: int, root: str, offsets: Sequence[int], others: Sequence[int] = ()) -> None:
         """Messages that nobody acknowledges are done with when they are sent, or passed over."""
         if not lease or not offsets:
             return
         self._spare(others, root, offsets)
         if isinstance(offsets, range):
-            subscriber.tell(served.Ack(0, [(lease, offsets[0], offsets[-1])]))
+            pump.tell(served.Ack(0, [(lease, offsets[0], offsets[-1])]))
         else:
-            subscriber.tell(served.Ack(0, [(lease, abs(offset), abs(offset)) for offset in offsets]))
+            pump.tell(served.Ack(0, [(lease, abs(offset), abs(offset)) for offset in offsets]))
 
     def _key(self, number: int) -> bytes:
         return rows.key_number(rows.SENT, self._session.row.id, number)

@@ -18,9 +18,9 @@ import msgspec
 from headwater.delivery.start import Ends
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Sent
-from headwater.server import subscriber as served
+from headwater.server import pump as served
+from headwater.server.pump import DurablePump, Pump
 from headwater.server.session_row import SubscriptionOf
-from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.topics.name import filters_overlap
 from headwater.topics.tree import Trees
 
@@ -102,7 +102,7 @@ class Overlaps:
     def is_whole(self) -> bool:
         """Whether each durable subscription is served: before, nobody could note what is done with in it."""
         if self._absent:
-            self._absent -= self._session.subscribers.keys()
+            self._absent -= self._session.pumps.keys()
         return not self._absent
 
     @property
@@ -135,13 +135,13 @@ class Overlaps:
         lives = tuple(one.number for one in there if one.kind == "live")
         return Meeting(durables, lives, together(wanting) if wanting else None)
 
-    def is_alone(self, subscriber: Subscriber, names: Sequence[str]) -> bool:
+    def is_alone(self, pump: Pump, names: Sequence[str]) -> bool:
         """Whether a subscription shares no message of these topics with another."""
         match = self._trees.match
-        return subscriber.number not in self.crossing or all(len(match(name)) < 2 for name in names)
+        return pump.number not in self.crossing or all(len(match(name)) < 2 for name in names)
 
     def parts(
-        self, subscriber: Subscriber, root: str, topics: Sequence[str], offsets: Sequence[int], own: Collection[int]
+        self, pump: Pump, root: str, topics: Sequence[str], offsets: Sequence[int], own: Collection[int]
     ) -> list[Part]:
         """What of messages in ascending order a subscription brings; the rest is left to others. `own` are the places
         of the client's own messages."""
@@ -149,46 +149,46 @@ class Overlaps:
         left: dict[int, list[int]] = {}
         for place, topic in enumerate(topics):
             meeting = self.meeting(topic, place in own)
-            if not self._brings(subscriber, meeting, root, offsets[place]):
-                if subscriber.kind == "session":
+            if not self._brings(pump, meeting, root, offsets[place]):
+                if pump.kind == "session":
                     left.setdefault(meeting.durables[0], []).append(offsets[place])
             elif parts and parts[-1][0] is meeting:
                 parts[-1][1].append(place)
             else:
                 parts.append((meeting, [place]))
         for number, those in left.items():
-            self._leave(subscriber, number, root, those)
+            self._leave(pump, number, root, those)
         return parts
 
-    def _brings(self, subscriber: Subscriber, meeting: Meeting, root: str, offset: int) -> bool:
-        if subscriber.kind == "session":
-            return subscriber.number == meeting.durables[0]
-        return subscriber.number == meeting.lives[0] and not any(
+    def _brings(self, pump: Pump, meeting: Meeting, root: str, offset: int) -> bool:
+        if pump.kind == "session":
+            return pump.number == meeting.durables[0]
+        return pump.number == meeting.lives[0] and not any(
             number not in self._ends or self._ends[number].is_before(root, offset) for number in meeting.durables
         )
 
-    def _leave(self, subscriber: Subscriber, number: int, root: str, offsets: list[int]) -> None:
+    def _leave(self, pump: Pump, number: int, root: str, offsets: list[int]) -> None:
         """Leave messages to the subscription that brings them; what is done with there is done with here."""
-        bringing = self._session.subscribers.get(number)
-        if isinstance(bringing, DurableSubscriber):
+        bringing = self._session.pumps.get(number)
+        if isinstance(bringing, DurablePump):
             undone = set(bringing.durable.undone(root, offsets))
             done = [offset for offset in offsets if offset not in undone]
             if done:
-                subscriber.tell(served.Spare(root, done))
+                pump.tell(served.Spare(root, done))
 
     def heir(self, sent: Sent) -> int | None:
         """The first of the other subscriptions that match a message, and are not known to be done with it."""
         _, root, offset = sent.place
         for number in sent.others:
-            there = self._session.subscribers.get(number)
-            is_done = isinstance(there, DurableSubscriber) and not there.durable.undone(root, [offset])
+            there = self._session.pumps.get(number)
+            is_done = isinstance(there, DurablePump) and not there.durable.undone(root, [offset])
             if number in self._found and not is_done:
                 return number
         return None
 
-    def durables(self) -> list[Subscriber]:
+    def durables(self) -> list[Pump]:
         """Those that are served, and may have been left messages to bring themselves."""
-        there = self._session.subscribers
+        there = self._session.pumps
         return [there[n] for n in self.crossing if n in there and self._found[n].kind == "session"]
 
 

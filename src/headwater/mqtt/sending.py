@@ -25,8 +25,8 @@ from headwater.mqtt.overlap import PLAIN, Overlaps, Part
 from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Copy, Place
-from headwater.server import subscriber as served
-from headwater.server.subscriber import Subscriber
+from headwater.server import pump as served
+from headwater.server.pump import Pump
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, QUIET, Batch
 from headwater.store.state import Rows
@@ -65,20 +65,20 @@ class Sending(Flight):
 
     # Messages
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+    def deliver_batch(self, pump: Pump, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         """Send messages of a batch, or those at these places."""
         session = self._session
-        wish, overlaps = session.wishes[subscriber.number], session.overlaps
+        wish, overlaps = session.wishes[pump.number], session.overlaps
         header = batch.header
         if wish.is_replay:
             messages = batch.body.messages(header.first_offset, places)
-            return self.deliver_messages(subscriber, header.root, messages, lease)
+            return self.deliver_messages(pump, header.root, messages, lease)
         if (
             overlaps is None
-            or subscriber.kind not in PLAIN
-            or (not self.window.moved and overlaps.is_alone(subscriber, batch.body.names))
+            or pump.kind not in PLAIN
+            or (not self.window.moved and overlaps.is_alone(pump, batch.body.names))
         ):
-            return self._deliver_places(subscriber, batch, places, lease, wish)
+            return self._deliver_places(pump, batch, places, lease, wish)
         there = range(header.count) if places is None else places
         topics, offsets = batch.body.topics, [header.first_offset + place for place in there]
         headers = batch.body.headers() if session.tag else ()
@@ -86,15 +86,15 @@ class Sending(Flight):
         if places is not None:
             topics = [topics[place] for place in places]
         size = 0
-        for meeting, which in self._parts(overlaps, subscriber, header.root, topics, offsets, lease, own):
+        for meeting, which in self._parts(overlaps, pump, header.root, topics, offsets, lease, own):
             some = places if len(which) == len(there) else [there[at] for at in which]
-            size += self._deliver_places(subscriber, batch, some, lease, meeting.wish or wish, meeting.others)
+            size += self._deliver_places(pump, batch, some, lease, meeting.wish or wish, meeting.others)
         return size
 
     def _parts(
         self,
         overlaps: Overlaps,
-        subscriber: Subscriber,
+        pump: Pump,
         root: str,
         topics: Sequence[str],
         offsets: Sequence[int],
@@ -102,10 +102,10 @@ class Sending(Flight):
         own: Sequence[int],
     ) -> Iterator[Part]:
         """Messages that a subscription brings, for whom, and that somebody wants."""
-        moved, number = self.window.moved, subscriber.number
-        for meeting, which in overlaps.parts(subscriber, root, topics, offsets, own):
+        moved, number = self.window.moved, pump.number
+        for meeting, which in overlaps.parts(pump, root, topics, offsets, own):
             if meeting.wish is None:
-                self._done(subscriber, lease, root, [offsets[at] for at in which], meeting.others)
+                self._done(pump, lease, root, [offsets[at] for at in which], meeting.others)
             elif not moved:
                 yield meeting, which
             elif fresh := [at for at in which if (number, root, offsets[at]) not in moved]:
@@ -113,7 +113,7 @@ class Sending(Flight):
 
     def _deliver_places(
         self,
-        subscriber: Subscriber,
+        pump: Pump,
         batch: Batch,
         places: Sequence[int] | None,
         lease: int,
@@ -124,18 +124,18 @@ class Sending(Flight):
         header = batch.header
         qos = min(wish.qos, qos_of(header.flags)) if lease else 0
         if not (lease and self.window.is_behind):
-            return self._deliver_some(subscriber, batch, places, lease, qos, wish, others)
+            return self._deliver_some(pump, batch, places, lease, qos, wish, others)
         there = range(header.count) if places is None else places
-        number, root, first, known = subscriber.number, header.root, header.first_offset, self.window.qos_of
+        number, root, first, known = pump.number, header.root, header.first_offset, self.window.qos_of
         size = 0
         for was, run in groupby(there, lambda place: known((number, root, first + place))):
             some = list(run)
-            size += self._deliver_some(subscriber, batch, some, lease, qos if was is None else was, wish, others)
+            size += self._deliver_some(pump, batch, some, lease, qos if was is None else was, wish, others)
         return size
 
     def _deliver_some(
         self,
-        subscriber: Subscriber,
+        pump: Pump,
         batch: Batch,
         places: Sequence[int] | None,
         lease: int,
@@ -148,7 +148,7 @@ class Sending(Flight):
         connection = cast("MqttConnection", session.connection)
         header, version = batch.header, connection.version
         if wish.no_local and session.tag:
-            places = self._of_others(subscriber, batch, places, lease)
+            places = self._of_others(pump, batch, places, lease)
             if not places:
                 return 0
         deliveries = session.mqtt.deliveries
@@ -158,7 +158,7 @@ class Sending(Flight):
             sizes = {place: deliveries.make(batch.body, (place,), version, qos, wish).longest_bytes for place in there}
             places = [place for place in there if sizes[place] <= connection.bytes_max]
             long = [header.first_offset + place for place in there if sizes[place] > connection.bytes_max]
-            self._done(subscriber, lease, header.root, long, others)
+            self._done(pump, lease, header.root, long, others)
             if not places:
                 return 0
             made = deliveries.get(batch, places, version, qos, wish)
@@ -166,55 +166,53 @@ class Sending(Flight):
             made = deliveries.make(batch.body, places, version, qos, wish, connection.aliases)
         first = header.first_offset
         offsets: Sequence[int] = range(first, first + header.count) if places is None else [first + p for p in places]
-        if qos == 2 and subscriber.kind == "named":
+        if qos == 2 and pump.kind == "named":
             expiries = batch.body.expiries
             copies = [
                 Copy(one.topic, one.payload, one.key, one.headers, expiries[one.offset - first] if expiries else 0)
                 for one in batch.body.messages(first, places)
             ]
-            return self._send(subscriber, header.root, offsets, lease, made, copies=copies)
-        return self._send(subscriber, header.root, offsets, lease, made, others)
+            return self._send(pump, header.root, offsets, lease, made, copies=copies)
+        return self._send(pump, header.root, offsets, lease, made, others)
 
-    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+    def deliver_one(self, pump: Pump, early: Early) -> int:
         """Send one message, shown early, of a live subscription."""
         session = self._session
         connection: MqttConnection = session.connection  # type: ignore[assignment]  # those of its language
-        overlaps, wish = session.overlaps, session.wishes[subscriber.number]
-        is_alone = overlaps is None or subscriber.number not in overlaps.crossing
+        overlaps, wish = session.overlaps, session.wishes[pump.number]
+        is_alone = overlaps is None or pump.number not in overlaps.crossing
         if self._outbox is None and connection.aliases is None and is_alone and wish.is_plain:
             data = session.mqtt.deliveries.one(early, connection.version)
             if len(data) <= connection.bytes_max:
                 connection.write(data)
                 return len(data)
-        return self.deliver_batch(subscriber, early.batch, None, 0)
+        return self.deliver_batch(pump, early.batch, None, 0)
 
-    def _of_others(
-        self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int
-    ) -> Sequence[int]:
+    def _of_others(self, pump: Pump, batch: Batch, places: Sequence[int] | None, lease: int) -> Sequence[int]:
         """The messages that this client has not published itself; those that it has are done with."""
         there = range(batch.header.count) if places is None else places
         headers, mine = batch.body.headers(), self._session.tag[0]
         own = {place for place in there if mine in headers[place]} if headers else set()
-        self._done(subscriber, lease, batch.header.root, [batch.first_offset + place for place in own])
+        self._done(pump, lease, batch.header.root, [batch.first_offset + place for place in own])
         return [place for place in there if place not in own]
 
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+    def deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
         """Retained messages, and those that come again one by one."""
-        wish, overlaps = self._session.wishes[subscriber.number], self._session.overlaps
-        if overlaps is None or subscriber.kind not in PLAIN or any(one.retained for one in messages):
-            return self._deliver_alike(subscriber, root, messages, lease, wish)
+        wish, overlaps = self._session.wishes[pump.number], self._session.overlaps
+        if overlaps is None or pump.kind not in PLAIN or any(one.retained for one in messages):
+            return self._deliver_alike(pump, root, messages, lease, wish)
         tag = self._session.tag
         own = [at for at, one in enumerate(messages) if tag[0] in one.headers] if tag else ()
         topics, offsets = [one.topic for one in messages], [one.offset for one in messages]
         size = 0
-        for meeting, which in self._parts(overlaps, subscriber, root, topics, offsets, lease, own):
+        for meeting, which in self._parts(overlaps, pump, root, topics, offsets, lease, own):
             some = [messages[at] for at in which]
-            size += self._deliver_alike(subscriber, root, some, lease, meeting.wish or wish, meeting.others)
+            size += self._deliver_alike(pump, root, some, lease, meeting.wish or wish, meeting.others)
         return size
 
     def _deliver_alike(
         self,
-        subscriber: Subscriber,
+        pump: Pump,
         root: str,
         messages: Sequence[Message],
         lease: int,
@@ -224,10 +222,10 @@ class Sending(Flight):
         """Messages that are wanted alike."""
         size, tag = 0, self._session.tag
         if wish.no_local and tag:
-            self._done(subscriber, lease, root, [one.offset for one in messages if tag[0] in one.headers])
+            self._done(pump, lease, root, [one.offset for one in messages if tag[0] in one.headers])
             messages = [one for one in messages if tag[0] not in one.headers]
-        for qos, run in groupby(messages, lambda one: self._qos(wish, place_of(subscriber.number, root, one), one)):
-            size += self._deliver_run(subscriber, root, list(run), lease, qos if lease else 0, wish, others)
+        for qos, run in groupby(messages, lambda one: self._qos(wish, place_of(pump.number, root, one), one)):
+            size += self._deliver_run(pump, root, list(run), lease, qos if lease else 0, wish, others)
         return size
 
     def _qos(self, wish: SubscriptionOptions, place: Place, message: Message) -> int:
@@ -238,7 +236,7 @@ class Sending(Flight):
 
     def _deliver_run(
         self,
-        subscriber: Subscriber,
+        pump: Pump,
         root: str,
         run: list[Message],
         lease: int,
@@ -252,7 +250,7 @@ class Sending(Flight):
         made = of_messages(run, version, qos, wish)
         if made.longest_bytes > connection.bytes_max:
             long = [one for one in run if of_messages((one,), version, qos, wish).longest_bytes > connection.bytes_max]
-            self._done(subscriber, lease, root, [one.offset for one in long], others)
+            self._done(pump, lease, root, [one.offset for one in long], others)
             run = [one for one in run if one not in long]
             if not run:
                 return 0
@@ -260,14 +258,14 @@ class Sending(Flight):
         if connection.aliases is not None and made.longest_bytes + ALIAS_BYTES <= connection.bytes_max:
             made = of_messages(run, version, qos, wish, connection.aliases)
         offsets = [place_of(0, root, one)[2] for one in run]
-        if qos == 2 and subscriber.kind == "named":
+        if qos == 2 and pump.kind == "named":
             copies = [Copy(one.topic, one.payload, one.key, one.headers, expiry_of(one)) for one in run]
-            return self._send(subscriber, root, offsets, lease, made, copies=copies)
-        return self._send(subscriber, root, offsets, lease, made, others)
+            return self._send(pump, root, offsets, lease, made, copies=copies)
+        return self._send(pump, root, offsets, lease, made, others)
 
     def _send(
         self,
-        subscriber: Subscriber,
+        pump: Pump,
         root: str,
         offsets: Sequence[int],
         lease: int,
@@ -278,9 +276,9 @@ class Sending(Flight):
         """Have packets leave. With copies, the messages are the client's alone from now on."""
         if not made.qos:
             self._put(made.data, {})
-            self._done(subscriber, lease, root, offsets, others)
+            self._done(pump, lease, root, offsets, others)
             return len(made.data)
-        add, subscription, qos = self.window.add, subscriber.number, made.qos
+        add, subscription, qos = self.window.add, pump.number, made.qos
         numbers: list[int] = []
         again: list[bool] = []
         changed: Rows = {}
@@ -302,14 +300,14 @@ class Sending(Flight):
         if copies is None:
             self._put(data, changed)
         else:
-            self._put(data, changed, subscriber, [(lease, abs(offset), abs(offset)) for offset in offsets])
+            self._put(data, changed, pump, [(lease, abs(offset), abs(offset)) for offset in offsets])
         return len(data)
 
     def _put(
         self,
         data: bytes,
         changed: Rows,
-        subscriber: Subscriber | None = None,
+        pump: Pump | None = None,
         done: list[Range] | None = None,
     ) -> None:
         """Have packets leave, after these rows are on disk and the packets before them have left; with the rows,
@@ -335,11 +333,11 @@ class Sending(Flight):
                 self._flush(connection)
 
         sessions = self._session.sessions
-        if subscriber is None or done is None:
+        if pump is None or done is None:
             sessions.write(changed, stored)
         else:
             # It is in the middle of handing these out, and hears of it right after that.
-            subscriber.tell(served.Settle(done, changed, sessions.future(stored)))
+            pump.tell(served.Settle(done, changed, sessions.future(stored)))
 
     def _flush(self, connection: MqttConnection) -> None:
         outbox = self._outbox

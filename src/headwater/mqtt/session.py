@@ -1,4 +1,4 @@
-"""A session of an MQTT client: the same sessions and subscribers as the native protocol's, in MQTT's words.
+"""A session of an MQTT client: the same sessions and pumps as the native protocol's, in MQTT's words.
 
 Promises: a PUBLISH that is acknowledged is on disk; what the client has not acknowledged comes again over its next
 connection, in order, with the number that it had; never more messages are on their way than the client takes at once.
@@ -39,8 +39,8 @@ from headwater.mqtt.subscribing import SubscribingSession
 from headwater.mqtt.will import LastWill
 from headwater.mqtt.window import Sent
 from headwater.server.log import Log
+from headwater.server.pump import DurablePump, Pump
 from headwater.server.session_row import SubscriptionOf
-from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.wire.batches import Range
@@ -129,15 +129,15 @@ class MqttSession(SubscribingSession):
         self,
         one: SubscriptionOf,
         numbers: set[int],
-        subscriber: DurableSubscriber | None,
+        pump: DurablePump | None,
         error: BaseException | None,
     ) -> None:
         if one.number in self.wishes:
-            super()._resumed(one, numbers, subscriber, error)
+            super()._resumed(one, numbers, pump, error)
         else:
             numbers.discard(one.number)  # it was unsubscribed meanwhile
-        if subscriber is not None:
-            self._sending.on_attached(subscriber)
+        if pump is not None:
+            self._sending.on_attached(pump)
         if self.overlaps is not None:
             self.on_writable()
 
@@ -278,16 +278,16 @@ class MqttSession(SubscribingSession):
 
     # Deliveries
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
-        return self._sending.deliver_batch(subscriber, batch, places, lease)
+    def deliver_batch(self, pump: Pump, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+        return self._sending.deliver_batch(pump, batch, places, lease)
 
-    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
-        return self._sending.deliver_one(subscriber, early)
+    def deliver_one(self, pump: Pump, early: Early) -> int:
+        return self._sending.deliver_one(pump, early)
 
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
-        return self._sending.deliver_messages(subscriber, root, messages, lease)
+    def deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
+        return self._sending.deliver_messages(pump, root, messages, lease)
 
-    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
+    def recall(self, pump: Pump, ranges: Sequence[Range]) -> None:
         """MQTT cannot take messages back: the client acknowledges what it has, or loses the connection."""
 
     def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None:

@@ -23,7 +23,7 @@ from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, QuotaE
 from headwater.log.early import Early
 from headwater.log.root import MQTT_SYS
 from headwater.message import Headers, Message
-from headwater.mqtt.broker_topics import Watch, WatchSubscriber
+from headwater.mqtt.broker_topics import Watch, WatchPump
 from headwater.mqtt.overlap import PLAIN, Overlaps
 from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason, violation
@@ -32,9 +32,9 @@ from headwater.mqtt.replaying import Place, split_replay
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.translation import FROM
 from headwater.mqtt.window import NUMBER_MAX
+from headwater.server.pump import UNBOUNDED, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
-from headwater.server.subscriber import UNBOUNDED, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.topics.name import check_filter
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ class SubscribingSession(Session):
         self._last_number = max((one.number for one in row.subscriptions), default=0)
 
     @abstractmethod
-    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+    def deliver_one(self, pump: Pump, early: Early) -> int:
         """Send one message that is shown early; how many bytes that took."""
 
     def _resume_all(self) -> None:
         """The client is back: every subscription of its session goes on."""
         for one in self.row.subscriptions:
             self._note_wish(one)
-            if one.kind == "live" and one.number not in self.subscribers:
+            if one.kind == "live" and one.number not in self.pumps:
                 self._open_live(one, False, self._note)
         self._attach_all([one for one in self.row.subscriptions if one.kind != "live"])
 
@@ -137,14 +137,14 @@ class SubscribingSession(Session):
         self.making.difference_update(one.filter for one in packet.subscriptions)
         for one in packet.subscriptions:
             known = self._known(one.filter)
-            subscriber = self.subscribers.get(known.number) if known is not None else None
-            if subscriber is not None and subscriber.is_held:
-                subscriber.is_held = False
-                subscriber.ring()
+            pump = self.pumps.get(known.number) if known is not None else None
+            if pump is not None and pump.is_held:
+                pump.is_held = False
+                pump.ring()
 
     def _hold(self, number: int) -> None:
         """Have messages of a new subscription wait for its SUBACK."""
-        self.subscribers[number].is_held = True
+        self.pumps[number].is_held = True
 
     def _subscribe(self, one: Subscription, identifier: int, then: Callable[[int], None]) -> None:
         sessions = self.sessions
@@ -214,8 +214,8 @@ class SubscribingSession(Session):
                 self._hold(made.number)
                 then(0)
 
-        def serve(reading: Reading) -> Subscriber:
-            return ReadingSubscriber(self, made.number, "follow", reading, CREDIT)
+        def serve(reading: Reading) -> Pump:
+            return ReadingPump(self, made.number, "follow", reading, CREDIT)
 
         self._open(made.number, wanted, make, serve, opened)
 
@@ -278,10 +278,10 @@ class SubscribingSession(Session):
     def _show_retained(
         self, connection: object, one: SubscriptionOf, messages: list[Message], error: BaseException | None
     ) -> None:
-        subscriber = self.subscribers.get(one.number)
-        if error is None and subscriber is not None and connection is self.connection:
+        pump = self.pumps.get(one.number)
+        if error is None and pump is not None and connection is self.connection:
             for message in messages:
-                self.deliver_messages(subscriber, message.root, [message], 0)
+                self.deliver_messages(pump, message.root, [message], 0)
 
     def _open_live(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
@@ -298,17 +298,17 @@ class SubscribingSession(Session):
                 pass
             return live
 
-        def serve(live: Live) -> LiveSubscriber:
-            return LiveSubscriber(self, one.number, live, CREDIT, self.deliver_one)
+        def serve(live: Live) -> LivePump:
+            return LivePump(self, one.number, live, CREDIT, self.deliver_one)
 
         self._open(one.number, one.filter, make, serve, then)
 
     def _watch(self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]) -> None:
         topics = self.mqtt.broker_topics
 
-        def serve(watch: Watch) -> Subscriber:
+        def serve(watch: Watch) -> Pump:
             topics.add(watch)
-            return WatchSubscriber(self, one.number, watch)
+            return WatchPump(self, one.number, watch)
 
         self._open(one.number, one.filter, lambda: topics.watch(one.filter, with_retained), serve, then)
 
@@ -358,13 +358,13 @@ class SubscribingSession(Session):
             self._note(error)
             connection.send(answer)
 
-    def _leave(self, one: SubscriptionOf) -> Subscriber | None:
+    def _leave(self, one: SubscriptionOf) -> Pump | None:
         """Take no more from a subscription."""
-        subscriber = self.subscribers.pop(one.number, None)
+        pump = self.pumps.pop(one.number, None)
         self._forget_wish(one.number)
-        if subscriber is not None:
-            self._let_go(subscriber)
-        return subscriber
+        if pump is not None:
+            self._let_go(pump)
+        return pump
 
     def _remove(self, one: SubscriptionOf) -> None:
         self._leave(one)

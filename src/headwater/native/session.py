@@ -1,7 +1,7 @@
 """A session of a client that speaks the native protocol.
 
 It handles the frames of its connection, one after another, asks the broker who may, and passes on what is allowed:
-publishes to the roots, acks and credit to its subscribers, the rest to the bus in a thread. Promises: an error is
+publishes to the roots, acks and credit to its pumps, the rest to the bus in a thread. Promises: an error is
 answered to whoever asked and disturbs nobody else.
 """
 
@@ -18,14 +18,14 @@ from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
 from headwater.native.runs import Run, read_run, read_stretch
 from headwater.native.speech import Speech
-from headwater.server import subscriber as served
+from headwater.server import pump as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
 from headwater.server.log import Log
+from headwater.server.pump import DurablePump, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices
-from headwater.server.subscriber import DurableSubscriber, LiveSubscriber, ReadingSubscriber, Subscriber
 from headwater.store.batch import QUIET
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
@@ -121,7 +121,7 @@ class NativeSession(Speech, Session):
                 self._on_publish(connection, frame)
             case Kind.ACK:
                 number, ranges = batches.read_ranges(frame)
-                self._subscriber(number).tell(served.Ack(frame.id, ranges))
+                self._pump(number).tell(served.Ack(frame.id, ranges))
             case Kind.TAKEN:
                 _, ranges = batches.read_ranges(frame)
                 self._tell(frame.id, served.Taken(ranges))
@@ -176,17 +176,17 @@ class NativeSession(Speech, Session):
             self.sessions.end(self)
         connection.close()
 
-    def _subscriber(self, number: int) -> Subscriber:
-        subscriber = self.subscribers.get(number)
-        if subscriber is None:
+    def _pump(self, number: int) -> Pump:
+        pump = self.pumps.get(number)
+        if pump is None:
             raise NotFound(f"this session has no subscription {number} at the moment; subscribe again")
-        return subscriber
+        return pump
 
     def _tell(self, number: int, message: object) -> None:
         """For a subscription that may be gone already, which its client has yet to hear."""
-        subscriber = self.subscribers.get(number)
-        if subscriber is not None:
-            subscriber.tell(message)
+        pump = self.pumps.get(number)
+        if pump is not None:
+            pump.tell(message)
 
     # Answers
 
@@ -221,36 +221,36 @@ class NativeSession(Speech, Session):
             case Subscribe():
                 self._on_subscribe(id, request)
             case requests.Nack() | requests.Reject() | requests.Extend():
-                self._subscriber(request.number).tell(served.Failed(id, request))
+                self._pump(request.number).tell(served.Failed(id, request))
             case requests.Leave():
                 self._on_leave(id, request.number)
             case requests.Unsubscribe():
                 self._on_unsubscribe(id, request)
             case requests.Seek():
-                subscriber = self._durable(request.number)
+                pump = self._durable(request.number)
                 seek = self.sessions.broker.core.durables.move
                 if isinstance(request.to, dict):
                     places = request.to
-                    self._ask(id, lambda: seek(subscriber.durable, places))
+                    self._ask(id, lambda: seek(pump.durable, places))
                     return
                 to = Answers.moment(request.to, request.to_us)
-                check_start(subscriber.filter, to)
-                self._ask(id, lambda: seek(subscriber.durable, to))
+                check_start(pump.filter, to)
+                self._ask(id, lambda: seek(pump.durable, to))
             case requests.Pause():
-                subscriber = self._durable(request.number)
+                pump = self._durable(request.number)
                 pause = self.sessions.broker.core.dispatcher.pause
                 paused = request.paused
-                self._ask(id, lambda: pause(subscriber.durable, paused))
+                self._ask(id, lambda: pause(pump.durable, paused))
             case requests.Register():
                 raise Malformed("this connection has its session already")
             case _:
                 self._ask(id, self.sessions.answers.work_for(self, request))
 
-    def _durable(self, number: int) -> DurableSubscriber:
-        subscriber = self._subscriber(number)
-        if not isinstance(subscriber, DurableSubscriber):
+    def _durable(self, number: int) -> DurablePump:
+        pump = self._pump(number)
+        if not isinstance(pump, DurablePump):
             raise Malformed(f"subscription {number} is not durable: it has no place to move, and cannot be paused")
-        return subscriber
+        return pump
 
     # Subscribing
 
@@ -269,11 +269,11 @@ class NativeSession(Speech, Session):
         if existing is not None:
             self.reply(self.connection, id, existing, None)
             return
-        if request.number in self.subscribers or request.number in self._numbers:
+        if request.number in self.pumps or request.number in self._numbers:
             raise Conflict(f"this session has a subscription {request.number} already; choose another number")
-        if len(self.subscribers) + len(self._numbers) >= sessions.serving.subscriptions_per_session_max:
+        if len(self.pumps) + len(self._numbers) >= sessions.serving.subscriptions_per_session_max:
             raise QuotaExceeded(
-                f"this session has {len(self.subscribers)} subscriptions and readings (follow, replay) open, and "
+                f"this session has {len(self.pumps)} subscriptions and readings (follow, replay) open, and "
                 f"subscriptions_per_session_max is {sessions.serving.subscriptions_per_session_max}; close those that "
                 "nobody reads any more (`with bus.follow(…) as reading:` does), or raise the setting"
             )
@@ -302,11 +302,9 @@ class NativeSession(Speech, Session):
         if request.kind not in ("named", "session"):
             return None
         name = self._name_of(request)
-        for subscriber in self.subscribers.values():
-            if subscriber.id == name and subscriber.filter == request.filter:
-                return Subscribed(
-                    number=subscriber.number, id=name, filter=subscriber.filter, kind=subscriber.kind, existed=True
-                )
+        for pump in self.pumps.values():
+            if pump.id == name and pump.filter == request.filter:
+                return Subscribed(number=pump.number, id=name, filter=pump.filter, kind=pump.kind, existed=True)
         return None
 
     def _name_of(self, request: Subscribe) -> str:
@@ -335,9 +333,9 @@ class NativeSession(Speech, Session):
         connection = self.connection
         existed = self.sessions.broker.core.dispatcher.row(name) is not None
 
-        def made(subscriber: DurableSubscriber | None, error: BaseException | None) -> None:
+        def made(pump: DurablePump | None, error: BaseException | None) -> None:
             numbers.discard(request.number)
-            if subscriber is None:
+            if pump is None:
                 self.reply(connection, id, None, error)
                 return
             answer = Subscribed(
@@ -356,8 +354,8 @@ class NativeSession(Speech, Session):
         def make() -> Live:
             return core.listen(request.filter, request.when_full)  # type: ignore[arg-type]  # checked
 
-        def serve(live: Live) -> Subscriber:
-            return LiveSubscriber(self, request.number, live, credit, self.deliver_one)
+        def serve(live: Live) -> Pump:
+            return LivePump(self, request.number, live, credit, self.deliver_one)
 
         self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
 
@@ -369,8 +367,8 @@ class NativeSession(Speech, Session):
             follows = request.kind == "follow"
             return core.read(request.filter, request.after, since, None if follows else request.upto, follows=follows)
 
-        def serve(reading: Reading) -> Subscriber:
-            return ReadingSubscriber(self, request.number, request.kind, reading, credit)
+        def serve(reading: Reading) -> Pump:
+            return ReadingPump(self, request.number, request.kind, reading, credit)
 
         self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
 
@@ -382,13 +380,13 @@ class NativeSession(Speech, Session):
     # Leaving
 
     def _on_leave(self, id: int, number: int) -> None:
-        subscriber = self.subscribers.pop(number, None)
+        pump = self.pumps.pop(number, None)
         connection = self.connection
-        if subscriber is None:
+        if pump is None:
             raise NotFound(f"this session has no subscription {number}")
-        self._let_go(subscriber)
-        if subscriber.id is not None and subscriber.kind == "named":
-            self._drop_row(subscriber.id)
+        self._let_go(pump)
+        if pump.id is not None and pump.kind == "named":
+            self._drop_row(pump.id)
         self._for_client(lambda: None, lambda value, error: self.reply(connection, id, value, error))
 
     def _on_unsubscribe(self, id: int, request: requests.Unsubscribe) -> None:
@@ -403,10 +401,10 @@ class NativeSession(Speech, Session):
         if sessions.owns(name) and not name.startswith(f"{self.row.id}:"):
             raise NotAllowed(f'"{name}" is another session\'s own subscription')
         sessions.broker.check_subscribe(self.row.user, self.row.id, row.options.filter)
-        for subscriber in tuple(self.subscribers.values()):
-            if subscriber.id == name:
-                del self.subscribers[subscriber.number]
-                self._let_go(subscriber)
+        for pump in tuple(self.pumps.values()):
+            if pump.id == name:
+                del self.pumps[pump.number]
+                self._let_go(pump)
         self._drop_row(name)
         durables = sessions.broker.core.durables
         if sessions.owns(name):

@@ -9,8 +9,8 @@ from itertools import groupby
 from headwater.log.early import Early
 from headwater.message import Message
 from headwater.server.connection import Connection
+from headwater.server.pump import Pump
 from headwater.server.slices import Slices
-from headwater.server.subscriber import Subscriber
 from headwater.store.batch import Batch, checksum
 from headwater.store.body import encode_body
 from headwater.wire import batches, requests
@@ -43,25 +43,25 @@ class Speech:
         """How many messages it takes at once of a subscription that others take from, too."""
         return ROOM_MAX
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+    def deliver_batch(self, pump: Pump, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         header = batch.header
         root = header.root.encode()
         if places is None or len(places) == header.count:
             return self._send(
-                subscriber.number, root, header.first_offset, header.count, header.body_crc, batch.data, None, lease
+                pump.number, root, header.first_offset, header.count, header.body_crc, batch.data, None, lease
             )
         first = places[0]
         body, crc = self.slices.get(batch, places)
         is_dense = places[-1] - first + 1 == len(places)
         deltas = None if is_dense else [place - first for place in places]
-        return self._send(subscriber.number, root, header.first_offset + first, len(places), crc, body, deltas, lease)
+        return self._send(pump.number, root, header.first_offset + first, len(places), crc, body, deltas, lease)
 
-    def deliver_one(self, subscriber: Subscriber, early: Early) -> int:
+    def deliver_one(self, pump: Pump, early: Early) -> int:
         """Send one message that is shown early; how many bytes that took of the credit."""
         body, crc = early.body
-        return self._send(subscriber.number, early.root.encode(), early.offset, 1, crc, body, None, 0)
+        return self._send(pump.number, early.root.encode(), early.offset, 1, crc, body, None, 0)
 
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+    def deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
         name, size = root.encode(), 0
         for (attempt, is_retained), run in groupby(messages, key=lambda one: (one.attempt, one.retained)):
             flags = batches.RETAINED if is_retained else 0
@@ -69,7 +69,7 @@ class Speech:
                 body = encode_messages(near)
                 first, crc = near[0].offset, checksum(body)
                 deltas = [one.offset - first for one in near]
-                size += self._send(subscriber.number, name, first, len(near), crc, body, deltas, lease, attempt, flags)
+                size += self._send(pump.number, name, first, len(near), crc, body, deltas, lease, attempt, flags)
         return size
 
     def _send(
@@ -91,10 +91,10 @@ class Speech:
         self.connection.write_batch(head, body)
         return size
 
-    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
+    def recall(self, pump: Pump, ranges: Sequence[Range]) -> None:
         """Say that messages were taken back."""
         if self.connection is not None:
-            self.connection.write(batches.pack_ranges(Kind.RECALL, subscriber.number, 0, ranges))
+            self.connection.write(batches.pack_ranges(Kind.RECALL, pump.number, 0, ranges))
 
     def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None:
         """Tell the client something about a subscription."""

@@ -1,4 +1,4 @@
-"""Parties: whom a connection belongs to and subscribers serve. A session is one, and so is a channel."""
+"""Parties: whom a connection belongs to and pumps serve. A session is one, and so is a channel."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from headwater.actor import Actor
     from headwater.server.broker import Broker
     from headwater.server.connection import Connection
+    from headwater.server.pump import Pump
     from headwater.server.slices import Slices
-    from headwater.server.subscriber import Subscriber
     from headwater.store.batch import Batch
 
 
@@ -100,13 +100,13 @@ class Party(Protocol):
     def on_writable(self) -> None:
         """The connection takes more."""
 
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+    def deliver_batch(self, pump: Pump, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         """Send messages of a batch, or those at these places of it; how many bytes that took of the credit."""
 
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+    def deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
         """The same for messages that come from here and there."""
 
-    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
+    def recall(self, pump: Pump, ranges: Sequence[Range]) -> None:
         """Say that messages were taken back."""
 
     def notice(self, number: int, what: str, error: BaseException | None = None, count: int = 0) -> None:
@@ -118,11 +118,11 @@ class Party(Protocol):
     def finish_rows(self, item: RowsItem | None, future: Future[object]) -> None:
         """Have rows written, of which the future tells."""
 
-    def on_over(self, subscriber: Subscriber) -> None:
+    def on_over(self, pump: Pump) -> None:
         """History was read to its end."""
 
-    def on_ended(self, subscriber: Subscriber, error: HeadwaterError) -> None:
+    def on_ended(self, pump: Pump, error: HeadwaterError) -> None:
         """A subscription ended by itself."""
 
     def on_failure(self, actor: Actor, error: Exception) -> None:
-        """A subscriber has failed."""
+        """A pump has failed."""

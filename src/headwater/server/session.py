@@ -1,6 +1,6 @@
 """A session: what the broker keeps for a client between its connections, whatever language the client speaks.
 
-It has a subscriber for each subscription: makes them, lets go of them, starts those that fail again, and ends those
+It has a pump for each subscription: makes them, lets go of them, starts those that fail again, and ends those
 whose right is gone. Promises: without a connection its durable subscriptions wait for it to come back; an answer of one
 connection never reaches another.
 """
@@ -23,11 +23,11 @@ from headwater.delivery.start import Ends, Start
 from headwater.errors import Closed, Conflict, HeadwaterError, NotAllowed, NotFound
 from headwater.errors import Failed as StorageFailed
 from headwater.message import Message
-from headwater.server import subscriber as served
+from headwater.server import pump as served
 from headwater.server.connection import Connection
 from headwater.server.log import Log
+from headwater.server.pump import DurablePump, Pump
 from headwater.server.session_row import SessionRow, SubscriptionOf
-from headwater.server.subscriber import DurableSubscriber, Subscriber
 from headwater.store.batch import Batch
 from headwater.wire.batches import Range
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = Log("headwater.server")
 
 RESTARTS_MAX = 3
-"""Times that a subscriber is started again by itself; then its client is told to subscribe again."""
+"""Times that a pump is started again by itself; then its client is told to subscribe again."""
 
 
 class Source(Protocol):
@@ -70,9 +70,9 @@ class Session(Actor):
         "_turn",
         "connection",
         "is_ended",
+        "pumps",
         "row",
         "sessions",
-        "subscribers",
     )
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
@@ -80,7 +80,7 @@ class Session(Actor):
         self.sessions = sessions
         self.row = row
         self.connection: Connection | None = None
-        self.subscribers: dict[int, Subscriber] = {}
+        self.pumps: dict[int, Pump] = {}
         self.is_ended = False
         self._numbers: set[int] = set()
         """Subscriptions that are being made for the connection."""
@@ -103,15 +103,15 @@ class Session(Actor):
         """How many messages it takes at once of a subscription that others take from, too."""
 
     @abstractmethod
-    def deliver_batch(self, subscriber: Subscriber, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
+    def deliver_batch(self, pump: Pump, batch: Batch, places: Sequence[int] | None, lease: int) -> int:
         """Send messages of a batch, or those at these places of it; how many bytes that took of the credit."""
 
     @abstractmethod
-    def deliver_messages(self, subscriber: Subscriber, root: str, messages: Sequence[Message], lease: int) -> int:
+    def deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
         """The same for messages that come from here and there."""
 
     @abstractmethod
-    def recall(self, subscriber: Subscriber, ranges: Sequence[Range]) -> None:
+    def recall(self, pump: Pump, ranges: Sequence[Range]) -> None:
         """Say that messages were taken back."""
 
     @abstractmethod
@@ -142,7 +142,7 @@ class Session(Actor):
 
     def _attach_all(self, subscriptions: Sequence[SubscriptionOf]) -> None:
         for one in subscriptions:
-            if one.number not in self.subscribers:
+            if one.number not in self.pumps:
                 numbers = self._numbers
                 numbers.add(one.number)
                 self._attach_durable(
@@ -158,11 +158,11 @@ class Session(Actor):
         self,
         one: SubscriptionOf,
         numbers: set[int],
-        subscriber: DurableSubscriber | None,
+        pump: DurablePump | None,
         error: BaseException | None,
     ) -> None:
         numbers.discard(one.number)
-        if subscriber is None and error is not None:
+        if pump is None and error is not None:
             if numbers is self._numbers:  # else it was for a connection that is gone
                 self.notice(one.number, "ended", error)
             if isinstance(error, NotAllowed):
@@ -179,14 +179,14 @@ class Session(Actor):
 
     def _detach_all(self) -> None:
         """Nobody reads any more: live subscriptions end, durable ones let go of what they hold."""
-        subscribers, self.subscribers = self.subscribers, {}
+        pumps, self.pumps = self.pumps, {}
         self._numbers, self._names = set(), set()  # what is being made was for a connection that is gone
-        for subscriber in subscribers.values():
-            self._let_go(subscriber)
+        for pump in pumps.values():
+            self._let_go(pump)
 
-    def _let_go(self, subscriber: Subscriber, after: Callable[[], object] | None = None) -> None:
-        subscriber.is_left = True
-        leave = subscriber.leave()
+    def _let_go(self, pump: Pump, after: Callable[[], object] | None = None) -> None:
+        pump.is_left = True
+        leave = pump.leave()
 
         def work() -> None:
             if leave is not None:
@@ -198,16 +198,16 @@ class Session(Actor):
 
     def on_writable(self) -> None:
         """The connection takes more."""
-        subscribers = tuple(self.subscribers.values())
+        pumps = tuple(self.pumps.values())
         self._turn += 1
-        first = self._turn % len(subscribers) if subscribers else 0
-        for subscriber in subscribers[first:] + subscribers[:first]:  # or the first would take all
-            subscriber.tell(served.WAKE)
+        first = self._turn % len(pumps) if pumps else 0
+        for pump in pumps[first:] + pumps[:first]:  # or the first would take all
+            pump.tell(served.WAKE)
 
     def leaves(self) -> list[Callable[[], object]]:
         """What is left to do in a thread when the server ends."""
-        found = [subscriber.leave() for subscriber in self.subscribers.values()]
-        self.subscribers = {}
+        found = [pump.leave() for pump in self.pumps.values()]
+        self.pumps = {}
         return [leave for leave in found if leave is not None]
 
     def end(self) -> None:
@@ -282,7 +282,7 @@ class Session(Actor):
         name: str,
         filter: str,
         credit: tuple[int, int],
-        made: Callable[[DurableSubscriber | None, BaseException | None], None],
+        made: Callable[[DurablePump | None, BaseException | None], None],
         fresh: Fresh | None = None,
     ) -> None:
         """Have a durable subscription served to this session's connection."""
@@ -307,10 +307,10 @@ class Session(Actor):
             if error is not None:
                 made(None, error)
                 return
-            subscriber = DurableSubscriber(self, number, kind, durable, ticket, credit)
-            self.subscribers[number] = subscriber
-            made(subscriber, None)
-            subscriber.ring()
+            pump = DurablePump(self, number, kind, durable, ticket, credit)
+            self.pumps[number] = pump
+            made(pump, None)
+            pump.ring()
 
         if fresh is None:
             self.later(attach, attached)
@@ -332,7 +332,7 @@ class Session(Actor):
         number: int,
         filter: str,
         make: Callable[[], S],
-        serve: Callable[[S], Subscriber],
+        serve: Callable[[S], Pump],
         then: Callable[[BaseException | None], None],
     ) -> None:
         """Have something that lives as long as the connection read for it."""
@@ -348,9 +348,9 @@ class Session(Actor):
             if error is not None:
                 then(error)
                 return
-            subscriber = self.subscribers[number] = serve(source)
+            pump = self.pumps[number] = serve(source)
             then(None)
-            subscriber.ring()
+            pump.ring()
 
         self._for_client(make, made)
 
@@ -362,49 +362,49 @@ class Session(Actor):
             self.row = msgspec.structs.replace(self.row, subscriptions=others)
             self.sessions.keep(self.row)
 
-    def on_over(self, subscriber: Subscriber) -> None:
+    def on_over(self, pump: Pump) -> None:
         """History was read to its end."""
-        if self.subscribers.get(subscriber.number) is subscriber:
-            del self.subscribers[subscriber.number]
-            self._let_go(subscriber)
+        if self.pumps.get(pump.number) is pump:
+            del self.pumps[pump.number]
+            self._let_go(pump)
 
-    def on_ended(self, subscriber: Subscriber, error: HeadwaterError) -> None:
+    def on_ended(self, pump: Pump, error: HeadwaterError) -> None:
         """A subscription ended by itself: its client is told why."""
-        if self.subscribers.get(subscriber.number) is subscriber:
-            del self.subscribers[subscriber.number]
-            self.notice(subscriber.number, "ended", error)
-            self._let_go(subscriber)
-            if subscriber.id is not None and self.sessions.broker.core.dispatcher.row(subscriber.id) is None:
-                self._drop_row(subscriber.id)
+        if self.pumps.get(pump.number) is pump:
+            del self.pumps[pump.number]
+            self.notice(pump.number, "ended", error)
+            self._let_go(pump)
+            if pump.id is not None and self.sessions.broker.core.dispatcher.row(pump.id) is None:
+                self._drop_row(pump.id)
 
     # Supervision
 
     def on_failure(self, actor: Actor, error: Exception) -> None:
-        """A subscriber of this session has failed, or the session itself at one message."""
-        if isinstance(actor, Subscriber) and isinstance(error, HeadwaterError):
+        """A pump of this session has failed, or the session itself at one message."""
+        if isinstance(actor, Pump) and isinstance(error, HeadwaterError):
             raise error  # an answer to what the client asked of it
         log.error("actor-failed", actor=type(actor).__name__, session=self.row.id, error=repr(error))
-        if isinstance(actor, Subscriber):
+        if isinstance(actor, Pump):
             self._restart(actor)
         elif self.connection is not None:
             self.connection.refuse(StorageFailed("the server failed at what you sent; connect again"))
 
-    def _restart(self, failed: Subscriber) -> None:
+    def _restart(self, failed: Pump) -> None:
         """From its stored state; if that fails too, the client is told to subscribe again, and the session lives on."""
-        if self.subscribers.get(failed.number) is not failed:
+        if self.pumps.get(failed.number) is not failed:
             return
-        del self.subscribers[failed.number]
+        del self.pumps[failed.number]
         self._let_go(failed)
         times = self._restarts.get(failed.number, 0) + 1
         self._restarts[failed.number] = times
         again = StorageFailed(f'the subscriber of "{failed.filter}" failed; subscribe again')
-        if not isinstance(failed, DurableSubscriber) or times > RESTARTS_MAX:
+        if not isinstance(failed, DurablePump) or times > RESTARTS_MAX:
             self.notice(failed.number, "ended", again)
             return
         failed.recall_all()
 
-        def made(subscriber: DurableSubscriber | None, _: BaseException | None) -> None:
-            if subscriber is None:
+        def made(pump: DurablePump | None, _: BaseException | None) -> None:
+            if pump is None:
                 self.notice(failed.number, "ended", again)
 
         self._attach_durable(failed.number, failed.kind, failed.id or "", failed.filter, failed.credit, made)
@@ -419,12 +419,12 @@ class Session(Actor):
             connection.say_goodbye(NotAllowed(f'client "{self.row.user}" was removed'))
             self.sessions.end(self)
             return
-        for subscriber in tuple(self.subscribers.values()):
-            if not broker.may_subscribe(self.row.user, self.row.id, subscriber.filter):
+        for pump in tuple(self.pumps.values()):
+            if not broker.may_subscribe(self.row.user, self.row.id, pump.filter):
                 try:
-                    broker.check_subscribe(self.row.user, self.row.id, subscriber.filter)
+                    broker.check_subscribe(self.row.user, self.row.id, pump.filter)
                 except NotAllowed as error:
-                    self.on_ended(subscriber, error)
+                    self.on_ended(pump, error)
         for one in self.row.subscriptions:
             if not broker.may_subscribe(self.row.user, self.row.id, one.filter):
                 self._drop(one)

@@ -145,7 +145,7 @@ def test_a_reader_that_does_not_keep_up_is_named_with_what_it_lost():
         slow.subscribe(1, "home/#", bytes=1 << 28)
         for _ in range(300):
             peer.publish(["home/a"] * 50, b"x" * 1000)
-        (subscriber,) = running.session_of(slow).subscribers.values()
+        (subscriber,) = running.session_of(slow).pumps.values()
         running.until(lambda: running.server.sessions.counts.dropped == subscriber.live.dropped, "a note of drops")
         found = look(peer)
         assert [(one.session, one.user) for one in found.slow] == [(slow.session, "turtle")]
@@ -153,7 +153,7 @@ def test_a_reader_that_does_not_keep_up_is_named_with_what_it_lost():
         assert found.gauges["waiting_bytes"] >= found.slow[0].waiting_bytes
         assert found.counters["messages_dropped"] == found.slow[0].dropped > 0
         slow.close()
-        running.until(lambda: not running.server.sessions._sessions[slow.session].subscribers)
+        running.until(lambda: not running.server.sessions._sessions[slow.session].pumps)
         after = look(peer)
         assert after.slow == ()
         assert after.counters["messages_dropped"] >= found.counters["messages_dropped"]

@@ -17,8 +17,8 @@ from headwater.counts import BOUNDS_US, Durations
 from headwater.log import delays
 from headwater.log.root import SYS, Root
 from headwater.log.roots import STAGED
+from headwater.server.pump import DurablePump, LivePump
 from headwater.server.session import Session
-from headwater.server.subscriber import DurableSubscriber, LiveSubscriber
 from headwater.server.watch.lags import Lags
 from headwater.server.watch.pacing import Pacing
 from headwater.server.watch.pulse import Pulse
@@ -153,11 +153,11 @@ class Collector:
             if not isinstance(session, Session):
                 continue
             dropped = 0
-            for subscriber in tuple(session.subscribers.values()):
-                if isinstance(subscriber, LiveSubscriber):
+            for pump in tuple(session.pumps.values()):
+                if isinstance(pump, LivePump):
                     live += 1
-                    dropped += subscriber.live.dropped
-                elif isinstance(subscriber, DurableSubscriber):
+                    dropped += pump.live.dropped
+                elif isinstance(pump, DurablePump):
                     served += 1
             if dropped or (waiting and not connection.is_writable):
                 slow.append(_slow(session, waiting, dropped))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headwater.clock import SECOND_US
 from headwater.errors import Closed, NotFound, TimedOut
 from headwater.server.broker import Broker
-from headwater.server.subscriber import LiveSubscriber
+from headwater.server.pump import LivePump
 from headwater.wire import administration as wire
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class Presence:
             sorted(
                 one.row.id
                 for one in self._broker.sessions.all()
-                if any(taker.id == subscription for taker in tuple(one.subscribers.values()))
-                and self._sees(asking, one)
+                if any(taker.id == subscription for taker in tuple(one.pumps.values())) and self._sees(asking, one)
             )
         )
 
@@ -136,8 +135,7 @@ class Presence:
     def _info(self, session: Session) -> wire.SessionInfo:
         connection, row = session.connection, session.row
         served = [
-            wire.SessionSubscription(kind=one.kind, filter=one.filter, id=one.id)
-            for one in session.subscribers.values()
+            wire.SessionSubscription(kind=one.kind, filter=one.filter, id=one.id) for one in session.pumps.values()
         ]
         there = {one.id for one in served}
         served += [
@@ -153,7 +151,7 @@ class Presence:
             expire_after_s=row.expire_after_s,
             subscriptions=tuple(served),
             waiting_bytes=0 if connection is None else connection.waiting_bytes,
-            dropped=sum(one.live.dropped for one in session.subscribers.values() if isinstance(one, LiveSubscriber)),
+            dropped=sum(one.live.dropped for one in session.pumps.values() if isinstance(one, LivePump)),
         )
 
     def _since_us(self, connection: Connection) -> int:

@@ -1,4 +1,4 @@
-"""The subscriber: serves one subscription of one session, over whatever connection the session has.
+"""The pump: serves one subscription of one session, over whatever connection the session has.
 
 It takes batches from where they come (a durable subscription, a live one, history) and sends them as they are, as far
 as the client has given credit and takes what is sent. Promises: never more than the credit is sent; for a client that
@@ -96,7 +96,7 @@ UNBOUNDED = (-1, -1)
 """Credit of those who are bounded by something else: what their connection takes, and their own window."""
 
 
-class Subscriber(Actor):
+class Pump(Actor):
     """One subscription of a session."""
 
     __slots__ = (
@@ -204,7 +204,7 @@ class Subscriber(Actor):
         except TooManyFiles:
             self.session.sessions.loop.call_later(ROOM_AGAIN_S, self.ring)
         except HeadwaterError as error:
-            # Nobody asked for it, so it is no answer: the subscriber has failed.
+            # Nobody asked for it, so it is no answer: the pump has failed.
             raise RuntimeError(f"cannot go on: {error}") from error
 
     @abstractmethod
@@ -268,7 +268,7 @@ class Subscriber(Actor):
         """Stop; what is left to do in a thread."""
 
 
-class LiveSubscriber(Subscriber):
+class LivePump(Pump):
     """A live subscription: whatever matches from now on."""
 
     __slots__ = ("_deliver_one", "_dropped", "live")
@@ -279,7 +279,7 @@ class LiveSubscriber(Subscriber):
         number: int,
         live: Live,
         credit: tuple[int, int],
-        deliver_one: Callable[[Subscriber, Early], int] | None = None,
+        deliver_one: Callable[[Pump, Early], int] | None = None,
     ) -> None:
         """`deliver_one` sends one message, in languages that have a shorter way for that than a batch of one."""
         super().__init__(session, number, "live", None, live.filter, credit)
@@ -341,7 +341,7 @@ class LiveSubscriber(Subscriber):
         return self.live.close
 
 
-class ReadingSubscriber(Subscriber):
+class ReadingPump(Pump):
     """History, and with `follow` what comes after it. What is in the lake is read in a thread."""
 
     __slots__ = ("_desk", "_is_fetching", "_lot", "reading")
@@ -411,7 +411,7 @@ class ReadingSubscriber(Subscriber):
         return self.reading.close
 
 
-class DurableSubscriber(Subscriber):
+class DurablePump(Pump):
     """A named subscription, or one of the session's own."""
 
     __slots__ = ("_hand_max", "_leases", "acked", "durable", "ticket")
@@ -468,7 +468,7 @@ class DurableSubscriber(Subscriber):
             self._send_messages(handed.root, handed.messages, lease.number)
 
     def recall_all(self) -> None:
-        """Take back what the client has: it comes again from another subscriber."""
+        """Take back what the client has: it comes again from another pump."""
         ranges = [(number, offset, offset) for number, (_, left, _) in self._leases.items() for offset in left]
         self._leases = {}
         if ranges:
