@@ -126,7 +126,7 @@ def test_a_quiet_subscription_without_a_consumer_is_rows_and_nothing_else(
     bus.publish("home/a", b"")
     for number in range(50):
         bus.subscribe("home/#", id=f"s{number}").close()
-    assert dispatcher._served == {}
+    assert not any(dispatcher.served(f"s{number}") for number in range(50))
     assert dispatcher._trees.is_empty
     assert keys(state).count(b"U") == 50
     assert keys(state).count(b"C") == 50
@@ -136,10 +136,10 @@ def test_a_quiet_subscription_without_a_consumer_is_rows_and_nothing_else(
 def test_a_subscription_is_loaded_while_it_is_looked_at_and_let_go(bus: Bus, dispatcher: Dispatcher) -> None:
     bus.subscribe("home/#", id="s").close()
     assert dispatcher.use("s", lambda subscriber: subscriber.options.id) == "s"
-    assert dispatcher._served == {}
+    assert dispatcher.served("s") is None
     with pytest.raises(ZeroDivisionError):
         dispatcher.use("s", lambda _: 1 // 0)
-    assert dispatcher._served == {}
+    assert dispatcher.served("s") is None
     with pytest.raises(NotFound):
         dispatcher.use("nobody", lambda _: None)
 
@@ -149,9 +149,9 @@ def test_while_it_is_served_everybody_uses_the_same(bus: Bus, dispatcher: Dispat
     assert first.subscriber is second.subscriber
     dispatcher.use("s", lambda subscriber: subscriber is first.subscriber or pytest.fail("another one"))
     first.close()
-    assert dispatcher._served == {"s": second.subscriber}
+    assert dispatcher.served("s") is second.subscriber
     second.close()
-    assert dispatcher._served == {}
+    assert dispatcher.served("s") is None
 
 
 def test_numbers_are_not_used_twice(state: MemoryState, clock: ManualClock) -> None:
@@ -294,5 +294,5 @@ def test_threads_that_come_go_look_and_delete_leave_it_in_order(bus: Bus, dispat
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert errors == []
-    assert dispatcher._served == {}
+    assert not any(dispatcher.served(f"s{number}") for number in range(3))
     assert dispatcher._trees.is_empty

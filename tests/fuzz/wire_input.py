@@ -54,7 +54,7 @@ def feed_all(data: bytes, step: int) -> tuple[list[Frame], str]:
     try:
         for at in range(0, len(data), step):
             found += reader.feed(data[at : at + step])
-            assert reader._partial is None or len(reader._partial) <= min(LIMIT, at + step)
+            assert reader.waiting_bytes <= min(LIMIT, at + step)
         if reader.error is not None:
             raise reader.error
     except ALLOWED as error:

@@ -89,16 +89,16 @@ class Machine:
         self.config = config or Config()
         self.clock = ManualClock()
         self.files, self.state = FaultyFiles(), FaultyState()
-        self.bus = self._open()
+        self.bus = self.open()
 
-    def _open(self) -> Bus:
+    def open(self) -> Bus:
         return Bus("data", self.config, files=self.files, state=self.state, clock=self.clock)
 
     def kill(self) -> None:
         """kill -9, and start again."""
         self.bus.core.timers.close()
         self.files, self.state = self.files.process_kill(), self.state.process_kill()
-        self.bus = self._open()
+        self.bus = self.open()
 
     def delay(self, payload: bytes, seconds: float) -> None:
         self.bus.publish("jobs/x", payload, deliver_at=self.bus.now + timedelta(seconds=seconds))
@@ -150,7 +150,7 @@ def test_rows_that_the_state_lost_are_made_again_from_the_streams() -> None:
         machine.bus.core.timers.close()
         machine.files = machine.files.crash(random.Random(1), "all")
         machine.state = machine.state.crash(random.Random(1), keep)
-        machine.bus = machine._open()
+        machine.bus = machine.open()
         assert machine.pass_time(0) == [b"0"]
         assert machine.pass_time(10) == [b"0", b"1"]
         machine.bus.close()

@@ -184,7 +184,7 @@ class Running:
 
     def session_of(self, peer: Peer) -> Any:
         """The session as the server has it."""
-        return self.server.sessions._sessions.get(peer.session)
+        return self.server.sessions.get(peer.session)
 
 
 class Peer:

@@ -167,11 +167,11 @@ def test_the_cleanup_timer_starts_at_the_disconnect_and_stops_at_the_resume():
     with Running() as running:
         sessions = running.server.sessions
         peer = running.peer("ann")
-        assert running.call(lambda: not sessions._timers)
+        assert running.call(lambda: not sessions.waits(peer.session))
         peer.close()
-        running.until(lambda: peer.session in sessions._timers)
+        running.until(lambda: sessions.waits(peer.session))
         back = running.peer("ann", session=peer.session)
-        assert running.call(lambda: not sessions._timers)
+        assert running.call(lambda: not sessions.waits(peer.session))
         back.ping()
 
 
@@ -194,7 +194,7 @@ def test_a_session_that_is_resumed_in_time_is_not_reclaimed_by_the_timer_that_ra
     with Running() as running:
         peer = running.peer("ann", expire_after_s=1.0)
         peer.close()
-        running.until(lambda: running.server.sessions._timers)
+        running.until(lambda: running.server.sessions.waits(peer.session))
         back = running.peer("ann", session=peer.session)
         back.quiet(1.2)
         assert running.session_of(back) is not None
@@ -206,7 +206,7 @@ def test_a_resume_that_is_refused_for_its_expiry_leaves_the_timer_running():
         back.shake("ann")
         peer = running.peer("ann", expire_after_s=0.5)
         peer.close()
-        running.until(lambda: running.server.sessions._timers)
+        running.until(lambda: running.server.sessions.waits(peer.session))
         with code(422):
             back.register(peer.session, -1.0)
         running.until(lambda: len(running.server.sessions) == 0)

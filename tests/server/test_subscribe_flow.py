@@ -325,7 +325,7 @@ def test_a_session_with_hundreds_of_subscriptions_comes_goes_and_ends_like_any_o
         for number in asked:
             peer.finish(number, requests.Subscribe)
         peer.close()
-        running.until(lambda: peer.session in running.server.sessions._timers)
+        running.until(lambda: running.server.sessions.waits(peer.session))
         running.until(lambda: not running.bus.core._live, "that live subscriptions are gone")
         running.bus.publish_many([(f"a/{n}", b"x") for n in range(1, 101)])
         back = running.peer("ann", session=peer.session)
@@ -381,7 +381,7 @@ def test_a_connection_that_goes_while_its_subscription_is_made_leaves_nobody_att
         peer.close()
         running.until(lambda: running.session_of(peer).connection is None)
         go_on.set()
-        running.until(lambda: "s" not in dispatcher._served and dispatcher.row("s") is not None)
+        running.until(lambda: dispatcher.served("s") is None and dispatcher.row("s") is not None)
         other = running.peer("bob")
         other.subscribe(1, "a", kind="named", id="s")
         running.bus.publish("a", b"1")

@@ -20,9 +20,9 @@ TOPICS = st.lists(st.sampled_from(["a", "a/b", "a/c", "ä/🌡"]), min_size=12, 
 
 @pytest.fixture(autouse=True)
 def nothing_is_remembered() -> Iterator[None]:
-    shapes._shapes.forget()
+    shapes.remembered.forget()
     yield
-    shapes._shapes.forget()
+    shapes.remembered.forget()
 
 
 def made(topics: list[str], lengths: list[int], fill: bytes = b"x", time_us: int = TIME_US) -> bytes:
@@ -40,13 +40,13 @@ def told(data: bytes) -> object:
 
 
 def told_afresh(data: bytes) -> object:
-    known = dict(shapes._shapes.known)
-    shapes._shapes.forget()
+    known = dict(shapes.remembered.known)
+    shapes.remembered.forget()
     try:
         return told(data)
     finally:
-        shapes._shapes.forget()
-        shapes._shapes.known.update(known)
+        shapes.remembered.forget()
+        shapes.remembered.known.update(known)
 
 
 @given(TOPICS, LENGTHS, st.binary(min_size=1, max_size=1), st.integers(0, 2**50))
@@ -87,7 +87,7 @@ def test_what_is_remembered_is_bounded() -> None:
     for length in range(1, 10 * SHAPES_MAX):
         for _ in range(2):
             told(made(["a"] * 2, [length, length]))
-    assert len(shapes._shapes.known) <= SHAPES_MAX
+    assert len(shapes.remembered.known) <= SHAPES_MAX
     large = made(["a"] * (SHAPE_MESSAGES_MAX + 1), [1] * (SHAPE_MESSAGES_MAX + 1))
     for _ in range(3):
         told(large)

@@ -254,6 +254,10 @@ class Sessions:
         if session.row.id in self._sessions:
             self._start_timer(session)
 
+    def waits(self, id: str) -> bool:
+        """Whether a session waits for its client to come back, and ends if it does not in time."""
+        return id in self._timers
+
     def _start_timer(self, session: Session) -> None:
         self._stop_timer(session)
         self._timers[session.row.id] = self.loop.call_later(session.row.expire_after_s, self.end, session)

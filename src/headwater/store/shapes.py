@@ -31,13 +31,13 @@ class Shape(NamedTuple):
     end: int
 
 
-_shapes: Memo[int, Shape | None] = Memo(SHAPES_MAX)
+remembered: Memo[int, Shape | None] = Memo(SHAPES_MAX)
 """By the length of the body; None where one came for the first time."""
 
 
 def shape_of(data: bytes) -> Shape | None:
     """The shape of a body, if it is remembered."""
-    shape = _shapes.known.get(len(data))
+    shape = remembered.known.get(len(data))
     if shape is None or not data.startswith(shape.head) or not data.startswith(shape.lengths, shape.lengths_at):
         return None
     return shape
@@ -47,12 +47,12 @@ def is_worth_a_shape(data: bytes, count: int) -> bool:
     """Whether bodies like this come again and again."""
     if count > SHAPE_MESSAGES_MAX:
         return False
-    if len(data) in _shapes.known:
+    if len(data) in remembered.known:
         return True
-    _shapes.keep(len(data), None)
+    remembered.keep(len(data), None)
     return False
 
 
 def remember(data: bytes, shape: Shape) -> None:
     """Bodies that are laid out like this one need not be read again."""
-    _shapes.known[len(data)] = shape
+    remembered.known[len(data)] = shape

@@ -153,7 +153,7 @@ def test_a_reader_that_does_not_keep_up_is_named_with_what_it_lost():
         assert found.gauges["waiting_bytes"] >= found.slow[0].waiting_bytes
         assert found.counters["messages_dropped"] == found.slow[0].dropped > 0
         slow.close()
-        running.until(lambda: not running.server.sessions._sessions[slow.session].pumps)
+        running.until(lambda: not running.session_of(slow).pumps)
         after = look(peer)
         assert after.slow == ()
         assert after.counters["messages_dropped"] >= found.counters["messages_dropped"]
