@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater import Bus, Damaged, NotFound
+from headwater import Bus, Damaged, Failed, NotFound
 from headwater.store import chain, snapshots
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
@@ -98,6 +98,32 @@ def test_a_damaged_snapshot_is_passed_over(bus: Bus, tmp_path: Path) -> None:
     found = snapshots.newest_whole(FILES, bus.folder)
     assert found is not None
     assert found[0] == newer
+
+
+def test_what_a_snapshot_left_that_was_cut_short_is_in_the_way_of_none(bus: Bus, tmp_path: Path) -> None:
+    place = tmp_path / "data" / "snapshots"
+    for name in (snapshots.TAKING, snapshots.MAKING):
+        (place / name).mkdir()
+        (place / name / "000001.log").write_bytes(b"cut short")
+    bus.acl.allow("ann", "publish", "b")
+    assert snap(bus) is not None
+    newest = snapshots.taken(FILES, bus.folder)[0]
+    found = snapshots.newest_whole(FILES, bus.folder)
+    assert found is not None
+    assert found[0] == newest
+    assert {path.name for path in (place / newest).iterdir()} == {"SNAPSHOT", *(entry.name for entry in found[1].files)}
+    assert sorted(path.name for path in place.iterdir()) == sorted(snapshots.taken(FILES, bus.folder))
+
+
+def test_a_snapshot_that_fails_leaves_nothing(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "no room")
+
+    bus.acl.allow("ann", "publish", "b")
+    monkeypatch.setattr(DiskFiles, "rename", full)
+    with pytest.raises(Failed, match="no room"):
+        snap(bus)
+    assert [path.name for path in (tmp_path / "data" / "snapshots").iterdir()] == snapshots.taken(FILES, bus.folder)
 
 
 # Restore
