@@ -215,6 +215,25 @@ def test_a_restore_that_was_interrupted_is_begun_again(left: Path) -> None:
     assert not (left / "state.new").exists()
 
 
+@pytest.mark.parametrize("renames", [0, 1, 2, 3])
+def test_a_restore_that_was_killed_while_it_put_the_new_state_in_place_is_begun_again(left: Path, renames: int) -> None:
+    class Killed(DiskFiles):
+        left = renames
+
+        def rename(self, old: str, new: str) -> None:
+            if "state" in old.rpartition("/")[2]:
+                if not self.left:
+                    raise KeyboardInterrupt
+                self.left -= 1
+            super().rename(old, new)
+
+    (left / "state" / "CURRENT").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        restore_state(Killed(), str(left))
+    assert restored(left).losses == []
+    check_restored(left, 7)
+
+
 def test_the_rows_of_a_restored_state_are_numbered_after_the_lost_ones(left: Path) -> None:
     shutil.rmtree(left / "state")
     lost = restored(left).losses[0].last
