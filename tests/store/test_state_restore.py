@@ -234,6 +234,31 @@ def test_a_restore_that_was_killed_while_it_put_the_new_state_in_place_is_begun_
     check_restored(left, 7)
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_a_restore_renamed_is_durable_when_it_is_done(left: Path, is_there: bool) -> None:
+    done: list[tuple[str, str]] = []
+
+    class Noting(DiskFiles):
+        def rename(self, old: str, new: str) -> None:
+            done.append(("rename", new))
+            super().rename(old, new)
+
+        def sync_folder(self, path: str) -> None:
+            done.append(("sync", path))
+            super().sync_folder(path)
+
+    if is_there:
+        (left / "state" / "CURRENT").unlink()
+    else:
+        shutil.rmtree(left / "state")
+    restore_state(Noting(), str(left))
+    renamed = [place for place, (kind, _) in enumerate(done) if kind == "rename"]
+    synced = [place for place, one in enumerate(done) if one == ("sync", str(left))]
+    marks = done.index(("rename", str(left / "state.synced")))
+    assert any(place > marks for place in synced if not is_there or place < renamed[-1])
+    assert synced[-1] > renamed[-1]
+
+
 def test_the_rows_of_a_restored_state_are_numbered_after_the_lost_ones(left: Path) -> None:
     shutil.rmtree(left / "state")
     lost = restored(left).losses[0].last
