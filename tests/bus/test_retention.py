@@ -79,6 +79,16 @@ def test_retention_never_deletes_what_a_durable_subscription_has_not_acked(
         assert [message.offset for message in again.batch(100, 0)] == list(range(41, 61))
 
 
+def test_what_was_purged_before_a_subscription_came_to_it_is_no_gap(folder: Path) -> None:
+    with headwater.open(folder) as bus:
+        sub = bus.subscribe("jobs/#", id="s", start="earliest")
+        bus.publish_many([("jobs/x", b"%d" % number) for number in range(5)])
+        assert bus.purge("jobs/#") == 1
+        assert bus.publish("jobs/x", b"after").offset == 6
+        assert [message.payload for message in sub.batch(10, 0)] == [b"after"]
+        assert bus.events() == []
+
+
 @pytest.mark.parametrize("rule", [{"hard_bytes": 150_000}, {"hard_age_s": 30}], ids=["bytes", "age"])
 @pytest.mark.parametrize("on_gap", ["raise", "skip"])
 def test_beyond_the_hard_cap_it_deletes_the_unacked_and_says_so_with_an_event_and_a_gap(

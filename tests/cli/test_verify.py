@@ -11,6 +11,8 @@ import pytest
 import headwater
 from cli.command import here, objects, one_sentence, run, start
 from headwater import Config
+from headwater.store.batch import checksum, seal_header
+from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles
 from headwater.store.folder import check
 from headwater.store.segment import whole_batches
@@ -182,6 +184,21 @@ def test_a_batch_of_another_root_is_found(data: Path):
     (report, _) = walk(data).streams
     (damage,) = report.damages
     assert (damage.first, damage.last, damage.reason) == (1, 10, 'a batch of root "mill"')
+
+
+@pytest.mark.parametrize("body", [b"no columns" * 10, encode_body(["home/x"] * 9, [b"x"] * 9, 1)])
+def test_a_batch_that_cannot_be_read_though_its_checksums_are_right_is_found(data: Path, body: bytes):
+    log = log_of(data)
+    seed = check(DiskFiles(), str(data))
+    start, end = places(log)[2]
+    header = seal_header(seed, b"home", 21, BATCH, 1, 20, len(body), checksum(body))
+    content = bytearray(log.read_bytes())
+    content[start:end] = (header + body).ljust(end - start, b"\0")
+    log.write_bytes(content)
+    (home, _) = walk(data).streams
+    (damage,) = home.damages
+    assert (damage.first, damage.last, damage.start, damage.end) == (21, 30, start, end)
+    assert "body" in damage.reason
 
 
 def test_a_segment_that_is_missing_is_found(tmp_path: Path):

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 import headwater
-from headwater import Bus, Config, Conflict, ManualClock, NotFound, Outgoing, QuotaExceeded
+from faults.faulty_state import FaultyState
+from headwater import Bus, Config, Conflict, HeadwaterError, ManualClock, NotFound, Outgoing, QuotaExceeded
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.selection import Selection
 from headwater.store.state import MemoryState
@@ -255,6 +256,17 @@ def test_one_too_many_is_refused_and_deleting_makes_room(clock: ManualClock) -> 
         assert sorted(bus.core.roots.commit.run(bus.core.dispatcher.expire)) == ["a", "b"]
         bus.subscribe("x/#", id="c").close()
         bus.subscribe("x/#", id="d").close()
+
+
+def test_a_subscription_that_could_not_be_deleted_is_not_said_to_have_expired(clock: ManualClock) -> None:
+    state = FaultyState()
+    with headwater.open(":memory:", clock=clock, state=state) as bus:
+        bus.subscribe("x/#", id="s", expire_after_s=100).close()
+        clock.advance(101)
+        state.fail_sync_at = state.syncs + 1
+        with pytest.raises(HeadwaterError):
+            bus.core.roots.commit.run(bus.core.dispatcher.expire)
+        assert not [event for event in bus.events() if event.kind == "expired"]
 
 
 def test_ids_of_any_characters_are_apart(bus: Bus) -> None:

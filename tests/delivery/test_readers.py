@@ -64,6 +64,13 @@ def test_a_reader_is_listed_as_a_subscription_where_it_is_by_now(tmp_path: Path)
         assert not [one for one in bus.replay("$sys/audit") if b"sought" in one.payload]
 
 
+def test_a_page_of_no_subscriptions_is_refused_beside_the_owner_too(tmp_path: Path) -> None:
+    with headwater.open(tmp_path) as bus, headwater.open(tmp_path, read_only=True) as beside:
+        for one in (bus, beside):
+            with pytest.raises(headwater.Malformed, match="limit is 0"):
+                one.subscriptions(limit=0)
+
+
 def test_a_reader_that_comes_no_more_is_given_up(tmp_path: Path) -> None:
     clock = ManualClock()
     with headwater.open(tmp_path, SMALL, clock=clock) as bus:

@@ -601,6 +601,14 @@ def test_acked_rows_are_not_wanted_again_and_go_when_the_floor_passes() -> None:
     assert sub.ack(lease, [5, 7]) == Changes(floors={1: 7}, unacked=[(1, 6)])
 
 
+def test_an_acked_row_that_the_floor_has_passed_or_that_failed_since_is_none() -> None:
+    sub = Subscription(Options(id="s", filter="#"), Config())
+    sub.load_lane(HOME, 5, [3, 7, 8], {7: Failure(1, WALL_US)}, NOW)
+    assert sub.ahead(1) == [7, 8]
+    assert sub.skip_to(1, 9) == Changes(floors={1: 6}, lazy=True)
+    assert state_of(sub, 7) is MessageState.RETRY
+
+
 def test_wanted_gives_the_same_list_when_nothing_is_known() -> None:
     offsets = [1, 2, 3]
     assert opened().wanted(1, offsets) is offsets

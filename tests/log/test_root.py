@@ -317,6 +317,28 @@ def test_a_purge_forgets_those_whose_messages_are_gone(place: Place) -> None:
     assert [purge.filter for purge in place.root.purges] == ["home/b"]
 
 
+def test_memory_holds_nothing_of_a_purge_that_is_stored(tmp_path: Path) -> None:
+    with headwater.open(tmp_path / "data") as bus:
+        for number in range(3):
+            bus.publish(f"home/{number}", b"x", retain=True)
+        assert bus.purge("home/#") == 3
+        root = bus.core.roots.get("home")
+        assert root is not None
+        assert root.rows(root.checkpoint).keys() == {key_u32(rows.STREAM, root.stream.number)}
+
+
+def test_purged_topics_make_room_for_others_in_the_next_life_too(tmp_path: Path) -> None:
+    config = headwater.Config(topics_per_root_max=2)
+    with headwater.open(tmp_path / "data", config) as bus:
+        bus.publish_many([("home/a", b"x"), ("home/b", b"x")])
+    with headwater.open(tmp_path / "data", config) as bus:
+        assert bus.purge("home/a") == 1
+    with headwater.open(tmp_path / "data", config) as bus:
+        bus.publish("home/c", b"x")
+        with pytest.raises(QuotaExceeded):
+            bus.publish("home/d", b"x")
+
+
 def test_topics_that_report_together_again_and_again_are_counted_as_if_one_by_one(tmp_path: Path) -> None:
     names = [f"home/{number}" for number in range(100)]
     with headwater.open(tmp_path / "data") as bus:
@@ -325,17 +347,25 @@ def test_topics_that_report_together_again_and_again_are_counted_as_if_one_by_on
         bus.publish("home/7", b"later")
         bus.publish_many([(name, b"x") for name in reversed(names)])
         bus.publish_many([("home/7", b"x"), *((name, b"x") for name in names)])
+        bus.publish("home/alone", b"x")
 
         def seen() -> dict[str, tuple[int, int]]:
-            return {info.topic: (info.messages, info.last_offset) for info in bus.topics()}
+            found = {info.topic: (info.messages, info.last_offset) for info in bus.topics()}
+            root = bus.core.roots.get("home")
+            assert root is not None
+            assert {name: root.topic(name) for name in found} == found
+            assert root.topic("home/none") is None
+            return found
 
         expected = {name: (5, 403 + number) for number, name in enumerate(names)}
         expected["home/7"] = (7, 403 + 7)
+        expected["home/alone"] = (1, 503)
         assert seen() == expected
         bus.core.roots.commit.run(bus.core.roots.checkpoint)
         assert seen() == expected
         for _ in range(2):
             bus.publish_many([(name, b"x") for name in names])
+        assert seen()["home/4"] == (7, 503 + 100 + 5)
         assert bus.purge("home/3") == 1
         bus.publish_many([(name, b"x") for name in names])
         assert seen()["home/3"][0] == 1

@@ -15,16 +15,26 @@ from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
 from headwater.clock import ManualClock
 from headwater.config import Config
-from headwater.errors import Closed, Conflict, DiskFull, Failed, HeadwaterError, PartlyStored, QuotaExceeded, ReadOnly
+from headwater.errors import (
+    Closed,
+    Conflict,
+    Damaged,
+    DiskFull,
+    Failed,
+    HeadwaterError,
+    PartlyStored,
+    QuotaExceeded,
+    ReadOnly,
+)
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish, parts_by_root
 from headwater.log.root import Root
 from headwater.log.roots import DISK_CHECK_BYTES, Roots
-from headwater.message import Receipt
+from headwater.message import Outgoing, Receipt
 from headwater.store.batch import Batch, Seed
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Found
-from headwater.store.state import MemoryState, State, key_name, key_u32
+from headwater.store.state import RETAINED, MemoryState, State, key_name, key_u32
 from headwater.store.streams import Streams
 from headwater.topics.name import compile_filter
 
@@ -137,6 +147,16 @@ def test_loose_messages_of_a_root_that_arrive_together_become_one_batch(place: P
     assert place.payloads("home") == place.payloads("hall") == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_loose_messages_that_were_encoded_elsewhere_become_one_batch_too_though_their_topics_are_new(
+    place: Place,
+) -> None:
+    items = [place.one("a/1"), place.one("a/2")]
+    for item in items:
+        item.parts[0].encode(1)
+    place.group(*items)
+    assert place.told == [("a", [(1, 2)])]
+
+
 def test_loose_messages_keep_what_each_has_of_its_own(place: Place) -> None:
     place.group(
         place.one("home/a"),
@@ -240,6 +260,29 @@ def test_what_failed_to_be_written_is_not_counted(tmp_path: Path) -> None:
     place.close()
 
 
+def test_a_row_that_cannot_be_read_while_a_publish_is_admitted_leaves_no_promise_behind(tmp_path: Path) -> None:
+    class Bad(MemoryState):
+        bad: bytes | None = None
+
+        def get(self, key: bytes) -> bytes | None:
+            if key == self.bad:
+                raise Damaged("a flipped bit")
+            return super().get(key)
+
+    state = Bad()
+    place = Place(str(tmp_path / "data"), Config(topics_per_root_max=3), state=state)
+    place.publish(place.one("a/1", retain=True))
+    place.roots.commit.run(place.roots.checkpoint)
+    state.bad = key_name(RETAINED, 1, "a/1")
+    messages = [Outgoing(topic, b"x", retain=True) for topic in ("a/1", "a/2")]
+    with pytest.raises(Damaged):
+        place.publish(place.desk.many(messages, None, None))
+    place.publish(place.many("a/3", "a/4"))
+    state.bad = None
+    assert place.topics() == {"a/1": 1, "a/3": 1, "a/4": 1}
+    place.close()
+
+
 def test_with_too_little_room_publishes_are_refused_until_there_is_some() -> None:
     files = FaultyFiles(capacity_bytes=24 << 20)
     place = Place("data", Config(disk_free_bytes_min=10 << 20, preallocate_bytes=0), files)
@@ -278,6 +321,7 @@ def test_a_failed_sync_finishes_its_group_with_the_error_and_others_go_on() -> N
     place.group(*lost)
     assert all(isinstance(item.error, Failed) for item in lost)
     assert place.troubles
+    assert sum(place.roots.counts.commits.counts) == 2
     with pytest.raises(ReadOnly):
         place.publish(place.one("a/1"))
     place.publish(place.one("b/1"))
@@ -285,6 +329,26 @@ def test_a_failed_sync_finishes_its_group_with_the_error_and_others_go_on() -> N
 
 
 # Producers
+
+
+def test_after_a_commit_that_was_interrupted_its_stream_takes_nothing_more(tmp_path: Path) -> None:
+    """Nobody can say how far it got: what came next could stand behind half a batch."""
+    files = FaultyFiles()
+    place = Place("data", files=files)
+    place.publish(place.one("a/1"))
+    place.publish(place.one("b/1"))
+
+    def interrupt(*_: object) -> None:
+        files.on_sync = None
+        raise KeyboardInterrupt
+
+    files.on_sync = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        place.publish(place.one("a/1"))
+    with pytest.raises(ReadOnly, match="interrupted"):
+        place.publish(place.one("a/1"))
+    assert place.publish(place.one("b/1")).offset == 2
+    assert place.payloads("a") == [b"x"]
 
 
 def test_repeats_in_one_group_and_after_it_are_answered_with_the_first(place: Place) -> None:

@@ -209,19 +209,23 @@ def test_half_open_handshakes_are_bounded_and_end():
         served.mqtt("after").ping()
 
 
-def test_a_packet_that_drips_ends_the_connection():
+def test_a_packet_that_drips_ends_the_connection_and_silence_between_packets_does_not():
     with Served(frame_s=0.2) as served, undisturbed(served):
-        peer = served.mqtt()
+        silent, peer = served.mqtt(), served.mqtt()
         peer.send(encode(Publish("home/x", bytes(1000)), V5)[:10])
         assert peer.ends() == Reason.MALFORMED_PACKET
+        silent.ping()
 
 
 def test_the_longest_keep_alive_is_the_server_s_and_silence_ends_at_it():
     with Served(mqtt_keep_alive_s_max=1) as served, undisturbed(served):
+        untold = [served.mqtt("", V4, keep_alive_s=asked) for asked in (65_535, 0)]
         peers = [served.mqtt(keep_alive_s=asked) for asked in (65_535, 0)]
         for peer in peers:
             assert peer.connack.properties.server_keep_alive == 1
             assert peer.ends() == Reason.KEEP_ALIVE_TIMEOUT
+        for peer in untold:
+            peer.ping()  # a client of 3.1.1 keeps to what it said
 
 
 def test_a_flood_of_subscribes_stays_within_the_limit():

@@ -340,3 +340,19 @@ def test_a_session_that_ends_leaves_no_rows_behind() -> None:
         publisher.leave(session_expiry_interval=0)
         there = served.server.sessions.rows_of
         served.until(lambda: not [*there(b"o"), *there(b"j"), *there(b"E")], "the end of their rows")
+
+
+def test_a_retained_message_of_qos_2_is_in_flight_in_its_subscription_until_the_client_has_it() -> None:
+    with Served() as served:
+        assert served.mqtt("p").publish("home/x", b"kept", 2, retain=True).reason < 0x80
+        peer = served.kept("s")
+        peer.subscribe("home/#", qos=2)
+        sent = peer.got()
+        assert (sent.qos, sent.payload) == (2, b"kept")
+        (info,) = served.bus.subscriptions()
+        assert (info.in_flight, info.lag) == (1, 1)
+        peer.send(Ack(Kind.PUBREC, sent.packet_id))
+        peer.ack(Kind.PUBREL)
+        peer.send(Ack(Kind.PUBCOMP, sent.packet_id))
+        served.until(lambda: served.bus.subscriptions()[0].in_flight == 0)
+        assert served.bus.subscriptions()[0].lag == 0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headwater.delivery.options import Options
 from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.packets import Ack, Publish, Subscription
 from mqtt.peer import MqttPeer, Served
 from mqtt.test_once import Cut, Killed
+from server.harness import PATIENCE_S
 
 both = pytest.mark.parametrize("version", [V4, V5])
 
@@ -222,6 +226,33 @@ def test_a_message_that_the_client_has_does_not_come_for_a_subscription_that_was
         peer.send(Ack(Kind.PUBCOMP, message.packet_id))
         assert message.payload == b"10"
         assert taken(peer, 9) == [b"%d" % n for n in range(11, 20)]
+        peer.quiet()
+
+
+def test_nothing_comes_before_each_of_them_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before that, what a client is done with could not be noted in all that match it."""
+    with Served() as served:
+        peer = served.kept("s")
+        for wanted in ("home/#", "home/+"):
+            peer.subscribe(wanted, qos=1)
+        peer.close()
+        served.bus.publish("home/x", b"1")
+        dispatcher = served.bus.core.dispatcher
+        attach, held, go = dispatcher.attach, threading.Event(), threading.Event()
+
+        def hold(options: Options, *more: Any, **others: Any) -> Any:
+            if options.filter == "home/+":
+                held.set()
+                assert go.wait(PATIENCE_S)
+            return attach(options, *more, **others)
+
+        monkeypatch.setattr(dispatcher, "attach", hold)
+        peer = served.kept("s")
+        assert held.wait(PATIENCE_S)
+        peer.quiet()
+        go.set()
+        assert taken(peer, 1) == [b"1"]
+        served.until(lambda: is_done(served))
         peer.quiet()
 
 

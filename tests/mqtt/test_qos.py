@@ -75,6 +75,23 @@ def test_what_is_not_acknowledged_comes_again_with_its_number_and_says_so(versio
         assert (last.payload, last.dup) == (b"5", False)
 
 
+@both
+def test_what_comes_anew_of_one_subscription_costs_no_other_its_numbers(version: int) -> None:
+    with Served() as served:
+        peer = served.kept("s", version)
+        for name in ("home", "garden"):
+            peer.subscribe(f"{name}/#", qos=1)
+            served.bus.publish(f"{name}/x", b"before")
+        before = {one.topic: one.packet_id for one in (peer.got(), peer.got())}
+        peer.close()
+        for name in ("home", "garden"):
+            served.bus.publish(f"{name}/x", b"after")
+        again = served.kept("s", version)
+        got = [again.got() for _ in range(4)]
+        assert {one.topic: one.packet_id for one in got if one.payload == b"before" and one.dup} == before
+        assert not {one.packet_id for one in got if one.payload == b"after"} & set(before.values())
+
+
 def test_nothing_comes_again_while_the_client_is_connected() -> None:
     with Served() as served:
         peer = served.mqtt()

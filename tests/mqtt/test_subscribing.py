@@ -6,10 +6,12 @@ import threading
 
 import pytest
 
+from headwater.errors import Failed
 from headwater.mqtt.connection import MqttConnection
 from headwater.mqtt.kinds import V4, V5, Kind
 from headwater.mqtt.packets import Publish, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason
+from headwater.server.sessions import Then
 from mqtt.peer import Served
 from server.harness import PATIENCE_S
 
@@ -313,3 +315,22 @@ def test_what_a_subscription_lacks_was_acknowledged_before_its_suback_left(
         else:
             assert written[: written.index("SUBACK")] == ["PUBACK"] * 2
         assert got.payload == b"3"
+
+
+@both
+@pytest.mark.parametrize("qos", [0, 1])
+def test_whoever_is_told_that_a_subscription_could_not_be_changed_gets_nothing_for_it(
+    version: int, qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served() as served:
+        served.bus.publish("home/x", b"kept", retain=True)
+        peer = served.kept("s", version)
+        assert peer.subscribe("home/#", qos=qos) == (qos,)
+        assert peer.got().payload == b"kept"
+
+        def fail(row: object, then: Then, more: object = None) -> None:
+            then(None, Failed("the disk fails"))
+
+        monkeypatch.setattr(served.server.sessions, "note", fail)
+        assert peer.subscribe("home/#", qos=qos) == (Reason.UNSPECIFIED_ERROR,)
+        peer.quiet()

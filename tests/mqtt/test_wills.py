@@ -228,6 +228,7 @@ def test_wills_are_bounded_in_number_and_in_bytes() -> None:
         assert len(served.protocol.wills) == 1
         peer.close()
         served.until(lambda: not len(served.protocol.wills))
+        served.mqtt("b", will=will("b" * 1000))
 
 
 @both

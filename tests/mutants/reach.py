@@ -22,7 +22,7 @@ REPO = Path(__file__).resolve().parents[2]
 NOTES = REPO / ".mutants"
 ASKED = (
     "store log topics delivery channels native mqtt faults sim server fuzz bus test_aio.py test_staging.py "
-    "client/test_served.py"
+    "client/test_served.py cli/test_verify.py"
 )
 """The tests that stand around the rooms that are broken."""
 STATEMENT_LINES_MAX = 8

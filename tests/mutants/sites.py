@@ -17,7 +17,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-SYNCS = {"datasync", "sync", "sync_folder", "sync_files", "sync_found", "_sync_segments", "_sync_journal", "flush_wal"}
+SYNCS = {"datasync", "sync", "sync_folder", "sync_files", "_sync_segments", "_sync_journal", "flush_wal"}
 QUIET = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 """Calls that tell people something; what they say is not what is promised here."""
 EDGES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}

@@ -394,6 +394,30 @@ def test_a_forked_child_does_not_release_its_parents_lock(disk: Place) -> None:
             disk.files.lock(disk.path("owner.lock"))
 
 
+LEFT_TO_A_CHILD = """
+import os, signal, sys
+from headwater.store.files import DiskFiles
+reads, writes = os.pipe()
+os.close(0)
+lock = DiskFiles().lock(sys.argv[1])
+assert lock._file.descriptor == 0
+if os.fork() == 0:
+    os.close(writes)
+    os.read(reads, 1)  # until its parent ends
+    os._exit(0)
+lock.release()
+print("released", flush=True)
+signal.pause()
+"""
+
+
+def test_a_lock_is_released_though_a_forked_child_has_its_file_open_as_descriptor_0_too(disk: Place) -> None:
+    disk.files.lock(disk.path("owner.lock")).release()
+    with other_process(LEFT_TO_A_CHILD, disk.path("owner.lock")) as owner:
+        assert said(owner) == "released"
+        disk.files.lock(disk.path("owner.lock")).release()
+
+
 # Cells
 
 

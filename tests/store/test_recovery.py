@@ -522,15 +522,29 @@ def test_a_closed_segment_that_was_cut_is_completed_from_the_journal(folder: Pat
     assert (recovered.found.holes, quarantined(folder)) == ([], {})
 
 
-def test_what_would_not_fit_never_stood_there(folder: Path) -> None:
-    stream = written(folder, [b"1"], [b"2"], [b"3"])
+@pytest.mark.parametrize("length", [1, 100])
+def test_what_would_not_fit_never_stood_there(folder: Path, length: int) -> None:
+    stream = written(folder, [b"1"], [b"2" * 50], [b"3"])
     elsewhere = folder.parent / "2-home"
-    written(elsewhere, [b"1"], [b"2" * 50])
+    written(elsewhere, [b"1"], [b"2" * length])
     index = stream.segments[0].index
     assert index is not None
     spoil(log(folder), index.positions[1] + 100)
     recovered = recover(folder, journaled=journaled(elsewhere, 2))
     assert content(recovered.stream) == [(1, b"1"), (2, 2, "gone"), (3, b"3")]
+
+
+def test_what_would_reach_into_the_good_batch_before_it_never_stood_there(folder: Path) -> None:
+    stream = written(folder, *CLOSED)
+    elsewhere = folder.parent / "2-home"
+    written(elsewhere, [b"1"], [b"2"], [b"3" * 250])
+    index = stream.segments[0].index
+    assert index is not None
+    for number in (2, 3):
+        spoil(log(folder), index.positions[number - 1] + 100)
+    recovered = recover(folder, journaled=journaled(elsewhere, 3))
+    assert content(recovered.stream) == [(1, b"1"), (2, 3, "gone"), (4, b"4")]
+    assert content(recover(folder, evidence=4).stream) == [(1, b"1"), (2, 3, "gone"), (4, b"4")]
 
 
 def test_the_index_of_a_closed_segment_is_whole_after_a_recovery_that_walked_it(folder: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
 import shutil
 import signal
@@ -13,7 +15,7 @@ import pytest
 from headwater.errors import Damaged, Failed, Unwritable
 from headwater.store import chain, rocks, wal
 from headwater.store import state as rows
-from headwater.store.files import DiskFiles
+from headwater.store.files import DiskFile, DiskFiles, File
 from headwater.store.rocks import RocksReader, RocksState
 from headwater.store.rocksdb import open_rocks, scan_rocks
 from headwater.store.state_marks import Marks
@@ -446,6 +448,31 @@ def test_what_was_written_before_a_sync_that_failed_is_gone_once_it_is_mended(
     assert numbers_of(state) == {1}
     state.commit({rows.FLOOR + b"003": b"value"})
     assert numbers_of(state) == {1, 3}
+    state.close()
+
+
+def test_a_disk_that_takes_bytes_and_cannot_store_them_has_no_room_yet(folder: Path) -> None:
+    """Where room is given to a file only when it is synced, as NFS and ext4 do, a write alone tells nothing."""
+
+    class Late(DiskFile):
+        def datasync(self) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+    class Full(DiskFiles):
+        def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
+            return Late(path, os.O_RDWR | os.O_CREAT) if path.endswith(".probe") else super().open(path, write=write)
+
+    state = opened(folder)
+    state.commit({rows.FLOOR + b"001": b"value"})
+    with Limited(log_of(folder).stat().st_size), pytest.raises(Failed):
+        state.commit({rows.FLOOR + b"002": b"refused"})
+    before, state._files = state._files, Full()
+    assert not state.mend()
+    assert state.failed is not None
+    assert state.get(rows.FLOOR + b"001") == b"value"
+    assert not list(folder.parent.glob("*.probe"))
+    state._files = before
+    assert state.mend()
     state.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater import Bus, Damaged, NotFound
+from headwater import Bus, Damaged, Failed, NotFound
 from headwater.store import chain, snapshots
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
@@ -100,6 +100,32 @@ def test_a_damaged_snapshot_is_passed_over(bus: Bus, tmp_path: Path) -> None:
     assert found[0] == newer
 
 
+def test_what_a_snapshot_left_that_was_cut_short_is_in_the_way_of_none(bus: Bus, tmp_path: Path) -> None:
+    place = tmp_path / "data" / "snapshots"
+    for name in (snapshots.TAKING, snapshots.MAKING):
+        (place / name).mkdir()
+        (place / name / "000001.log").write_bytes(b"cut short")
+    bus.acl.allow("ann", "publish", "b")
+    assert snap(bus) is not None
+    newest = snapshots.taken(FILES, bus.folder)[0]
+    found = snapshots.newest_whole(FILES, bus.folder)
+    assert found is not None
+    assert found[0] == newest
+    assert {path.name for path in (place / newest).iterdir()} == {"SNAPSHOT", *(entry.name for entry in found[1].files)}
+    assert sorted(path.name for path in place.iterdir()) == sorted(snapshots.taken(FILES, bus.folder))
+
+
+def test_a_snapshot_that_fails_leaves_nothing(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "no room")
+
+    bus.acl.allow("ann", "publish", "b")
+    monkeypatch.setattr(DiskFiles, "rename", full)
+    with pytest.raises(Failed, match="no room"):
+        snap(bus)
+    assert [path.name for path in (tmp_path / "data" / "snapshots").iterdir()] == snapshots.taken(FILES, bus.folder)
+
+
 # Restore
 
 
@@ -187,6 +213,50 @@ def test_a_restore_that_was_interrupted_is_begun_again(left: Path) -> None:
     check_restored(left, 7)
     assert not (left / "state.old").exists()
     assert not (left / "state.new").exists()
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2, 3])
+def test_a_restore_that_was_killed_while_it_put_the_new_state_in_place_is_begun_again(left: Path, renames: int) -> None:
+    class Killed(DiskFiles):
+        left = renames
+
+        def rename(self, old: str, new: str) -> None:
+            if "state" in old.rpartition("/")[2]:
+                if not self.left:
+                    raise KeyboardInterrupt
+                self.left -= 1
+            super().rename(old, new)
+
+    (left / "state" / "CURRENT").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        restore_state(Killed(), str(left))
+    assert restored(left).losses == []
+    check_restored(left, 7)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_a_restore_renamed_is_durable_when_it_is_done(left: Path, is_there: bool) -> None:
+    done: list[tuple[str, str]] = []
+
+    class Noting(DiskFiles):
+        def rename(self, old: str, new: str) -> None:
+            done.append(("rename", new))
+            super().rename(old, new)
+
+        def sync_folder(self, path: str) -> None:
+            done.append(("sync", path))
+            super().sync_folder(path)
+
+    if is_there:
+        (left / "state" / "CURRENT").unlink()
+    else:
+        shutil.rmtree(left / "state")
+    restore_state(Noting(), str(left))
+    renamed = [place for place, (kind, _) in enumerate(done) if kind == "rename"]
+    synced = [place for place, one in enumerate(done) if one == ("sync", str(left))]
+    marks = done.index(("rename", str(left / "state.synced")))
+    assert any(place > marks for place in synced if not is_there or place < renamed[-1])
+    assert synced[-1] > renamed[-1]
 
 
 def test_the_rows_of_a_restored_state_are_numbered_after_the_lost_ones(left: Path) -> None:

@@ -190,6 +190,13 @@ def test_a_read_answers_about_as_much_as_was_asked_for_and_at_least_one_batch(tm
     assert len(stream.read(1, MIB)) == 10
 
 
+def test_a_read_from_memory_ends_with_the_batch_that_makes_it_as_large_as_was_asked_for(tmp_path: Path) -> None:
+    stream = make(tmp_path, IN_MEMORY)
+    length = len(append(stream, b"1").data)
+    append(stream, b"2")
+    assert [len(stream.read(1, length + more)) for more in (-1, 0, 1)] == [1, 1, 2]
+
+
 def test_a_batch_larger_than_a_read_is_read_whole(stream: DiskStream) -> None:
     append(stream, b"before")
     append(stream, bytes(50_000))
@@ -409,6 +416,26 @@ def test_trim_deletes_whole_segments_up_to_an_offset(stream: DiskStream) -> None
     assert [name for name in names if name.endswith(".log")] == [f"{s.base:020d}.log" for s in stream.segments]
     assert len([name for name in names if name.endswith(".idx")]) == 2
     assert read_on(stream) == [Hole(1, second - 1, "deleted by retention"), *numbered(payloads)[second - 1 :]]
+
+
+def test_a_trim_that_a_kill_interrupts_leaves_no_index_without_its_log(tmp_path: Path) -> None:
+    """Which the next process would never look for, and never delete."""
+
+    class Killed(DiskFiles):
+        left = 1
+
+        def remove(self, path: str) -> None:
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            super().remove(path)
+
+    stream = make(tmp_path, files=Killed())
+    fill(stream, segments=3)
+    with pytest.raises(KeyboardInterrupt):
+        stream.trim(stream.segments[1].base)
+    names = os.listdir(stream.folder)
+    assert not [name for name in names if name.endswith(".idx") and name.replace(".idx", ".log") not in names]
 
 
 def test_what_is_beyond_a_size_ends_with_a_segment_and_is_never_in_the_active_one(stream: DiskStream) -> None:

@@ -74,6 +74,8 @@ def test_the_rows_of_a_write_are_read_back(pairs: list[tuple[bytes, bytes]]) -> 
     payload = wal.WRITE.pack(7, len(pairs)) + b"".join(wal.put(key, value) for key, value in pairs)
     assert wal.rows_in(payload) == pairs
     assert wal.rows_in(payload + b"\x0f") is None
+    if pairs:
+        assert wal.rows_in(payload[:-1]) is None, "the last value is cut off"
 
 
 def test_a_write_with_anything_but_puts_and_deletes_is_not_read_as_rows() -> None:

@@ -47,11 +47,6 @@ class Journal:
         """Make what was written durable."""
         self._open().datasync()
 
-    def sync_found(self) -> None:
-        """Make durable what an earlier process wrote, if it did."""
-        if self._files.exists(self.path):
-            self.sync()
-
     def write_anew(self) -> None:
         """Bring what an earlier process wrote, if it did, into a new file."""
         if self._files.exists(self.path):

@@ -269,7 +269,6 @@ class Recovery:
         self._pool.get(segment.log_path).pwritev(self._sealed(batch.header, stored), position)
         self._pool.written(segment.log_path)
         segment.end = max(segment.end, position + batch.header.bytes)
-        segment.allocated = max(segment.allocated, segment.end)
         self._accept(segment, position, batch)
         self.found.from_journal += 1
 
@@ -323,7 +322,6 @@ class Recovery:
         index = stream.index_of(segment)
         index.add(header.first_offset, segment.end, header.time_us)
         segment.end += header.bytes
-        segment.allocated = max(segment.allocated, segment.end)
 
     def _sealed(self, header: Header, stored: bytes) -> list[bytes]:
         """The bytes of a batch, which are those that it had in the journal."""

@@ -107,8 +107,8 @@ def take(files: Files, folder: str, state: RocksState, now_us: int, kept: int) -
         for name in files.list(taking):
             snapshot.files.append(_copy(files, taking, making, name, shared, f"{place}/{names[0]}" if names else ""))
         body = msgspec.json.encode(snapshot)
+        # Which syncs the folder, with the names of all others in it.
         files.write(f"{making}/{LIST}", msgspec.json.encode(Listed(checksum(body), msgspec.Raw(body))))
-        files.sync_folder(making)
         files.rename(making, f"{place}/{number:020d}")
         files.sync_folder(place)
     except OSError as error:

@@ -159,8 +159,7 @@ class Streams:
 
     def _sync_found(self, streams: list[DiskStream]) -> None:
         """Make durable what is found: a killed process may have left it in memory only, and the state is about to
-        reflect it."""
-        self._journal.sync_found()
+        reflect it. What the journal has that is not durable is here too, as segments are written first."""
         for stream in streams:
             found = bases(self._files, stream.folder)
             if found:

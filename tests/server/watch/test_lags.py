@@ -134,7 +134,7 @@ def test_what_was_not_looked_at_is_estimated_by_what_was(bus: Bus, monkeypatch: 
     assert told(lags)["s"][0] == 10  # one in a hundred did
 
 
-def test_deleted_subscriptions_are_counted_no_more(bus: Bus):
+def test_deleted_subscriptions_are_counted_no_more_and_new_ones_are(bus: Bus):
     lags = lags_of(bus)
     for name in ("a", "b"):
         bus.subscribe("home/#", id=name, start="earliest").close()
@@ -144,6 +144,8 @@ def test_deleted_subscriptions_are_counted_no_more(bus: Bus):
     found, sums = lags.look(10)
     assert [one.id for one in found] == ["b"]
     assert sums.lag == 1
+    bus.subscribe("home/#", id="c", start="earliest").close()
+    assert lags.look(10)[1].lag == 2
 
 
 def test_looking_loads_and_writes_nothing(bus: Bus):
