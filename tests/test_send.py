@@ -129,6 +129,22 @@ def test_what_is_not_allowed_is_counted_and_closes_nothing() -> None:
             assert bus._client.link.connections == 1
 
 
+def test_a_message_that_is_refused_costs_those_that_went_with_it_nothing() -> None:
+    with Running(auth="scram") as running:
+        running.client("ann", allow=("publish home/good/#", "create home/#", "subscribe home/#"))
+        url = f"headwater://ann:{SECRET.replace(' ', '%20')}@127.0.0.1:{running.server.port}"
+        with headwater.connect(url) as bus, bus.subscribe("home/#") as live:
+            for number in range(300):
+                bus.send(f"home/{'bad' if number % 3 else 'good'}/x", b"%d" % number)
+            found: list[headwater.Message] = []
+            while len(found) < 100:
+                batch = live.batch(100, WAIT_S)
+                assert batch
+                found += batch
+            assert [message.payload for message in found] == [b"%d" % number for number in range(0, 300, 3)]
+            running.until(lambda: counts(running.bus).unstored == 200)
+
+
 def test_without_a_connection_it_is_lost_and_nobody_waits(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as served:
         settings = headwater.Connecting(reconnect_delay_s=0.05, reconnect_delay_s_max=0.1)

@@ -236,9 +236,15 @@ class Bus(surface.Bus):
     @like(surface.Bus.send)
     def send(self, topic: str, payload: bytes, **options: Any) -> None:
         self._check_open()
-        item = self._client.prepare_quiet(topic, payload, **options)
+        client = self._client
+        if options:
+            item: Single | Publish = client.prepare_quiet(topic, payload, **options)
+        else:
+            client.link.check_open()
+            root = client.desk.plain(topic, payload)
+            item = Single(root, topic, bytes(payload), len(payload) + len(topic) + MESSAGE_WEIGHT)
         self._take_share(item.weight)
-        self._client.publisher.submit(item)
+        client.publisher.submit(item)
 
     def _submit(self, item: Publish) -> Future[object]:
         """Hand a publish over, once there is room for it."""

@@ -63,12 +63,13 @@ class Single:
     producer = None
     sequence = 0
 
-    def __init__(self, root: str, topic: str, payload: bytes, weight: int, future: Pending) -> None:
+    def __init__(self, root: str, topic: str, payload: bytes, weight: int, future: Pending | None = None) -> None:
         self.root = root
         self.topic = topic
         self.payload = payload
         self.weight = weight
         self.future = future
+        """None if nobody waits: what `send` makes of most."""
         self.goes_alone = False
         """Whether others that went with it may have been the reason for a refusal."""
 
@@ -187,7 +188,7 @@ class Publisher:
         self._arrived: deque[Call | Single | Publish] = deque()
         self.lock = threads.Condition()
         """Of the futures of single messages."""
-        self._quiet: deque[Publish] = deque()
+        self._quiet: deque[Single | Publish] = deque()
         """What nobody waits for, each one message."""
         self._is_called = False
         self._ended: HeadwaterError | None = None
@@ -217,10 +218,9 @@ class Publisher:
         arrived = self._arrived
         while arrived:
             call = arrived.popleft()
-            if isinstance(call, Publish):
+            if isinstance(call, Publish) or (isinstance(call, Single) and call.future is None):
                 self._quiet.append(call)
-                continue
-            if self._ended is not None:
+            elif self._ended is not None:
                 self._finish_all(call, self._ended)
             elif isinstance(call, Single):
                 self._enqueue(call.root, call)
@@ -270,10 +270,30 @@ class Publisher:
         link, quiet = self._link, self._quiet
         while quiet and (link.is_writable or not link.is_up):
             item = quiet.popleft()
-            part = item.parts[0]
-            link.send(pack_publish(link.new_id(), part.root, 1, part.crc, part.body or b"", flags=QUIET))
-            self.budget.give_back(item.weight)
+            if isinstance(item, Single):
+                some = self._gather(quiet, item)
+                body = encode_body([one.topic for one in some], [one.payload for one in some], self._clock.now_us())
+                root, count, crc = item.root, len(some), checksum(body)
+                weight = sum([one.weight for one in some])
+            else:
+                part = item.parts[0]
+                root, count, crc, body, weight = part.root, 1, part.crc, part.body or b"", item.weight
+            link.send(pack_publish(link.new_id(), root, count, crc, body, flags=QUIET))
+            self.budget.give_back(weight)
         self._tell_idle()
+
+    def _gather(self, quiet: deque[Single | Publish], first: Single) -> list[Single]:
+        """What goes with a message that nobody waits for: those behind it, to the same root."""
+        some, size, root = [first], first.weight, first.root
+        bytes_max = min(self._settings.publish_gather_bytes_max, self._link.limits.batch_bytes_max // 2)
+        while quiet and len(some) < self._settings.publish_gather_messages_max:
+            one = quiet[0]
+            if not isinstance(one, Single) or one.root != root or size + one.weight > bytes_max:
+                break
+            some.append(one)
+            size += one.weight
+            quiet.popleft()
+        return some
 
     def _may_send(self, lane: _Lane) -> bool:
         if lane.is_broken or lane.trial is not None or not lane.queue:
@@ -454,6 +474,7 @@ class Publisher:
         settled: list[tuple[Pending, Receipt]] = []
         for offset, entry in enumerate(sent.entries, one.first_offset):
             if isinstance(entry, Single):
+                assert entry.future is not None
                 settled.append((entry.future, Receipt(entry.topic, offset, time_us, False)))
                 freed += entry.weight
             else:

@@ -16,6 +16,7 @@ from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.log.publish import Part
 from headwater.native.speech import Speech
 from headwater.server import pump as served
 from headwater.server.answers import Answers
@@ -25,13 +26,16 @@ from headwater.server.pump import DurablePump, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices
-from headwater.store.batch import QUIET
+from headwater.store.batch import QUIET, checksum
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.operations import read_request
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error
+
+SINGLY_MAX = 1000
+"""Messages of one frame that are tried one by one, if they cannot all be published."""
 
 log = Log("headwater.server")
 
@@ -88,6 +92,7 @@ class NativeSession(Speech, Session):
         publish = batches.read_publish(frame)
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         is_quiet = bool(frame.flags & batches.QUIET)
+        part: Part | None = None
         try:
             part = entry.desk.body(publish.root, publish.count, publish.crc, publish.body, may_join=producer is None)
             if producer is not None:
@@ -95,11 +100,30 @@ class NativeSession(Speech, Session):
             broker.check_publish(self.row.user, self.row.id, part)
             entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
         except HeadwaterError:
-            if is_quiet:
-                self.sessions.counts.unstored += publish.count
             if producer is not None:
                 broker.core.roots.note_refusal(publish.root, producer, publish.sequence)
+            if is_quiet:
+                stored = self._take_singly(connection, part) if part is not None and producer is None else 0
+                self.sessions.counts.unstored += publish.count - stored
             raise
+
+    def _take_singly(self, connection: Connection, part: Part) -> int:
+        """Messages that nobody waits for and that cannot all be published: each by itself, as they are of callers who
+        know nothing of each other; how many could be."""
+        entry, broker, columns = self.sessions.entry, self.sessions.broker, part.columns
+        if columns is None or not 1 < columns.count <= SINGLY_MAX:
+            return 0
+        stored = 0
+        for place in range(columns.count):
+            data = columns.slice((place,))
+            try:
+                one = entry.desk.body(part.root, 1, checksum(data), data, may_join=True)
+                broker.check_publish(self.row.user, self.row.id, one)
+                entry.take(connection, 0, one, QUIET)
+                stored += 1
+            except HeadwaterError:
+                continue
+        return stored
 
     def _on_goodbye(self, connection: Connection, goodbye: Goodbye) -> None:
         if goodbye.end_session:
