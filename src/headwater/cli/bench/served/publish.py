@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import selectors
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 
+import headwater
+from headwater import Receipt
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import BATCH, MANY_TOPICS, ROUNDS, messages, variant
 from headwater.cli.bench.served.broker import Broker, Spent
-from headwater.cli.bench.served.raw import Address, Login, Raw, Tally, publish_frame
+from headwater.cli.bench.served.raw import Address, Login, Raw, Tally, publish_frame, url_of
 from headwater.clock import SystemClock
 from headwater.errors import Failed
 from headwater.wire.batches import PUBLISHED
@@ -17,9 +21,8 @@ from headwater.wire.frame import Kind
 
 WINDOW = 8
 """Frames of 1,000 that are under way at once."""
-SINGLES = 64
-"""Frames of one message that are sent together; as many more are under way."""
-CONNECTIONS = 16
+CALLS_MAX = 10_000
+"""Calls of our own client that wait for their receipts at once."""
 
 
 class Stream:
@@ -64,14 +67,11 @@ def measure(
         rate = _rate(address, login, batches_of(topics, root), BATCH, 1, 1, seconds, spent)
         name = "publish, 1,000 a frame, pipelined"
         yield Figure(name, variant(topics), rate, "messages/s", *spent.beside(), goal=("value ≥", 400_000))
-    for connections in (1, CONNECTIONS):
+    for verb in ("publish_soon", "send"):
         for topics in (1, MANY_TOPICS):
-            name = "one client" if connections == 1 else f"{connections} clients"
             spent = Spent(broker)
-            rate = _rate(address, login, singles_of(topics, root), 1, SINGLES, connections, seconds, spent)
-            yield Figure(
-                f"publish, one a frame, pipelined, {name}", variant(topics), rate, "messages/s", *spent.beside()
-            )
+            rate = _rate_of_calls(address, login, verb, topics, root, seconds, spent)
+            yield Figure(f"bus.{verb}, one client", variant(topics), rate, "messages/s", *spent.beside())
 
 
 def batches_of(topics: int, root: str, window: int = WINDOW) -> list[bytes]:
@@ -80,11 +80,31 @@ def batches_of(topics: int, root: str, window: int = WINDOW) -> list[bytes]:
     return [publish_frame(batch, now_us, number) for number in range(1, window + 1)]
 
 
-def singles_of(topics: int, root: str) -> list[bytes]:
-    """Frames of one message, in two pieces."""
-    batch, now_us = messages(topics, root), SystemClock().now_us()
-    frames = [publish_frame([batch[number % BATCH]], now_us, number) for number in range(1, 2 * SINGLES + 1)]
-    return [b"".join(frames[:SINGLES]), b"".join(frames[SINGLES:])]
+def _rate_of_calls(
+    address: Address, login: Login | None, verb: str, topics: int, root: str, seconds: float, spent: Spent
+) -> float:
+    """The median of messages per second that our own client has stored, a call for each."""
+    batch, rates = messages(topics, root), []
+    under_way: deque[Future[Receipt]] = deque()
+    with headwater.connect(url_of(address, login)) as bus:
+        bus.publish_many(batch)
+        for _ in range(ROUNDS + 1):
+            start, done = time.perf_counter(), 0
+            while time.perf_counter() - start < seconds / ROUNDS:
+                for topic, payload in batch:
+                    if verb == "send":
+                        bus.send(topic, payload)
+                        continue
+                    under_way.append(bus.publish_soon(topic, payload))
+                    if len(under_way) > CALLS_MAX:
+                        under_way.popleft().result()
+                done += len(batch)
+            while under_way:
+                under_way.popleft().result()
+            bus.publish(*batch[0])  # what was sent before it is stored before it
+            rates.append(done / (time.perf_counter() - start))
+            spent.add(done)
+    return sorted(rates[1:])[ROUNDS // 2]
 
 
 def _rate(

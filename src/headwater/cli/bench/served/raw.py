@@ -39,6 +39,12 @@ def address_of(url: str) -> tuple[Address, Login | None]:
     return (parts.hostname, parts.port or 7411), login
 
 
+def url_of(address: Address, login: Login | None) -> str:
+    """The same the other way round."""
+    user = f"{login[0]}:{login[1]}@" if login is not None else ""
+    return f"headwater://{user}{address[0]}:{address[1]}"
+
+
 def connect(address: Address) -> socket.socket:
     """A connection on which nothing was said yet."""
     made = socket.create_connection(address, WAIT_S_MAX)
