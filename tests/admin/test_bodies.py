@@ -6,7 +6,17 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from headwater.admin.api import channels, clients, dead_letters, messages, rules, sessions, subscriptions, tokens
+from headwater.admin.api import (
+    channels,
+    clients,
+    dead_letters,
+    messages,
+    rules,
+    sessions,
+    subscriptions,
+    tokens,
+    topics,
+)
 from headwater.admin.api.dependencies import Body
 from headwater.message import DeadLetter, Outgoing, Receipt, SubscriptionInfo
 from headwater.wire import administration as wire
@@ -24,6 +34,7 @@ ASKED: list[tuple[type[BaseModel], type[msgspec.Struct], dict[str, str]]] = [
     (clients.NewSecret, wire.RotateClient, {}),
     (rules.NewRule, wire.ChangeRule, {"change": "allow"}),
     (tokens.NewToken, wire.AddToken, {}),
+    (topics.Purging, requests.Purge, {}),
     (subscriptions.NewSubscription, wire.CreateSubscription, {"start_us": "start"}),
     (subscriptions.Seeking, wire.SeekSubscription, {"to_us": "to"}),
     (channels.NewChannel, wire.ChannelSpec, {}),
