@@ -165,3 +165,16 @@ def finish(served: Served, message: Publish) -> None:
     first.quiet()
     first.send(Ack(Kind.PUBCOMP, message.packet_id))
     served.until(lambda: not served.server.sessions.rows_of(b"o"), "the end of all numbers")
+
+
+def test_what_waits_for_one_client_comes_again_with_its_identifier_also_from_the_next_server(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as served:
+        peer = served.kept("s")
+        peer.subscribe(SHARED, qos=2, subscription_identifiers=(7,))
+        served.mqtt("p").publish("jobs/x", b"1", 2)
+        sent = peer.got()
+        assert sent.properties.subscription_identifiers == (7,)
+        peer.close()
+    with Served(tmp_path / "data") as served:
+        again = served.kept("s").got()
+        assert (again.dup, again.packet_id, again.properties) == (True, sent.packet_id, sent.properties)

@@ -250,7 +250,7 @@ def test_nothing_is_left_of_a_will_that_was_published_dropped_or_replaced(versio
             served.until(lambda: list(left(served.bus)) == ["6"])
             served.kept("v").leave()
             served.until(lambda: not left(served.bus))
-        assert not len(served.protocol.wills)
+        served.until(lambda: not len(served.protocol.wills))
         assert [one.payload for one in served.bus.replay("wills/#")] == [b"1", b"2", b"3"]
 
 

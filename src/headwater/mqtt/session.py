@@ -120,8 +120,8 @@ class MqttSession(SubscribingSession):
     def on_registered(self, connection: Connection) -> None:
         """The client knows that the session is its own: every subscription of it goes on."""
         if connection is self.connection:
+            self._resume_all()  # first, as what is sent again says which subscription it is for
             self._sending.on_registered(cast("MqttConnection", connection))
-            self._resume_all()
 
     def _resumed(
         self,
