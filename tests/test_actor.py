@@ -1,4 +1,4 @@
-"""Actors: one message after another, bounded mailboxes, deadlines, supervision, and work at a desk."""
+"""Actors: one message after another, bounded mailboxes, deadlines, supervision, and work at a offload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwater.actor import Actor, Answer, Desk
+from headwater.actor import Actor, Answer, Offload
 from headwater.errors import Malformed, QuotaExceeded, TimedOut
 
 
@@ -193,11 +193,11 @@ def test_a_desk_does_one_piece_after_the_other_in_the_order_in_which_they_were_g
             return number
 
         with ThreadPoolExecutor(4) as executor:
-            desk = Desk(loop, executor)
+            offload = Offload(loop, executor)
             answers: list[object] = []
             for number in range(50):
-                desk.do(lambda number=number: work(number), lambda value, error: answers.append((value, error)))  # type: ignore[misc]
-            desk.do(lambda: None, lambda *_: done.set())
+                offload.do(lambda number=number: work(number), lambda value, error: answers.append((value, error)))  # type: ignore[misc]
+            offload.do(lambda: None, lambda *_: done.set())
             await asyncio.wait_for(done.wait(), 60)
         assert order == list(range(50))
         assert answers == [(number, None) for number in range(50)]
@@ -210,10 +210,10 @@ def test_work_that_fails_is_told_and_the_next_is_done():
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         got: list[object] = []
         with ThreadPoolExecutor(1) as executor:
-            desk = Desk(loop, executor)
-            desk.do(lambda: 1 // 0, lambda _, error: got.append(type(error)))
-            desk.do(lambda: 2, lambda value, _: got.append(value))
-            desk.do(lambda: 3, lambda *_: done.set())
+            offload = Offload(loop, executor)
+            offload.do(lambda: 1 // 0, lambda _, error: got.append(type(error)))
+            offload.do(lambda: 2, lambda value, _: got.append(value))
+            offload.do(lambda: 3, lambda *_: done.set())
             await asyncio.wait_for(done.wait(), 60)
         assert got == [ZeroDivisionError, 2]
 
@@ -230,9 +230,9 @@ def test_whoever_fails_at_an_answer_does_not_stop_the_desk():
 
         loop.set_exception_handler(lambda _, context: troubles.append(context["exception"]))
         with ThreadPoolExecutor(1) as executor:
-            desk = Desk(loop, executor)
-            desk.do(lambda: 1, fail)
-            desk.do(lambda: 2, lambda *_: done.set())
+            offload = Offload(loop, executor)
+            offload.do(lambda: 1, fail)
+            offload.do(lambda: 2, lambda *_: done.set())
             await asyncio.wait_for(done.wait(), 60)
         assert [type(error) for error in troubles] == [ZeroDivisionError]
 
@@ -243,9 +243,9 @@ def test_a_desk_whose_threads_are_gone_drops_its_work_without_a_word():
     async def story() -> None:
         executor = ThreadPoolExecutor(1)
         executor.shutdown()
-        desk = Desk(asyncio.get_running_loop(), executor)
-        desk.do(lambda: 1, lambda *_: pytest.fail("nobody can have done it"))
-        desk.do(lambda: 2, lambda *_: pytest.fail("nobody can have done it"))
+        offload = Offload(asyncio.get_running_loop(), executor)
+        offload.do(lambda: 1, lambda *_: pytest.fail("nobody can have done it"))
+        offload.do(lambda: 2, lambda *_: pytest.fail("nobody can have done it"))
         await asyncio.sleep(0)
 
     asyncio.run(story())

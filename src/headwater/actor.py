@@ -98,7 +98,7 @@ class Answer:
             then(value, error)
 
 
-class Desk:
+class Offload:
     """Blocking work of one actor: done in threads, one piece after the other, in the order in which it was given."""
 
     __slots__ = ("_executor", "_is_busy", "_loop", "_waiting")

@@ -60,7 +60,7 @@ class Bus(surface.Bus):
         self.core = core = Core(folder, config, lake=lake, read_only=read_only, files=files, state=state, clock=clock)
         """What the bus is made of: it may change, and is not for users."""
         self.is_read_only = read_only
-        self._desk = core.desk
+        self._checks = core.checks
         self._commit = core.roots.commit
         self._check_open = core.check_open
         self._replies = Replies("embedded", core.config.requests_max)
@@ -106,7 +106,7 @@ class Bus(surface.Bus):
         deliver_at: datetime | None = None,
     ) -> Receipt:
         self._check_open(writes=True)
-        item = self._desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        item = self._checks.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         self._commit.submit_and_wait(item)
         return cast(Receipt, item.result())
 
@@ -118,7 +118,7 @@ class Bus(surface.Bus):
         sequence: int | None = None,
     ) -> Receipts:
         self._check_open(writes=True)
-        item = self._desk.many(messages, producer, sequence)
+        item = self._checks.many(messages, producer, sequence)
         if not item.topics:
             return Receipts((), ())
         self._commit.submit_and_wait(item)
@@ -138,7 +138,7 @@ class Bus(surface.Bus):
         deliver_at: datetime | None = None,
     ) -> Future[Receipt]:
         self._check_open(writes=True)
-        item = self._desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        item = self._checks.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         return cast("Future[Receipt]", self._soon(item))
 
     def publish_many_soon(
@@ -149,7 +149,7 @@ class Bus(surface.Bus):
         sequence: int | None = None,
     ) -> Future[Receipts]:
         self._check_open(writes=True)
-        item = self._desk.many(messages, producer, sequence)
+        item = self._checks.many(messages, producer, sequence)
         if not item.topics:
             done: Future[Receipts] = Future()
             done.set_result(Receipts((), ()))
@@ -167,7 +167,7 @@ class Bus(surface.Bus):
         retain: bool = False,
     ) -> None:
         self._check_open(writes=True)
-        one = self._desk.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
+        one = self._checks.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
         item = Sent(one, self.core.roots.counts)
         try:
             self._commit.submit(item)

@@ -121,15 +121,17 @@ class Core:
         self.dispatcher = Dispatcher(
             *(roots, state, self.rows, self.timers, config, clock, self.reply, events.add, self.is_read_only)
         )
-        self.desk = Checks(config, clock)
+        self.checks = Checks(config, clock)
         self.audit = Audit(self._publish_own, clock, events.trouble, config.audit_bytes_max)
         self.durables = Durables(self.dispatcher, roots, config, self.audit, lambda: self.check_open(writes=True))
         self.readers = Readers(self.data.files, self.folder, roots, self.durables, events)
-        self.staging = Staging(self.desk, roots, state, self.rows, config, clock, events.trouble)
+        self.staging = Staging(self.checks, roots, state, self.rows, config, clock, events.trouble)
         self.dead_letters = DeadLetters(self.dispatcher, state, roots, self.audit)
-        self.mending = Mending(self.dispatcher, roots, state, self.rows, config, clock, self.desk.contents, self.audit)
+        self.mending = Mending(
+            self.dispatcher, roots, state, self.rows, config, clock, self.checks.contents, self.audit
+        )
         self.upkeep = Upkeep(
-            *(roots, self.dispatcher, self.desk, state, self.rows, self.timers, config, clock, events),
+            *(roots, self.dispatcher, self.checks, state, self.rows, self.timers, config, clock, events),
             *(self._expire, self.data.unarchived_from, self.readers.take),
             self.data.take_snapshot if isinstance(state, RocksState) else None,
             self.audit,
@@ -208,7 +210,7 @@ class Core:
 
     def _publish_own(self, topic: str, payload: bytes) -> None:
         """Store a message about what was done, also where there is little room left."""
-        item = self.desk.own((Outgoing(topic=topic, payload=payload),))
+        item = self.checks.own((Outgoing(topic=topic, payload=payload),))
         item.is_urgent = True
         self.roots.commit.submit_and_wait(item)
 
@@ -216,7 +218,7 @@ class Core:
         """Answer a request."""
         self.check_open(writes=True)
         topic, headers = answer_headers(message)
-        return self.store(self.desk.one(topic, payload, False, None, headers, None, None, None, None))
+        return self.store(self.checks.one(topic, payload, False, None, headers, None, None, None, None))
 
     def store(self, item: Publish) -> Receipt:
         """Store a message that was checked; returns once it is on disk."""

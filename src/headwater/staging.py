@@ -70,7 +70,7 @@ class Staging:
 
     def __init__(
         self,
-        desk: Checks,
+        checks: Checks,
         roots: Roots,
         state: State,
         commit: RowCommit,
@@ -78,7 +78,7 @@ class Staging:
         clock: Clock,
         on_trouble: Callable[[str], None],
     ) -> None:
-        self._desk = desk
+        self._checks = checks
         self._roots = roots
         self._state = state
         self._commit = commit
@@ -112,7 +112,7 @@ class Staging:
     def stage(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
         """Keep a body until its epoch is committed; staging a part of a root again replaces it."""
         self._check(producer, epoch, part)
-        self._desk.body(root, count, crc, body)
+        self._checks.body(root, count, crc, body)
         known = self._row(producer)
         if epoch <= known.last:
             return  # it is committed, and staging it once more changes nothing
@@ -150,7 +150,7 @@ class Staging:
     ) -> None:
         """The same for messages of any roots."""
         self._check(producer, epoch, part)
-        for one in self._desk.many(messages, None, None).parts:
+        for one in self._checks.many(messages, None, None).parts:
             assert one.body is not None
             self.stage(producer, epoch, part, one.root, len(one.topics), one.crc, one.body)
 
@@ -259,7 +259,7 @@ class Staging:
         for batch in found:
             if isinstance(batch, Batch):
                 data = batch.body.payload(staged.offset - batch.first_offset)
-                part = self._desk.body(root, staged.count, staged.crc, data)
+                part = self._checks.body(root, staged.count, staged.crc, data)
                 name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
                 return Publish(part.topics, [part], len(data), name, sequence, is_one=False)
         raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" is gone; stage it again')

@@ -43,7 +43,7 @@ class Upkeep:
         self,
         roots: Roots,
         dispatcher: Dispatcher,
-        desk: Checks,
+        checks: Checks,
         state: State,
         commit: RowCommit,
         timers: Timers,
@@ -58,7 +58,7 @@ class Upkeep:
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
-        self._desk = desk
+        self._checks = checks
         self._state = state
         self._rows = commit
         self._timers = timers
@@ -155,7 +155,7 @@ class Upkeep:
             return None
         message = found.body.messages(found.first_offset, [offset - found.first_offset])[0]
         topic, headers, due_us, ttl_s, retain = delays.unwrap(message)
-        return self._desk.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
+        return self._checks.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
 
     def _submit(self, items: list[Publish]) -> bool:
         """Publish them; whether any failed."""

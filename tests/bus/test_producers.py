@@ -138,9 +138,9 @@ def test_the_producer_unused_for_longest_is_forgotten_first(folder: Path, clock:
 def test_a_repeat_of_what_is_stored_is_answered_though_a_later_sequence_comes_in_the_same_group() -> None:
     with headwater.open(":memory:") as bus:
         first = bus.publish("jobs/x", b"1", producer="p", sequence=1)
-        desk, commit = bus.core.desk, bus.core.roots.commit
-        later = desk.one("jobs/x", b"3", False, None, (), None, "p", 3, None)
-        again = desk.one("jobs/x", b"1", False, None, (), None, "p", 1, None)
+        checks, commit = bus.core.checks, bus.core.roots.commit
+        later = checks.one("jobs/x", b"3", False, None, (), None, "p", 3, None)
+        again = checks.one("jobs/x", b"1", False, None, (), None, "p", 1, None)
         commit.submit_all([later, again])
         later.wait()
         again.wait()

@@ -57,7 +57,7 @@ class Place:
         self.log = Streams(self.files, folder, Seed(0), self.config)
         self.roots = Roots(self.log, self.state, self.config, self.clock, self._on_durable, self.troubles.append)
         self.met: dict[str, Found] = self.roots.recover()
-        self.desk = Checks(self.config, self.clock)
+        self.checks = Checks(self.config, self.clock)
 
     def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
         for root, batches in appended.items():
@@ -73,10 +73,10 @@ class Place:
             "sequence": None,
             "deliver_at": None,
         }
-        return self.desk.one(topic, payload, **{**given, **more})
+        return self.checks.one(topic, payload, **{**given, **more})
 
     def many(self, *topics: str, producer: str | None = None, sequence: int | None = None) -> Publish:
-        return self.desk.many([(topic, topic.encode()) for topic in topics], producer, sequence)
+        return self.checks.many([(topic, topic.encode()) for topic in topics], producer, sequence)
 
     def publish(self, item: Publish) -> Any:
         self.roots.commit.submit_and_wait(item)
@@ -276,7 +276,7 @@ def test_a_row_that_cannot_be_read_while_a_publish_is_admitted_leaves_no_promise
     state.bad = key_name(RETAINED, 1, "a/1")
     messages = [Outgoing(topic, b"x", retain=True) for topic in ("a/1", "a/2")]
     with pytest.raises(Damaged):
-        place.publish(place.desk.many(messages, None, None))
+        place.publish(place.checks.many(messages, None, None))
     place.publish(place.many("a/3", "a/4"))
     state.bad = None
     assert place.topics() == {"a/1": 1, "a/3": 1, "a/4": 1}

@@ -3,8 +3,8 @@
     drop-sync     a sync that is not asked for
     drop-call     an effect that is left out
     drop-store    state that is not updated
-    swap          two effects in the wrong order
-    skip-check    a condition that refuses, returns or goes on, taken for false
+    swap          two effects in the wrong order, the first of which somebody else can see
+    skip-check    a condition that refuses or passes over, taken for false
     off-by-one    `<` for `<=`, `n` for `n + 1`
     invert        `and` for `or`, a `not` that is missing, `min` for `max`
 
@@ -18,6 +18,36 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 SYNCS = {"datasync", "sync", "sync_folder", "sync_files", "_sync_segments", "_sync_journal", "flush_wal"}
+SEEN = {
+    *(
+        "write",
+        "pwrite",
+        "pwritev",
+        "write_at",
+        "rename",
+        "replace",
+        "remove",
+        "remove_tree",
+        "truncate",
+        "link",
+        "lock",
+    ),
+    *(
+        "commit",
+        "enqueue",
+        "submit",
+        "finish",
+        "wait",
+        "checkpoint",
+        "send",
+        "settle",
+        "set",
+        "flush",
+        "tell",
+        "notice",
+    ),
+}
+"""Calls that a disk, another thread or a client can see: where one of them stands matters."""
 QUIET = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 """Calls that tell people something; what they say is not what is promised here."""
 EDGES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
@@ -117,7 +147,7 @@ def _statements(function: str, block: list[ast.stmt]) -> Iterator[Site]:
                 "drop-store", function, statement.lineno, _text(statement), "pass", _replaced(block, place, ast.Pass())
             )
         following = block[place + 1] if place + 1 < len(block) else None
-        if following is not None and called is not None and _called(following) is not None:
+        if following is not None and called in SYNCS | SEEN and _called(following) is not None:
             both = f"{_text(statement)}; {_text(following)}"
             yield Site("swap", function, statement.lineno, both, "the other way round", _swapped(block, place))
         if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body):
@@ -132,7 +162,11 @@ def _statements(function: str, block: list[ast.stmt]) -> Iterator[Site]:
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
-    return isinstance(body[-1], ast.Raise | ast.Return | ast.Continue | ast.Break)
+    """Whether a block refuses or passes over; one that answers at once is a shortcut more often than not."""
+    last = body[-1]
+    if isinstance(last, ast.Return):
+        return last.value is None or isinstance(last.value, ast.Constant)
+    return isinstance(last, ast.Raise | ast.Continue | ast.Break)
 
 
 def _expressions(function: str, node: ast.AST) -> Iterator[Site]:

@@ -87,7 +87,7 @@ class LineSession(Session):
         core = broker.core
         match line.split(" ", 2):
             case ["PUB", topic, payload]:
-                part = core.desk.singles(root_of(topic), (topic,), (payload.encode(),))
+                part = core.checks.singles(root_of(topic), (topic,), (payload.encode(),))
                 broker.check_publish(row.user, row.id, part)
                 self.sessions.entry.take(connection, None, part, 0)
             case ["SUB", filter]:

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headwater.actor import Actor, Desk
+from headwater.actor import Actor, Offload
 from headwater.channels.registry import Status
 from headwater.channels.row import ChannelRow
 from headwater.delivery import retry
@@ -51,7 +51,7 @@ class Channel(Actor):
         self._delivered = delivered
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._desk = Desk(channels.loop, channels.executor)
+        self._offload = Offload(channels.loop, channels.executor)
         self.left: asyncio.Future[None] = channels.loop.create_future()
         """Done once it is ended and has let go of its subscription."""
 
@@ -60,7 +60,7 @@ class Channel(Actor):
     def begin(self) -> None:
         """Find where to push to, take from the subscription, and push."""
         self._timer = None
-        self._desk.do(self._prepare, self._prepared)
+        self._offload.do(self._prepare, self._prepared)
 
     def _prepare(self) -> tuple[tuple[str, ...], Durable]:
         registry, row = self.channels.registry, self.row
@@ -99,7 +99,7 @@ class Channel(Actor):
         if self.durable is not None:
             self.durable.set_waker(self.ticket, None)
         self._stop()
-        self._desk.do(self._detach, self._detached)
+        self._offload.do(self._detach, self._detached)
 
     def _detach(self) -> None:
         if self.durable is not None:

@@ -222,7 +222,7 @@ class Bus(surface.Bus):
         """One message without options, by the shortest way: 5 µs of a core in place of 20."""
         self._check_open()
         client = self._client
-        root, publisher = client.desk.plain(topic, payload), client.publisher
+        root, publisher = client.checks.plain(topic, payload), client.publisher
         weight = len(payload) + len(topic) + MESSAGE_WEIGHT
         self._take_share(weight)
         future = Pending(publisher.lock)
@@ -241,7 +241,7 @@ class Bus(surface.Bus):
             item: Single | Publish = client.prepare_quiet(topic, payload, **options)
         else:
             client.link.check_open()
-            root = client.desk.plain(topic, payload)
+            root = client.checks.plain(topic, payload)
             item = Single(root, topic, bytes(payload), len(payload) + len(topic) + MESSAGE_WEIGHT)
         self._take_share(item.weight)
         client.publisher.submit(item)

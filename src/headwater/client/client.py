@@ -57,7 +57,7 @@ class Client:
         self.loop = asyncio.get_running_loop()
         self.thread = threads.get_ident()
         self.config = Config()
-        self.desk = Checks(self.config, self.clock)
+        self.checks = Checks(self.config, self.clock)
         self.link = Link(address, settings, self.clock, self)
         self.publisher = Publisher(self.link, settings, self.clock)
         self.replies = Replies("", settings.requests_max)
@@ -125,7 +125,7 @@ class Client:
         )
         if learned != self.config:
             self.config = learned
-            self.desk = Checks(learned, self.clock)
+            self.checks = Checks(learned, self.clock)
 
     def on_down(self) -> None:
         """The connection is lost: what was handed out on it is void."""
@@ -219,7 +219,7 @@ class Client:
         deliver_at: datetime | None = None,
     ) -> Publish | wire.Delay:
         """A checked message; from any thread."""
-        item = self.desk.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        item = self.checks.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
         if deliver_at is None:
             return item
         part = item.parts[0]
@@ -230,7 +230,7 @@ class Client:
             deliver_at_us=from_datetime(deliver_at),
             retain=retain,
             key=part.keys[0] if part.keys is not None else None,
-            headers=given,  # type: ignore[arg-type]  # the desk has seen that they are pairs
+            headers=given,  # type: ignore[arg-type]  # it was seen that they are pairs
             ttl_s=ttl_s,
         )
 
@@ -238,7 +238,7 @@ class Client:
         self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
     ) -> Publish:
         """Checked and encoded messages; from any thread."""
-        return self.desk.many(messages, producer, sequence)
+        return self.checks.many(messages, producer, sequence)
 
     async def delay(self, request: wire.Delay) -> Receipt:
         """Have a message delivered later."""
@@ -256,7 +256,7 @@ class Client:
     ) -> Publish:
         """A checked and encoded message that nobody waits for; from any thread."""
         self.link.check_open()
-        item = self.desk.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
+        item = self.checks.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
         item.parts[0].encode(self.clock.now_us())
         return item
 

@@ -1,4 +1,4 @@
-"""The desk where publishes are checked: what is wrong with one is said here, before anything changes.
+"""Checks of publishes: what is wrong with one is said here, before anything changes.
 
 It makes `Publish` items out of what callers bring. Encoding happens here too, in the caller's thread, for calls that
 bring many messages; single ones are encoded together by the thread that commits.

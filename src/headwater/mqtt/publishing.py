@@ -163,7 +163,7 @@ class Publishing:
             tag = (session.mark,)  # whose it is may matter to a subscription of later
         if tag:
             headers = (*headers, *tag)
-        part = sessions.entry.desk.singles(
+        part = sessions.entry.checks.singles(
             root, topics, payloads, options.retain, options.key, headers, options.expires_us
         )
         sessions.broker.check_publish(row.user, row.id, part)

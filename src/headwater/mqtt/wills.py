@@ -170,7 +170,7 @@ class Wills:
         for kept in some:
             row = kept.row
             try:
-                item = item_of(row.will, core.desk, ((FROM, f"{row.user}/{row.client}"),))
+                item = item_of(row.will, core.checks, ((FROM, f"{row.user}/{row.client}"),))
                 broker.check_publish(row.user, row.session, item.parts[0])
                 item.producer, item.is_plain = f"{WILLS}/{kept.id}", False
                 items.append((kept, item))
@@ -216,12 +216,12 @@ def _key(kept: KeptWill) -> bytes:
     return rows.WILL + kept.id.encode()
 
 
-def item_of(will: Will, desk: Checks, tag: Headers = ()) -> Publish:
+def item_of(will: Will, checks: Checks, tag: Headers = ()) -> Publish:
     """A will ready to be published, with headers of the session's own; raises what is wrong with it."""
     headers, key = headers_of(will.properties)
     headers = (*headers, *tag)
     ttl_s = will.properties.message_expiry_interval
-    item = desk.one(
+    item = checks.one(
         will.topic, will.payload, will.retain, key, headers, float(ttl_s) if ttl_s else None, None, None, None
     )
     item.flags = FLAGS[will.qos]

@@ -94,9 +94,9 @@ class NativeSession(Speech, Session):
         is_quiet = bool(frame.flags & batches.QUIET)
         part: Part | None = None
         try:
-            part = entry.desk.body(publish.root, publish.count, publish.crc, publish.body, may_join=producer is None)
+            part = entry.checks.body(publish.root, publish.count, publish.crc, publish.body, may_join=producer is None)
             if producer is not None:
-                entry.desk.sequence(publish.producer, publish.sequence)
+                entry.checks.sequence(publish.producer, publish.sequence)
             broker.check_publish(self.row.user, self.row.id, part)
             entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
         except HeadwaterError:
@@ -117,7 +117,7 @@ class NativeSession(Speech, Session):
         for place in range(columns.count):
             data = columns.slice((place,))
             try:
-                one = entry.desk.body(part.root, 1, checksum(data), data, may_join=True)
+                one = entry.checks.body(part.root, 1, checksum(data), data, may_join=True)
                 broker.check_publish(self.row.user, self.row.id, one)
                 entry.take(connection, 0, one, QUIET)
                 stored += 1

@@ -147,7 +147,7 @@ class Answers:
 
     def stage(self, session: Session, request: requests.Stage) -> Work:
         core, user = self._broker.core, session.row.user
-        arrived = core.desk.body(request.root, request.count, request.crc, request.body)
+        arrived = core.checks.body(request.root, request.count, request.crc, request.body)
         self._broker.check_publish(user, session.row.id, arrived)
         own = self._own(user, request.producer)
         part, root, count, crc = request.part, request.root, request.count, request.crc
@@ -252,7 +252,7 @@ class Answers:
         due = self.datetime(request.deliver_at_us)
 
         def work() -> requests.Delayed:
-            item = core.desk.one(
+            item = core.checks.one(
                 *(request.topic, request.payload, request.retain, request.key, request.headers, request.ttl_s),
                 *(None, None, due),
             )

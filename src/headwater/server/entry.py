@@ -128,7 +128,7 @@ class Entry:
     """Where publishes enter, for all sessions."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, desk: Checks, roots: Roots, shower: Shower, wakes: Wakes, clock: Clock
+        self, loop: asyncio.AbstractEventLoop, checks: Checks, roots: Roots, shower: Shower, wakes: Wakes, clock: Clock
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -140,7 +140,7 @@ class Entry:
         self._here_from_us = 0
         self._here_slow = 0.0
         self._bell = Bell(loop, self._answer)
-        self.desk = desk
+        self.checks = checks
         self._roots = roots
         self._done: deque[Served | Quiet] = deque()
         self._waiting: deque[Served] = deque()

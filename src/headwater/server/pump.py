@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.actor import Actor, Desk
+from headwater.actor import Actor, Offload
 from headwater.delivery.lane import Lease, Remote
 from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
@@ -318,12 +318,12 @@ class LivePump(Pump):
 class ReadingPump(Pump):
     """History, and with `follow` what comes after it. What is in the lake is read in a thread."""
 
-    __slots__ = ("_desk", "_is_fetching", "reading")
+    __slots__ = ("_is_fetching", "_offload", "reading")
 
     def __init__(self, session: Party, number: int, kind: str, reading: Reading, credit: tuple[int, int]) -> None:
         super().__init__(session, number, kind, None, reading.filter, credit)
         self.reading = reading
-        self._desk: Desk | None = None
+        self._offload: Offload | None = None
         self._is_fetching = False
         reading.add_waker(self.ring)
 
@@ -347,9 +347,9 @@ class ReadingPump(Pump):
 
     def _fetch(self) -> None:
         sessions = self.session.sessions
-        self._desk = self._desk or Desk(sessions.loop, sessions.executor)
+        self._offload = self._offload or Offload(sessions.loop, sessions.executor)
         self._is_fetching = True
-        self._desk.do(self.reading.fetch, self._fetched)
+        self._offload.do(self.reading.fetch, self._fetched)
 
     def _fetched(self, _: None, error: BaseException | None) -> None:
         self._is_fetching = False

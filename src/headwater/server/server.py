@@ -77,7 +77,7 @@ class Server:
         core, serving = self.core, self.serving
         self.broker = Broker(core, serving)
         self.wakes = Wakes(loop)
-        self.entry = Entry(loop, core.desk, core.roots, core.dispatcher, self.wakes, core.clock)
+        self.entry = Entry(loop, core.checks, core.roots, core.dispatcher, self.wakes, core.clock)
         self.answers = Answers(loop, self.broker)
         self.sessions = Sessions(loop, self.executor, self.broker, self.entry, self.wakes, self.answers, serving)
         self.broker.sessions = self.sessions

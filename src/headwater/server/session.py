@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from headwater.actor import Actor, Desk
+from headwater.actor import Actor, Offload
 from headwater.delivery.lane import Remote
 from headwater.delivery.options import Options
 from headwater.delivery.rows import RowsItem
@@ -62,9 +62,9 @@ class Session(Actor):
     """One client's session."""
 
     __slots__ = (
-        "_desk",
         "_names",
         "_numbers",
+        "_offload",
         "_restarts",
         "_turn",
         "connection",
@@ -87,7 +87,7 @@ class Session(Actor):
         """Ids of the durable ones among them."""
         self._restarts: dict[int, int] = {}
         self._turn = 0
-        self._desk: Desk | None = None
+        self._offload: Offload | None = None
 
     # What its client's language says
 
@@ -248,9 +248,9 @@ class Session(Actor):
 
     def later(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
         """Blocking work: in a thread, after what this session gave before."""
-        if self._desk is None:
-            self._desk = Desk(self.sessions.loop, self.sessions.executor)
-        self._desk.do(work, then)
+        if self._offload is None:
+            self._offload = Offload(self.sessions.loop, self.sessions.executor)
+        self._offload.do(work, then)
 
     def _for_client(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
         """The same for a request; while too many of them wait, nothing more is read."""

@@ -1,6 +1,6 @@
 """The topics of `$sys`, on which the broker tells about itself: its figures every few seconds, and who changed what.
 
-Nobody else publishes there: the desk where every publish is checked refuses it (403). Wildcards do not match them, so
+Nobody else publishes there: `log.checks` refuses it (403). Wildcards do not match them, so
 whoever wants them names `$sys`, and with authentication on needs a rule that does.
 
 Figures are retained. A value is told when it has changed, and a broker that has nothing to do tells little, as all of
@@ -34,7 +34,7 @@ log = Log("headwater.server")
 
 def publish_own(core: Core, messages: Sequence[Outgoing]) -> Future[object]:
     """Publish on topics of `$sys`, from any thread; the future is done once they are on disk."""
-    item = core.desk.own(messages)
+    item = core.checks.own(messages)
     item.future = future = Future[object]()
     core.roots.commit.submit(item)
     return future
