@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ast
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -119,7 +119,6 @@ def _options() -> argparse.Namespace:
 
 def draw(seed: int, count: int, room: str | None, only: str) -> Iterator[Mutant]:
     """So many faults; of each room its share, and of each kind in it as many as of the others."""
-    rng = random.Random(seed)
     for name, share in SHARES.items():
         if room not in (None, name):
             continue
@@ -128,7 +127,7 @@ def draw(seed: int, count: int, room: str | None, only: str) -> Iterator[Mutant]
             for mutant in faults_in(name)
             if only in f"{mutant.place}:{mutant.line}" and mutant.fault not in HARMLESS
         ]
-        yield from found if only else _spread(rng, found, count if room else round(count * share / 100))
+        yield from found if only else _spread(seed, found, count if room else round(count * share / 100))
 
 
 def faults_in(room: str) -> Iterator[Mutant]:
@@ -142,12 +141,11 @@ def faults_in(room: str) -> Iterator[Mutant]:
             yield Mutant(module, site.kind, site.function, site.line, site.before, site.after, number, text)
 
 
-def _spread(rng: random.Random, found: list[Mutant], count: int) -> Iterator[Mutant]:
+def _spread(seed: int, found: list[Mutant], count: int) -> Iterator[Mutant]:
+    """By a digest of each, so that one is drawn again as long as it is there, whatever has changed around it."""
     kinds: dict[str, list[Mutant]] = defaultdict(list)
-    for mutant in found:
+    for mutant in sorted(found, key=lambda mutant: sha256(f"{seed} {mutant.fault}".encode()).digest()):
         kinds[mutant.kind].append(mutant)
-    for mutants in kinds.values():
-        rng.shuffle(mutants)
     while count > 0 and any(kinds.values()):
         for kind in sorted(kinds):
             if count > 0 and kinds[kind]:

@@ -62,7 +62,7 @@ class Reach:
 
     def __init__(self) -> None:
         digest = hashlib.sha256()
-        for path in sorted((REPO / "src" / "headwater").rglob("*.py")):
+        for path in sorted((*(REPO / "src" / "headwater").rglob("*.py"), *(REPO / "tests").rglob("*.py"))):
             digest.update(path.read_bytes())
         noted = NOTES / "source"
         if not noted.exists() or noted.read_text() != digest.hexdigest():
