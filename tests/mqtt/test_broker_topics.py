@@ -102,7 +102,7 @@ def test_a_kept_session_goes_on_watching() -> None:
         values(peer, 1)
         peer.close()
         peer = served.kept("s")
-        served.until(lambda: served.mqtt_session("s").subscribers)
+        served.until(lambda: served.mqtt_session("s").pumps)
         served.bus.publish("home/a", b"1")
         assert peer.got().payload == b"1"
 

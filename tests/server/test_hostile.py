@@ -242,7 +242,7 @@ def test_a_live_subscription_drops_the_oldest_for_a_slow_reader_and_counts_them(
         peer = running.peer("slow", receive_bytes=8192)
         peer.subscribe(1, "a", bytes=1 << 30)
         fill(running, "a", 60)
-        running.until(lambda: running.session_of(peer).subscribers[1].live.dropped > 0)
+        running.until(lambda: running.session_of(peer).pumps[1].live.dropped > 0)
         got: list[int] = []
         while not got or got[-1] != 59:
             got += numbers(peer.take(1, 1))

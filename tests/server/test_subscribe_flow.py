@@ -198,8 +198,8 @@ def test_a_client_that_resumes_and_subscribes_again_at_once_is_served_once():
             got = back.take(1, 1)
             assert [one.payload for one in got] == [b"%d" % number]
             back.ack(1, got)
-            assert len(running.session_of(back).subscribers) == 1
-            assert running.session_of(back).subscribers[1].durable.consumers == 1
+            assert len(running.session_of(back).pumps) == 1
+            assert running.session_of(back).pumps[1].durable.consumers == 1
             peer = back
 
 

@@ -134,8 +134,7 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     @property
     def data(self) -> bytes:
         """The body, as it is stored and sent."""
-        if not self._data:
-            assert self.topic is not None
+        if not self._data and self.topic is not None:
             self._data = encode_body((self.topic,), (self.payload,), self._time_us)
         return self._data
 
