@@ -320,7 +320,7 @@ def test_a_channel_is_made_tried_and_delivers(house: House, page: Page) -> None:
         row.get_by_role("button", name="Pause").click()
         see(row.get_by_text("paused"))
     row.get_by_role("button", name="Remove").click()
-    page.get_by_role("button", name="Remove").last.click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     see(page.get_by_text("alarms is removed."))
     assert house.admin.channels.list() == []
 
