@@ -609,6 +609,20 @@ def test_an_acked_row_that_the_floor_has_passed_or_that_failed_since_is_none() -
     assert state_of(sub, 7) is MessageState.RETRY
 
 
+def test_what_was_handed_out_behind_a_message_that_is_put_back_comes_after_it_again() -> None:
+    sub = opened(order="key")
+    lease = sub.hand_out("a", 1, [1, 2, 3], 4, NOW, [b"x", b"x", b"y"])
+    sub.put_back(lease, [1])
+    assert [state_of(sub, offset) for offset in (1, 2, 3)] == [
+        MessageState.PENDING,
+        MessageState.PENDING,
+        MessageState.IN_FLIGHT,
+    ]
+    assert sub.redeliverable("a", 10, NOW) == [(HOME, 1), (HOME, 2)]
+    sub.put_back(lease, [1, 2])  # which are not its any more
+    assert sub.in_flight == 1
+
+
 def test_wanted_gives_the_same_list_when_nothing_is_known() -> None:
     offsets = [1, 2, 3]
     assert opened().wanted(1, offsets) is offsets

@@ -234,8 +234,14 @@ class Model(RuleBasedStateMachine):
         held = [offset for offset in lease.offsets if self.holds(self.messages[lease.lane, offset], lease)]
         offsets = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
         self.sub.put_back(lease, offsets)
-        for offset in offsets:
-            self.recall(self.messages[lease.lane, offset])
+        put_back = [self.messages[lease.lane, offset] for offset in offsets]
+        behind = [
+            (told, other) for told in put_back for other in self.chain(told) if other.lease and other.at > told.at
+        ]
+        for told in put_back:
+            self.recall(told)
+        for _, other in behind if self.order != "none" else ():
+            self.recall(other)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0]), jump=st.sampled_from([0, 0, -1000, 1000]))
     def pass_time(self, seconds: float, jump: int) -> None:

@@ -319,10 +319,15 @@ class Subscription:
         return changes, handed
 
     def put_back(self, lease: Lease, offsets: Sequence[int]) -> None:
-        """Messages of a hand-out are taken back, to be handed out again; no attempt is counted."""
-        lane = self._ledger.lane_of(lease)
-        held = self._ledger.held_by(lease, lane, offsets)
-        self._ledger.recall([(lane, offset) for offset in held], "its consumer has put it back")
+        """Messages of a hand-out are taken back, to be handed out again; no attempt is counted. Where order binds, what
+        was handed out after them is, too; what was taken back before is passed over."""
+        lane, taken = self._ledger.lane_of(lease), dict[tuple[LaneId, int], Lane]()
+        for offset in offsets:
+            current = lane.in_flight.get(offset)
+            if current is not None and current.number == lease.number and (lane.id, offset) not in taken:
+                taken[lane.id, offset] = lane
+                taken.update({(other.id, later): other for other, later in self._ledger.after(lane, offset)})
+        self._ledger.recall([(other, later) for (_, later), other in taken.items()], "its consumer has put it back")
 
     def undone(self, stream: int, offsets: Sequence[int]) -> list[int]:
         """Those of these messages that are not done."""
