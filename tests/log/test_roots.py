@@ -247,6 +247,26 @@ def test_what_was_stored_before_keeps_its_receipt_though_the_rest_of_the_call_fa
     place.close()
 
 
+def test_a_repeat_of_what_is_stored_is_answered_though_its_group_fails_or_the_disk_is_full() -> None:
+    files = FaultyFiles(capacity_bytes=24 << 20)
+    place = Place("data", Config(disk_free_bytes_min=1 << 20), files)
+    place.publish(place.one("a/1", producer="p", sequence=1))
+    fresh, again = place.one("a/1", producer="q", sequence=1), place.one("a/1", producer="p", sequence=1)
+    files.fail_write_at = files.writes + 1
+    place.roots.commit.submit_all([fresh, again])
+    place.roots.commit.run(lambda: None)
+    assert isinstance(fresh.error, Failed)
+    assert (again.error, again.runs[0][1], again.runs[0][3]) == (None, 1, True)
+    place.roots.has_room = False
+    files.capacity_bytes = 1
+    with pytest.raises(DiskFull):
+        place.publish(place.one("a/1", producer="p", sequence=2))
+    receipt = place.publish(place.one("a/1", producer="p", sequence=1))
+    assert (receipt.offset, receipt.duplicate) == (1, True)
+    files.capacity_bytes = None
+    place.close()
+
+
 def test_what_failed_to_be_written_is_not_counted(tmp_path: Path) -> None:
     files = FaultyFiles()
     place = Place("data", Config(topics_per_root_max=2), files)

@@ -55,6 +55,11 @@ class Talk(asyncio.Protocol):
         self.reader = PacketReader(LIMITS, is_server=False, version=client.version)
         self.transport: Any = None
 
+    @property
+    def is_to_the_dead(self) -> bool:
+        """Whether the server that it was to is gone."""
+        return bool(self.transport.peer.process.is_dead)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         self.client.on_connection(self)

@@ -307,7 +307,8 @@ class Player:
 
     def _settle(self) -> None:
         def is_over(client: Mqtt) -> bool:
-            is_new = client.heard_us > self.since_us  # and not a connection that has not noticed its end
+            # And not a connection that has not noticed its end, though bytes of it still arrived.
+            is_new = client.heard_us > self.since_us and client.talk is not None and not client.talk.is_to_the_dead
             is_done = not client.outgoing and not client.waiting and not client.received
             return client.is_up and is_new and is_done
 

@@ -273,8 +273,11 @@ class Roots:
         """Append a group: one batch per call, loose messages of a root together; then finish every item."""
         self._check_room()
         group = _Group()
+        repeats: list[Publish] = []
         try:
             admitted = [item for item in items if self._is_admitted(item, group)]
+            # What was stored before is so whatever becomes of the others.
+            repeats = [item for item in admitted if item.producer is not None and len(item.runs) == len(item.parts)]
             for root, messages in group.loose.items():
                 self._gather(root, messages, group)
             if group.places:
@@ -282,6 +285,8 @@ class Roots:
         except HeadwaterError as error:
             if isinstance(error, Failed):
                 self._on_trouble(str(error))
+            for item in repeats:
+                item.finish()
             for item in items:
                 if item.is_waiting:
                     self._refuse(item, error)
@@ -345,8 +350,6 @@ class Roots:
     def _admit(self, item: Publish, group: _Group) -> bool:
         """Give a call its places in the group, each root's messages on their own: all of them, or none; whether all
         roots' are admitted."""
-        if not self.has_room and not item.is_urgent:
-            raise self._no_room()
         parts = item.parts
         if len(parts) == 1:
             self._admit_parts(item, parts, self._familiar(item, parts), group)
@@ -371,6 +374,8 @@ class Roots:
     def _admit_parts(self, item: Publish, parts: list[Part], roots: list[Root] | None, group: _Group) -> None:
         """Give parts their places, all of them or none; with their roots, if they can go over no limit."""
         fresh = self._unrepeated(item, parts, group)
+        if fresh and not self.has_room and not item.is_urgent:
+            raise self._no_room()
         if len(fresh) < len(parts) and roots is not None:
             roots = self._familiar(item, fresh)
         if roots is None:
