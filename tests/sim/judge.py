@@ -177,6 +177,7 @@ class Judge:
         and what is acked behind others that have."""
         behind = []
         for message in messages:
+            reader.settled[message.root, message.offset] += 1
             chain = reader.chain(message)
             failed = reader.failed.get(chain)
             if failed is not None and message.offset == failed.offset:

@@ -359,11 +359,14 @@ class Native:
                 return
             _, [message] = chosen
             reader = self.judge.readers[id]
+            place = (message.root, message.offset)
+            settled = reader.settled[place]
             await message.nack("not now", delay_s)
             self.world.reach("message: in flight to retry")
             if not message.retained:
-                reader.attempts[message.root, message.offset] += 1
-                if reader.chain(message):
+                reader.attempts[place] += 1
+                # It may have come again, and be acked, before this answer came.
+                if reader.chain(message) and reader.settled[place] == settled:
                     reader.failed[reader.chain(message)] = FailedOnce(message.offset, self.world.now_us)
 
         self.do(work)

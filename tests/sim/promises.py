@@ -69,6 +69,8 @@ class Reader:
     """What somebody tried to reject."""
     is_moving: bool = False
     """Whether somebody rejects or redrives just now: which of the two comes first at the server, nobody knows."""
+    settled: Counter[Place] = field(default_factory=Counter)
+    """How often somebody was about to ack or reject a message."""
     failed: dict[str, FailedOnce] = field(default_factory=dict)
     """By root or topic, whatever is in order: the message that failed, and is neither acked nor rejected since."""
 
