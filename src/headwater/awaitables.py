@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -116,7 +117,7 @@ async def ack(messages: Sequence[Message], wait: bool = True) -> None:
 
 
 @documented(ThreadConsumer)
-class Reader:
+class Reader(ABC):
     """Async iteration over something that can be asked without waiting, and says when there is more."""
 
     _ahead = 1000
@@ -128,9 +129,9 @@ class Reader:
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
 
+    @abstractmethod
     def _take(self, max: int) -> list[ThreadMessage] | None:
         """What is there, without waiting; None at the end."""
-        raise NotImplementedError
 
     def _wake(self) -> None:
         """From any thread."""
@@ -139,7 +140,7 @@ class Reader:
         except RuntimeError:
             return  # the loop is closed; nobody waits any more
 
-    async def _prepare(self) -> None:
+    async def _prepare(self) -> None:  # noqa: B027  # few have anything to do
         """Do what is to be done before `_take` need not wait."""
 
     async def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
@@ -175,8 +176,8 @@ class Reader:
             for message in found:
                 yield message
 
-    async def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def close(self) -> None: ...
 
     async def __aenter__(self) -> Self:
         return self

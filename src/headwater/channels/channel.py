@@ -2,7 +2,7 @@
 
 Promises: order is kept, and nothing is delivered less than once; a destination that is down costs no message an
 attempt, it is tried again with a growing delay; what the receiver refuses is tried again as the subscription says, and
-then goes to its dead letters. Here is what both kinds share; `server.tcp_channel` and `server.webhook` have the rest.
+then goes to its dead letters. Here is what both kinds share; `channels.tcp` and `channels.http` have the rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A line: bytes to and from one client, whatever language it speaks.
+"""A connection: bytes to and from one client, whatever protocol it speaks.
 
 What is sent waits in the transport, whose fill decides whether more is taken for the client; who has too much on its
-hands holds the line, and nothing is read from it until all let go. Promises: nothing is read from a client that does
-not take its answers; however many publishes it has under way, no more than the limits are.
+hands holds the connection, and nothing is read from it until all let go. Promises: nothing is read from a client that
+does not take its answers; however many publishes it has under way, no more than the limits are.
 """
 
 from __future__ import annotations

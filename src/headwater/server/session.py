@@ -392,7 +392,7 @@ class Session(Actor):
         self._let_go(failed)
         times = self._restarts.get(failed.number, 0) + 1
         self._restarts[failed.number] = times
-        again = StorageFailed(f'the pump of "{failed.filter}" failed; subscribe again')
+        again = StorageFailed(f'the subscription to "{failed.filter}" failed; subscribe again')
         if not isinstance(failed, DurablePump) or times > RESTARTS_MAX:
             self.notice(failed.number, "ended", again)
             return
