@@ -54,6 +54,8 @@ class Native:
         """Calls of its idempotent producer that have no answer, by sequence."""
         self.settings = Connecting(request_timeout_s=20.0, connect_timeout_s=5.0, prefetch_messages=20)
         self.process: Process | None = None
+        self.leaving: list[Process] = []
+        """Earlier lives that were told to leave: each may come back once more, to say so."""
         self._serial: asyncio.Lock | None = None
         self.start()
 
@@ -73,9 +75,12 @@ class Native:
         self._ended = asyncio.Event()
         self._serial = asyncio.Lock()
         process, loop, ended = self.process, self.loop, self._ended
-        process.spawn(lambda: loop.run(self._main(process, ended)), "main")
+        readers = (self.consumers, self.readings)
+        process.spawn(lambda: loop.run(self._main(process, ended, *readers)), "main")
 
-    async def _main(self, process: Process, ended: asyncio.Event) -> None:
+    async def _main(
+        self, process: Process, ended: asyncio.Event, consumers: dict[str, Consumer], readings: list[Any]
+    ) -> None:
         bus: Bus | None = None
         while bus is None and not ended.is_set():
             client = Client(parse_url(URLS[self.host.serving.auth]), self.settings, Clock(process))
@@ -87,7 +92,6 @@ class Native:
                 await asyncio.sleep(0.3)
         if bus is None:
             return
-        consumers, readings = self.consumers, self.readings
         if self.process is process:
             self.bus = bus
         await ended.wait()
@@ -121,6 +125,7 @@ class Native:
         self.loop.post(self._ended.set)
         self.bus = None
         self.world.reach("native: left")
+        self.leaving.append(process)
         self.world.after(30 * SECOND_US, process.kill)
         self.start()
 

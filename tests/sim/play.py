@@ -347,7 +347,9 @@ class Player:
         self.judge.expect(self._run(is_quiet, REST_S_MAX), "it does not come to rest")
         process = self.host.process
         if process is not None:  # nobody who has left is remembered
-            ends, expected = len(process.ends), len(self.natives) + len(self.mqtts) + 2 + self.judge.has_channel
+            leaving = sum(not earlier.is_dead for one in self.natives for earlier in one.leaving)
+            ends = len(process.ends)
+            expected = len(self.natives) + len(self.mqtts) + 2 + self.judge.has_channel + leaving
             self.judge.expect(len(process.threads) <= THREADS_MAX, f"the server has {len(process.threads)} threads")
             self.judge.expect(ends <= expected, f"the server has {ends} connections, of {expected} clients")
 
