@@ -284,13 +284,13 @@ class Player:
             life = self.host.lives
             is_back = self._run(lambda: self.host.lives > life and self.host.is_up, REST_S_MAX)
             self.judge.expect(is_back, "the server did not come back")
-            self.since_us = self.world.now_us
             self._heal()
             self._settle()
 
     def _heal(self) -> None:
         host = self.host
         self._run(lambda: False, 0.05)  # the last moves begin
+        self.since_us = self.world.now_us  # whoever hears nothing from now on has a connection that fell silent
         self.network.latency_us = (20, 400)
         self.network.cut_off_until_us = 0
         host.heal()
