@@ -139,7 +139,6 @@ def _publish() -> Row:
             native(
                 "headwater-batches", f"Headwater, batches of {BATCH:,}", **{"batch": BATCH, "in-flight": 10 * BATCH}
             ),
-            native("headwater", "Headwater, a packet each"),
             mqtt(1),
             *DURABLE,
         ),
@@ -147,7 +146,6 @@ def _publish() -> Row:
         goals=(
             Goal("headwater-batches", "≥", 10, ("redis-always",), "least"),
             Goal("headwater-batches", "≥", 3, ("jetstream",), "least"),
-            Goal("headwater", "≥", 4, ("redis-always",), "least"),
             Goal("headwater-mqtt", "≥", 4, ("redis-always",), "least"),
             Goal("headwater-mqtt", "≥", 2, ("mosquitto",), "mqtt"),
         ),
@@ -169,7 +167,6 @@ def _deliver() -> Row:
             native(
                 "headwater-batches", f"Headwater, batches of {BATCH:,}", **{"batch": BATCH, "in-flight": 10 * BATCH}
             ),
-            native("headwater", "Headwater, a packet each"),
             mqtt(1),
             *DURABLE,
         ),
@@ -196,7 +193,6 @@ def _fan_out() -> Row:
         options={"in-flight": 1000},
         contenders=(
             native("headwater-batches", f"Headwater, batches of {LIVE_BATCH}", batch=LIVE_BATCH),
-            native("headwater", "Headwater, a packet each"),
             mqtt(0),
             *LIVE,
         ),

@@ -31,7 +31,7 @@ def test_headwater_alone_is_measured_and_leaves_nothing_behind(tmp_path: Path):
     report = msgspec.json.decode((tmp_path / "found.json").read_bytes(), type=Report)
     (result,) = report.results
     (point,) = result.points
-    assert [cell.who for cell in point.cells] == ["headwater-batches", "headwater", "headwater-mqtt"]
+    assert [cell.who for cell in point.cells] == ["headwater-batches", "headwater-mqtt"]
     assert all(cell.problem == "" and len(cell.values) == 1 and cell.values[0] > 0 for cell in point.cells)
     assert all(cell.generator_share is not None and cell.generator_share > 0 for cell in point.cells)
     assert "<!-- limits: publish -->" in (tmp_path / "benchmarks.md").read_text()
