@@ -53,5 +53,10 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "drop-call",
         "self._ends.clear()",
     ): "places that every live message of a later connection lies behind, so that they change nothing there",
+    (
+        "store/streams.py:Streams.recover",
+        "swap",
+        "self._files.sync_folder(f'{self._folder}/streams'); self._files.remove_tree(f'{self._folder}/{RENAMED}')",
+    ): "what a rename left that a crash cut short is an empty folder, made again whichever of its names is durable",
 }
 """By place, kind and what stands there."""

@@ -204,3 +204,18 @@ def test_where_no_more_may_be_opened_the_writer_syncs_what_holds_files_open(tmp_
     assert files.syncs == [4]
     assert sum(are_open(paths)) < 9
     pool.close()
+
+
+def test_room_for_others_is_made_without_a_sync_while_idle_files_are_open(tmp_path: Path) -> None:
+    pool, paths, files = recording(tmp_path, 6, limit=100)
+    for path in paths[:4]:
+        pool.get(path)
+    pool.write(paths[4], [b"!"], 0)
+    assert pool.make_room()
+    assert files.syncs == [], "there were others to close"
+    assert are_open(paths) == [False, False, True, True, True, False]
+    pool.synced(paths[4])
+    while any(are_open(paths)):
+        assert pool.make_room()
+    assert not pool.make_room(), "nothing is left to close"
+    pool.close()
