@@ -191,14 +191,12 @@ class Sent(Publish):
 
     __slots__ = ("_counts",)
 
+    is_awaited = False
+
     def __init__(self, one: Publish, counts: Counts) -> None:
         super().__init__(one.topics, one.parts, one.weight, None, 0, is_one=True)
         self.flags = QUIET
         self._counts = counts
-
-    @property
-    def is_awaited(self) -> bool:
-        return False
 
     def finish(self, error: BaseException | None = None) -> None:
         super().finish(error)

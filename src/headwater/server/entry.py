@@ -59,6 +59,7 @@ class Served(Publish):
 
     __slots__ = ("connection", "entry", "id")
 
+    is_awaited = False
     entry: Entry
     connection: Connection
     id: Any
@@ -74,10 +75,6 @@ class Served(Publish):
         """What it counts among the publishes in flight."""
         return QUIET_SHARE if self.is_quiet else SHARES
 
-    @property
-    def is_awaited(self) -> bool:
-        return False
-
     def finish(self, error: BaseException | None = None) -> None:
         super().finish(error)
         self.entry.on_done(self)
@@ -87,6 +84,8 @@ class Quiet(Shown):
     """What nobody waits for and was shown of a root, and from whom."""
 
     __slots__ = ("entry", "lost", "senders")
+
+    is_awaited = False
 
     def __init__(self, entry: Entry, root: str, turn: int) -> None:
         super().__init__(root, turn)
@@ -105,10 +104,6 @@ class Quiet(Shown):
     def is_quiet(self) -> bool:
         """Nobody waits for it."""
         return True
-
-    @property
-    def is_awaited(self) -> bool:
-        return False
 
     def finish(self, error: BaseException | None = None) -> None:
         if error is not None:
