@@ -124,6 +124,8 @@ class Roots:
         self.counts = Counts()
         self.since_us: int | None = None
         """When the group that is being committed began to be, on the monotonic clock; None while none is."""
+        self.took_us = 0
+        """How long the last group took to be on disk."""
         self.is_hurried = False
         """Whether whoever commits sees to checkpoints itself."""
         self.version = 0
@@ -290,7 +292,7 @@ class Roots:
         for item in group.partly:
             self._note_refusals(item)
             item.finish(item.outcome())
-        if self.is_checkpoint_due and not self.is_hurried:
+        if not self.is_hurried and self.is_checkpoint_due:
             self.checkpoint_in_time()
 
     def _is_admitted(self, item: Publish, group: _Group) -> bool:
@@ -579,7 +581,8 @@ class Roots:
         try:
             wait = self._log.append(writes, group.now_us)
             wait()
-            self.counts.commits.add(self._clock.monotonic_us() - group.begun_us)
+            self.took_us = self._clock.monotonic_us() - group.begun_us
+            self.counts.commits.add(self.took_us)
         except DiskFull:
             self.has_room = False
             raise

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
+from operator import attrgetter
 
 from headwater import threads
 from headwater.config import Config
@@ -39,6 +40,9 @@ RETENTION = "deleted by retention"
 MISSING = "its segment is missing"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
+_first_offset = attrgetter("first_offset")
+_base = attrgetter("base")
+
 LET_GO_BYTES = 8 << 20
 """How much of the page cache is let go at once."""
 
@@ -650,11 +654,3 @@ def open_segments(files: Files, folder: str, kept: Sequence[int] | None = None) 
         file.close()
         segments.append(segment)
     return segments
-
-
-def _first_offset(batch: Batch) -> int:
-    return batch.first_offset
-
-
-def _base(segment: Segment) -> int:
-    return segment.base
