@@ -122,6 +122,9 @@ class SteadyClock:
 
     def __init__(self, clock: Clock, on_step: Callable[[int, StepState], None] | None = None) -> None:
         self._clock = clock
+        self.monotonic_us = clock.monotonic_us
+        """As of the clock that it follows, and so is `wait`: that one never jumps."""
+        self.wait = clock.wait
         self.on_step = on_step or (lambda *_: None)
         wall_us, monotonic_us = clock.read()
         self._offset_us = wall_us - monotonic_us
@@ -149,12 +152,6 @@ class SteadyClock:
             self._stepped_us = None
             self.on_step(step_us, "counts")
         return monotonic_us + self._offset_us, monotonic_us
-
-    def monotonic_us(self) -> int:
-        return self._clock.monotonic_us()
-
-    def wait(self, condition: threads.Condition, timeout_us: int | None) -> bool:
-        return self._clock.wait(condition, timeout_us)
 
 
 def to_datetime(time_us: int) -> datetime:

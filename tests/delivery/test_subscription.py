@@ -235,7 +235,7 @@ def test_in_strict_order_the_first_consumer_is_active_and_the_others_stand_by() 
     sub.attach("b")
     assert (sub.room("a"), sub.room("b")) == (64, 0)
     assert sub.detach("a")
-    assert (sub.room("b"), sub.consumers) == (64, ("b",))
+    assert (sub.room("b"), sub.consumers) == (64, ["b"])
 
 
 def test_what_a_gone_consumer_held_goes_to_the_next_without_an_attempt() -> None:

@@ -109,7 +109,7 @@ class Model(RuleBasedStateMachine):
 
     def detach(self, consumer: str) -> None:
         held = [told for told in self.messages.values() if told.lease and told.lease.consumer == consumer]
-        was_active = self.sub.consumers[:1] == (consumer,)
+        was_active = self.sub.consumers[:1] == [consumer]
         freed = self.sub.detach(consumer)
         for told in held:
             self.recall(told)

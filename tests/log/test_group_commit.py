@@ -760,7 +760,7 @@ def append_quietly(commit: GroupCommit[Note], name: str) -> Note | None:
     with commit.places:
         if not commit.is_open:
             return None
-        commit.append(note)
+        commit.add(note, waits=False, is_due=False)
     return note
 
 
@@ -769,7 +769,7 @@ def test_nobody_gets_a_place_while_somebody_holds_them(recorder: Recorder) -> No
     with commit.places:
         other.start()
         other.join(0.05)
-        commit.append(Note("a"))
+        commit.add(Note("a"), waits=False, is_due=False)
     other.join(WAIT_S)
     commit.run(lambda: None)
     assert recorder.names == ["a", "other"]

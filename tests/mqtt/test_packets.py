@@ -44,7 +44,7 @@ def test_a_packet_comes_back_as_it_was(kind: Kind, version: int, data: st.DataOb
     reader = reader_of(kind, version)
     assert outcome(reader, [raw]) == ([packet], 0)
     assert reader.version == version
-    assert not reader.waits
+    assert reader.partial is None
 
 
 @pytest.mark.parametrize(("kind", "version"), CASES)

@@ -240,12 +240,12 @@ def test_what_is_shown_after_a_write_that_failed_has_the_offset_that_it_is_store
     real, came, go_on = DiskStream.write, threading.Semaphore(0), threading.Semaphore(0)
     fails = iter([True, False])
 
-    def held(stream: DiskStream, writes: Sequence[Write], buffers: Sequence[bytes], length: int) -> None:
+    def held(stream: DiskStream, writes: Sequence[Write], buffers: Sequence[bytes]) -> None:
         came.release()
         assert go_on.acquire(timeout=PATIENCE_S)
         if next(fails, False):
             raise OSError(errno.EIO, "it fails once")
-        real(stream, writes, buffers, length)
+        real(stream, writes, buffers)
 
     with Running() as running:
         ann, bob = running.peer(), running.peer()

@@ -61,7 +61,7 @@ def test_a_file_with_unsynced_writes_stays_open(tmp_path: Path) -> None:
         pool.get(path)
     assert are_open(paths)[0]
     assert pool.dirty == [paths[0]]
-    pool.synced(paths[0])
+    pool.datasync(paths[0])
     assert pool.dirty == []
     for path in paths[1:]:
         pool.get(path)

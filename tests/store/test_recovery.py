@@ -16,7 +16,7 @@ from headwater.store.file_pool import FilePool
 from headwater.store.files import DiskFiles
 from headwater.store.log import Checkpoint, Found, Hole, Write
 from headwater.store.recovery import Recovery
-from headwater.store.stream import DiskStream, length_of
+from headwater.store.stream import DiskStream
 
 SEGMENT_BYTES = 64 * 1024
 CONFIG = Config(segment_bytes=SEGMENT_BYTES, tail_bytes=0)
@@ -48,7 +48,7 @@ def append(stream: DiskStream, *payloads: bytes, commits: bool = True) -> Header
     body = encode_body(["home/t"] * len(payloads), payloads, TIME_US)
     write = Write(body, checksum(body), len(payloads))
     buffers = stream.place([write], TIME_US + stream.end)
-    stream.write([write], buffers, length_of(buffers))
+    stream.write([write], buffers)
     if commits:
         stream.sync()
         stream.commit([write])

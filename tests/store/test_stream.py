@@ -25,7 +25,7 @@ from headwater.store.file_pool import FilePool
 from headwater.store.files import DiskFile, DiskFiles, Files
 from headwater.store.log import Hole, Write
 from headwater.store.segment import ENTRY_BYTES
-from headwater.store.stream import INDEXES_LOADED_MAX, LET_GO_BYTES, DiskStream, length_of, open_segments
+from headwater.store.stream import INDEXES_LOADED_MAX, LET_GO_BYTES, DiskStream, open_segments
 
 SEGMENT_BYTES = 64 * 1024
 MIB = 1 << 20
@@ -54,7 +54,7 @@ def write_of(*payloads: bytes, producer: bytes | None = None, sequence: int = 0)
 
 def write(stream: DiskStream, *writes: Write, now_us: int = TIME_US) -> None:
     buffers = stream.place(writes, now_us)
-    stream.write(writes, buffers, length_of(buffers))
+    stream.write(writes, buffers)
 
 
 def append(stream: DiskStream, *payloads: bytes, now_us: int = TIME_US) -> Batch:

@@ -61,7 +61,7 @@ def write_of(root: str, *payloads: bytes) -> Write:
 def append(streams: Streams, **payloads: Sequence[bytes]) -> None:
     """One group: a batch for each root."""
     group = [(streams.create(root), [write_of(root, *each)]) for root, each in payloads.items()]
-    streams.append(group, TIME_US).wait()
+    streams.append(group, TIME_US)()
 
 
 def payloads_of(streams: Streams, root: str) -> list[bytes | tuple[int, int]]:
@@ -176,7 +176,7 @@ def test_nobody_sees_a_group_before_wait(tmp_path: Path) -> None:
     appended = streams.append(group, TIME_US)
     assert payloads_of(streams, "a") == [b"1"]
     assert payloads_of(streams, "b") == []
-    appended.wait()
+    appended()
     assert payloads_of(streams, "a") == [b"1", b"x"]
     assert payloads_of(streams, "b") == [b"x"]
     streams.close()
@@ -370,7 +370,7 @@ def test_a_reader_beside_the_owner_reads_up_to_the_watermark(tmp_path: Path) -> 
     appended = streams.append(group, TIME_US)
     reader = reader_of(tmp_path)
     assert payloads_of(reader, "a") == [b"1"]
-    appended.wait()
+    appended()
     reader.look(lambda _: [])
     assert payloads_of(reader, "a") == [b"1", b"2"]
     reader.close()

@@ -215,7 +215,7 @@ def test_many_readers_with_a_byte_each_hold_little() -> None:
     for reader in readers:
         reader.feed(b"\x10")
     assert all(reader.waits for reader in readers)
-    assert sum(sys.getsizeof(reader._partial) for reader in readers) < 100 * len(readers)
+    assert sum(sys.getsizeof(reader.partial) for reader in readers) < 100 * len(readers)
 
 
 def test_a_reader_looks_at_a_dripping_frame_only_when_it_could_say_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,6 +222,7 @@ class Subscriber:
             self._supply.open()
             now = self._moment()
             found: list[Selection] = []
+            is_cut = False
             try:
                 left, size = self._take_again(consumer, limit, now, found, bytes_max)
                 if left > 0 and size < bytes_max and self._gap is None:
@@ -232,12 +233,15 @@ class Subscriber:
                     if isinstance(error, TooManyFiles):
                         raise
                     raise Failed(f'subscription "{self.options.id}" could not be read: {error}') from error
+                is_cut = True
             finally:
                 self._arm()
             if not found and self._gap is not None:
                 gap, self._gap = self._gap, None
                 raise gap
-            return found
+        if is_cut or self._gap is not None:
+            self.wake()  # there is more to be told than was handed out
+        return found
 
     def _take_again(
         self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int
@@ -434,6 +438,8 @@ class Subscriber:
         changed: Rows = dict(beside) if beside else {}
         with self._lock:
             self._check_open(writes=True)
+            # Whoever is served over a connection has all that there was room for, and looks again when there is more.
+            was_full = self._wakers and any(self._machine.room(lease.consumer) <= 0 for lease, _ in groups)
             if len(groups) > 1:
                 for lease, offsets in groups:
                     self._machine.check_held(lease, offsets)
@@ -442,7 +448,7 @@ class Subscriber:
                 changed.update(stored.rows_of(self.number, changes))
                 self._counts.acks += len(offsets)
             item = self._commit.enqueue(changed, future) if changed else None
-            more = self._machine.retrying or self._machine.held or self.consumers > 1 or self.waiting or self._wakers
+            more = self._machine.retrying or self._machine.held or self.consumers > 1 or self.waiting or was_full
         if more:
             self.wake()
         return item

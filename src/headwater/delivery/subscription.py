@@ -55,7 +55,7 @@ __all__ = [
 class Subscription:
     """The state machine of one durable subscription."""
 
-    __slots__ = ("_consumers", "_jitter", "_ledger", "config", "options", "paused")
+    __slots__ = ("_jitter", "_ledger", "config", "consumers", "options", "paused")
 
     def __init__(
         self, options: Options, config: Config, jitter: Callable[[], float] = random.random, last_number: int = 0
@@ -68,7 +68,8 @@ class Subscription:
         self._jitter = jitter
         self._ledger = Ledger(options.order)
         self._ledger.number = last_number
-        self._consumers: list[Hashable] = []
+        self.consumers: list[Hashable] = []
+        """In the order in which they were attached; with order="strict" the first is active, the others stand by."""
 
     # What it is at
 
@@ -76,11 +77,6 @@ class Subscription:
     def lanes(self) -> tuple[LaneId, ...]:
         """Stream lanes that are open, and copies lanes that have something in them."""
         return tuple(self._ledger.lanes)
-
-    @property
-    def consumers(self) -> tuple[Hashable, ...]:
-        """In the order in which they were attached; with order="strict" the first is active, the others stand by."""
-        return tuple(self._consumers)
 
     @property
     def in_flight(self) -> int:
@@ -147,7 +143,7 @@ class Subscription:
 
     def next_due_us(self) -> int | None:
         """Monotonic moment at which the next retry becomes due; None while nobody could be handed it."""
-        return self._ledger.waiting.next_due_us() if self._consumers and not self.paused else None
+        return self._ledger.waiting.next_due_us() if self.consumers and not self.paused else None
 
     # Lanes
 
@@ -209,15 +205,15 @@ class Subscription:
 
     def attach(self, consumer: Hashable) -> None:
         """A consumer is ready to take messages."""
-        if consumer not in self._consumers:
-            self._consumers.append(consumer)
+        if consumer not in self.consumers:
+            self.consumers.append(consumer)
 
     def detach(self, consumer: Hashable) -> bool:
         """A consumer is gone: what it holds is taken back. True if there is now something for another to take."""
-        if consumer not in self._consumers:
+        if consumer not in self.consumers:
             return False
-        next_is_active = self.options.order == "strict" and self._consumers[0] == consumer and len(self._consumers) > 1
-        self._consumers.remove(consumer)
+        next_is_active = self.options.order == "strict" and self.consumers[0] == consumer and len(self.consumers) > 1
+        self.consumers.remove(consumer)
         held = [
             (lane, offset)
             for lane in self._ledger.lanes.values()
@@ -229,8 +225,8 @@ class Subscription:
 
     def _serves(self, consumer: Hashable) -> bool:
         if self.options.order == "strict":
-            return bool(self._consumers) and self._consumers[0] == consumer
-        return consumer in self._consumers
+            return bool(self.consumers) and self.consumers[0] == consumer
+        return consumer in self.consumers
 
     # Handing out
 

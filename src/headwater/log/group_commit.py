@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from headwater import threads
 from headwater.errors import Closed, Conflict, Failed, HeadwaterError
@@ -33,6 +33,10 @@ OUT_OF_MEMORY = "out of memory while storing; nothing more is stored: give the p
 NO_THREAD = (
     "no thread can be started to store with; nothing more is stored: raise the limits, and start the process again"
 )
+WAITS_FOR_ITSELF = (
+    "this would wait for itself: it was called by a callback in the thread that commits; "
+    "use publish_soon there, or hand the work to a thread of yours"
+)
 
 log = logging.getLogger("headwater")
 
@@ -41,6 +45,9 @@ class Item:
     """Something to be committed, and a way to hear when it is."""
 
     __slots__ = ("_done", "_next", "error", "future", "is_blocking", "is_finished", "weight")
+
+    is_awaited: ClassVar[bool] = True
+    """Whether a thread waits for it, unless it has a future: that thread may come back at once with another."""
 
     def __init__(self, weight: int = 1) -> None:
         self.weight = weight
@@ -56,11 +63,6 @@ class Item:
     def result(self) -> object:
         """What the waiting caller or the future gets."""
         return None
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a thread waits for it, which may come back at once with another."""
-        return self.future is None
 
     @property
     def is_waiting(self) -> bool:
@@ -184,13 +186,16 @@ class GroupCommit(Generic[T]):
 
     def submit_and_wait(self, item: T | Call) -> None:
         """Commit an item; returns when it is durable, raises what went wrong."""
-        self.refuse_owner()
+        if self._owner == threads.get_ident():
+            raise Conflict(WAITS_FOR_ITSELF)
         item.is_blocking = True
         with self.places:
-            self._add(item)
+            self.add(item)
             lead = not self._busy
             self._busy = True
-        self._lead_or_wait(item, lead)
+        if lead:
+            self._lead()
+        item.wait()
 
     def submit(self, item: T | Call) -> None:
         """Have an item committed soon; its future, or a later wait, tells when."""
@@ -202,24 +207,19 @@ class GroupCommit(Generic[T]):
         self.refuse_owner()
         with self.places:
             for item in items:
-                self._add(item, waits=item is items[0])
+                self.add(item, waits=item is items[0])
         self.kick()
 
     def enqueue(self, item: T | Call) -> None:
         """Give an item its place in the order; somebody has to `drive` or `kick` for it to move."""
         with self.places:
-            self._add(item)
+            self.add(item)
 
     @property
     def is_open(self) -> bool:
         """Whether there is a place to have."""
         is_full = self._weight >= self._weight_max or len(self._pending) >= self._items_max
         return not (is_full or self._closed or self.given_up is not None)
-
-    def append(self, item: T) -> None:
-        """Give an item its place; for whoever holds `places`, and has seen that there is one. Nobody waits for it: it
-        goes with the next that is due, or with a `kick`."""
-        self._append(item)
 
     def grow(self, item: T, weight: int) -> None:
         """An item that waits for its commit weighs more; the same holds."""
@@ -228,16 +228,14 @@ class GroupCommit(Generic[T]):
 
     def commit_here(self, item: T) -> bool:
         """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is."""
-        self.refuse_owner()
+        if self._owner == threads.get_ident():
+            raise Conflict(WAITS_FOR_ITSELF)
         with self.places:
             if self._busy or self._is_due or self._closed or self.given_up is not None:
                 return False
-            self._append(item)
+            self.add(item, waits=False)
             self._busy = True
-        try:
-            self._commit_pending()
-        finally:
-            self._hand_over()
+        self._lead()
         return True
 
     def drive(self, item: T | Call) -> None:
@@ -248,23 +246,14 @@ class GroupCommit(Generic[T]):
             self._is_due = bool(self._pending)
             if lead:
                 self._busy = True
-        self._lead_or_wait(item, lead)
-
-    def _lead_or_wait(self, item: T | Call, lead: bool) -> None:
         if lead:
-            try:
-                self._commit_pending()
-            finally:
-                self._hand_over()
+            self._lead()
         item.wait()
 
     def refuse_owner(self) -> None:
         """Conflict if the calling thread is the one that commits: what it asks for would wait for itself."""
         if self._owner == threads.get_ident():
-            raise Conflict(
-                "this would wait for itself: it was called by a callback in the thread that commits; "
-                "use publish_soon there, or hand the work to a thread of yours"
-            )
+            raise Conflict(WAITS_FOR_ITSELF)
 
     @property
     def is_alive(self) -> bool:
@@ -312,7 +301,9 @@ class GroupCommit(Generic[T]):
         if thread is not None:
             thread.join()
 
-    def _add(self, item: T | Call, waits: bool = True) -> None:
+    def add(self, item: T | Call, waits: bool = True, is_due: bool = True) -> None:
+        """Give an item its place, where one is free or as soon as one is; for whoever holds `places`. What is not due
+        goes with the next that is, or with a `kick`."""
         while (
             waits
             and (self._weight >= self._weight_max or len(self._pending) >= self._items_max)
@@ -326,10 +317,6 @@ class GroupCommit(Generic[T]):
             raise Closed(f"the {self._name} is closed; open it again to go on")
         if self.given_up is not None:
             raise Failed(self.given_up)
-        self._append(item)
-        self._is_due = True
-
-    def _append(self, item: T | Call) -> None:
         if self._on_add is not None and not isinstance(item, Call):
             self._on_add(item)
         self._pending.append(item)
@@ -337,12 +324,23 @@ class GroupCommit(Generic[T]):
         if self._expected and len(self._pending) >= self._expected:
             self._expected = 0
             self._work.notify()
+        self._is_due = self._is_due or is_due
 
-    def _commit_pending(self) -> None:
+    def _lead(self) -> None:
+        """Commit what is pending in this thread; if somebody waits by then, the commit thread goes on."""
         try:
             self._commit_group()
         except MemoryError:
             self._give_up(OUT_OF_MEMORY)
+        finally:
+            with self.places:
+                if self._is_due:
+                    self._wake_thread()
+                else:
+                    self._busy = False
+                    self._idle.notify_all()
+            if self.given_up is not None:
+                self._tell_pending()
 
     def _commit_group(self) -> None:
         group = self._nothing
@@ -356,7 +354,7 @@ class GroupCommit(Generic[T]):
                     self._room.notify_all()
                 self._weight = 0
             self._owner = threads.get_ident()
-            self._answered = sum(item.is_awaited for item in group)
+            self._answered = sum([item.is_awaited and item.future is None for item in group])
             items = [item for item in group if not isinstance(item, Call)]
             if items:
                 self._commit(items)
@@ -413,17 +411,6 @@ class GroupCommit(Generic[T]):
             self._is_told = True
             self.on_given_up(self.given_up)
 
-    def _hand_over(self) -> None:
-        """This thread is done; if somebody waits, the commit thread goes on."""
-        with self.places:
-            if self._is_due:
-                self._wake_thread()
-            else:
-                self._busy = False
-                self._idle.notify_all()
-        if self.given_up is not None:
-            self._tell_pending()
-
     def _wake_thread(self) -> None:
         self._handed_over = True
         if self._thread is not None:
@@ -456,7 +443,9 @@ class GroupCommit(Generic[T]):
     def _commit_until_idle(self) -> None:
         while True:
             try:
-                self._commit_pending()
+                self._commit_group()
+            except MemoryError:
+                self._give_up(OUT_OF_MEMORY)
             except BaseException as error:
                 # Its group has heard of it. The thread stays: whoever comes next must not wait for ever.
                 log.critical("the %s was interrupted: %r", self._name, error)

@@ -44,11 +44,6 @@ class Part(msgspec.Struct, eq=False, gc=False):
     """How many bytes its topics retain after it, once somebody has asked."""
 
     @property
-    def is_one(self) -> bool:
-        """Whether it is one message that may be stored in a batch with others which come one by one."""
-        return len(self.payloads) == 1 and self.retain is None
-
-    @property
     def is_plain(self) -> bool:
         """Whether it is one message without options."""
         return len(self.payloads) == 1 and not (self.retain or self.keys or self.headers or self.expiries)
@@ -191,14 +186,12 @@ class Sent(Publish):
 
     __slots__ = ("_counts",)
 
+    is_awaited = False
+
     def __init__(self, one: Publish, counts: Counts) -> None:
         super().__init__(one.topics, one.parts, one.weight, None, 0, is_one=True)
         self.flags = QUIET
         self._counts = counts
-
-    @property
-    def is_awaited(self) -> bool:
-        return False
 
     def finish(self, error: BaseException | None = None) -> None:
         super().finish(error)

@@ -19,7 +19,6 @@ from headwater.log.retained import Retained, RetainedRow
 from headwater.message import Kept, Message, TopicInfo
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, Batch, Header
-from headwater.store.body import Body
 from headwater.store.log import Checkpoint, Stream
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, is_everything_of
@@ -99,6 +98,8 @@ class Root:
         self._runs: dict[tuple[str, ...], tuple[int, int]] = {}
         """Topics of batches that came before and came again: how often since, and the last one's first offset."""
         self._known: set[str] = set()
+        self.knows, self.knows_all = self._known.__contains__, self._known.issuperset
+        """Whether a topic, or all of several, is known to exist, without asking the state."""
         self._before: dict[str, int] = {}
         """Messages that topics had at the last checkpoint, of those that were looked up since; 0 of new ones."""
         self._promised: set[str] = set()
@@ -147,11 +148,6 @@ class Root:
         self.purges = purges
         return changed
 
-    @property
-    def changed(self) -> int:
-        """Topics whose rows the next checkpoint writes."""
-        return len(self._messages)
-
     # Before the append
 
     def admit(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
@@ -182,14 +178,6 @@ class Root:
         if self._promised:
             self._promised.clear()
         self.retained.forget_promises()
-
-    def knows(self, topic: str) -> bool:
-        """Whether a topic is known to exist, without asking the state."""
-        return topic in self._known
-
-    def knows_all(self, topics: Sequence[str]) -> bool:
-        """The same, of several."""
-        return self._known.issuperset(topics)
 
     def has(self, topic: str) -> bool:
         """Whether a topic exists; from any thread, as of some moment ago."""
@@ -265,25 +253,27 @@ class Root:
 
     # After the append
 
-    def apply(self, batch: Batch, topics: Sequence[str] | None = None) -> None:
-        """A batch is durable: let topics, retained messages and producers reflect it."""
-        header = batch.header
-        if batch.is_open and header.producer is None and self._counted(batch.body, batch.last_offset):
-            return
-        if topics is None:
-            topics = batch.body.topics
-        names = batch.body.few_topics if batch.is_open else topics
+    def apply(self, batch: Batch, topics: Sequence[str]) -> int:
+        """A batch is durable: let topics, retained messages and producers reflect it; answers how many more topics'
+        rows the next checkpoint writes."""
+        before, header, body = len(self._messages), batch.header, batch.decoded
+        names = topics if body is None or len(body.names) > 1 else body.names
         fresh: set[str] = set()
         if not self._known.issuperset(names):
             fresh = self._fresh(names)
             self.topic_count += len(fresh)
             self._remember(fresh)
-        self._count(topics, batch.first_offset)
+        if len(names) == 1:
+            self._messages[names[0]] += batch.count
+            self._last[names[0]] = batch.last_offset
+        else:
+            self._count(topics, batch.first_offset)
         if batch.has_retained:
             self.retained.apply(batch, fresh)
         if header.producer is not None:
             self._note(header.producer, header)
         self.is_dirty = True
+        return len(self._messages) - before
 
     def apply_again(self, batch: Batch) -> None:
         """A batch was met that the state does not reflect. The state is asked about its topics by `settle` alone: for
@@ -300,16 +290,6 @@ class Root:
         for name in sorted(self._messages):
             self.topic_count += not self._look_up(name)
         self.retained.settle()
-
-    def _counted(self, body: Body, last_offset: int) -> bool:
-        """Whether a batch of one topic that is known and without options was noted: what most of them are."""
-        names = body.names
-        if len(names) != 1 or body.columns or names[0] not in self._known:
-            return False
-        self._messages[names[0]] += body.count
-        self._last[names[0]] = last_offset
-        self.is_dirty = True
-        return True
 
     def _count(self, topics: Sequence[str], first_offset: int) -> None:
         count = len(topics)

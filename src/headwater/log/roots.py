@@ -42,54 +42,47 @@ R = TypeVar("R")
 OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], None]
 
 
-class _Loose:
+class _Loose(msgspec.Struct, eq=False):
     """Messages of one root that came one by one and go as one batch."""
 
-    __slots__ = ("flags", "is_shown", "items", "parts", "weight")
-
-    def __init__(self, flags: int, is_shown: bool) -> None:
-        self.flags = flags
-        self.is_shown = is_shown
-        self.weight = 0
-        """Of what was shown."""
-        self.items: list[Publish] = []
-        self.parts: list[Part] = []
-
-    def column(self, name: str, missing: object) -> list[Any] | None:
-        """A column of the batch; None if no message has anything in it."""
-        values = [getattr(part, name) for part in self.parts]
-        if not any(values):
-            return None
-        return [missing if value is None else value[0] for value in values]
+    flags: int
+    is_shown: bool
+    weight: int = 0
+    """Of what was shown."""
+    has_options: bool = False
+    """Whether any of them is retained, expires, or has a key or headers."""
+    items: list[Publish] = []
+    parts: list[Part] = []
 
 
 class _Placement(msgspec.Struct, eq=False, gc=False):
     """A batch on its way: what it carries, and for whom."""
 
     write: Write
-    topics: Sequence[str] | None
+    topics: Sequence[str]
     owner: Publish | None
     part: Part | None
     loose: Sequence[Publish] = ()
     is_shown: bool = False
 
 
-class _Group:
+class _Group(msgspec.Struct, eq=False):
     """What is committed together."""
 
-    __slots__ = ("coming", "echoes", "loose", "partly", "places", "promised")
-
-    def __init__(self) -> None:
-        self.promised: list[Root] = []
-        """Roots that count on topics or retained messages of this group."""
-        self.places: dict[Root, list[_Placement]] = {}
-        self.loose: dict[Root, _Loose] = {}
-        self.coming: dict[tuple[str, str], dict[int, tuple[Publish, Part]]] = {}
-        """Idempotent publishes of this group, by root and producer, then sequence."""
-        self.echoes: list[tuple[Publish, Part, Publish, Part]] = []
-        """Repeats of a publish in this same group, with the first of them."""
-        self.partly: list[Publish] = []
-        """Calls of which some roots' messages are admitted, and others' refused."""
+    now_us: int
+    """When it began to be, by which its messages are stamped;"""
+    begun_us: int
+    """and on the monotonic clock."""
+    promised: list[Root] = []
+    """Roots that count on topics or retained messages of this group."""
+    places: dict[Root, list[_Placement]] = {}
+    loose: dict[Root, _Loose] = {}
+    coming: dict[tuple[str, str], dict[int, tuple[Publish, Part]]] = {}
+    """Idempotent publishes of this group, by root and producer, then sequence."""
+    echoes: list[tuple[Publish, Part, Publish, Part]] = []
+    """Repeats of a publish in this same group, with the first of them."""
+    partly: list[Publish] = []
+    """Calls of which some roots' messages are admitted, and others' refused."""
 
 
 class Roots:
@@ -111,6 +104,8 @@ class Roots:
         self._on_durable = on_durable
         self._on_trouble = on_trouble
         self._roots: dict[str, Root] = {}
+        self.get = self._roots.get
+        """A root, if there is one of that name."""
         self._since_bytes = 0
         self._since_batches = 0
         self._since_topics = 0
@@ -129,6 +124,8 @@ class Roots:
         self.counts = Counts()
         self.since_us: int | None = None
         """When the group that is being committed began to be, on the monotonic clock; None while none is."""
+        self.took_us = 0
+        """How long the last group took to be on disk."""
         self.is_hurried = False
         """Whether whoever commits sees to checkpoints itself."""
         self.version = 0
@@ -142,10 +139,6 @@ class Roots:
         """Hears that nothing can be stored any more, and why."""
 
     # Looking
-
-    def get(self, name: str) -> Root | None:
-        """A root, if there is one of that name."""
-        return self._roots.get(name)
 
     def all(self) -> list[Root]:
         """Every root."""
@@ -261,18 +254,17 @@ class Roots:
 
     def _commit(self, items: list[Publish]) -> None:
         """Commit a group, whatever comes of it."""
-        self.since_us = self._clock.monotonic_us()
+        now_us, self.since_us = self._clock.read()
         try:
-            self._commit_group(items)
+            self._commit_group(items, _Group(now_us, self.since_us))
         finally:
             self.since_us = None
-            for item in items:
-                self.showing.leave(item)
+            self.showing.leave(items)
 
-    def _commit_group(self, items: list[Publish]) -> None:
+    def _commit_group(self, items: list[Publish], group: _Group) -> None:
         """Append a group: one batch per call, loose messages of a root together; then finish every item."""
-        self._check_room()
-        group = _Group()
+        if self._since_disk_check >= DISK_CHECK_BYTES or not self.has_room:
+            self._check_room()
         repeats: list[Publish] = []
         try:
             admitted = [item for item in items if self._is_admitted(item, group)]
@@ -292,13 +284,15 @@ class Roots:
                     self._refuse(item, error)
             return
         finally:
-            self._forget_promises(group)
+            for root in group.promised:
+                root.forget_promises()
+            self._delays_promised = 0
         for item in admitted:
             item.finish()
         for item in group.partly:
             self._note_refusals(item)
             item.finish(item.outcome())
-        if not self.is_hurried:
+        if not self.is_hurried and self.is_checkpoint_due:
             self.checkpoint_in_time()
 
     def _is_admitted(self, item: Publish, group: _Group) -> bool:
@@ -317,11 +311,6 @@ class Roots:
             self._refuse(item, error)
             return False
 
-    def _forget_promises(self, group: _Group) -> None:
-        for root in group.promised:
-            root.forget_promises()
-        self._delays_promised = 0
-
     @property
     def is_checkpoint_due(self) -> bool:
         """Whether recovery would have enough to look at."""
@@ -334,8 +323,6 @@ class Roots:
 
     def checkpoint_in_time(self) -> None:
         """What recovery would have to look at stays bounded. The messages are safe whether or not this works."""
-        if not self.is_checkpoint_due:
-            return
         try:
             self.checkpoint()
         except Failed as error:
@@ -343,9 +330,8 @@ class Roots:
             self._on_trouble(str(error))
 
     def _check_room(self) -> None:
-        if self._since_disk_check >= DISK_CHECK_BYTES or not self.has_room:
-            self.has_room = self._log.free_bytes() >= self._config.disk_free_bytes_min
-            self._since_disk_check = 0
+        self.has_room = self._log.free_bytes() >= self._config.disk_free_bytes_min
+        self._since_disk_check = 0
 
     def _admit(self, item: Publish, group: _Group) -> bool:
         """Give a call its places in the group, each root's messages on their own: all of them, or none; whether all
@@ -387,7 +373,7 @@ class Roots:
                 self._loosely(root, group, item, part)
                 continue
             if part.body is None:
-                part.encode(part.time_us if part.time_us >= 0 else self._clock.now_us())
+                part.encode(part.time_us if part.time_us >= 0 else group.now_us)
             assert part.body is not None
             self._place(root, group, item, part, part.body, producer)
             if item.producer is not None:
@@ -566,39 +552,37 @@ class Roots:
         if loose is None:
             loose = group.loose[root] = _Loose(item.flags, is_shown)
         loose.parts.append(part)
+        if part.retain or part.keys or part.headers or part.expiries:
+            loose.has_options = True
         if is_shown:  # nobody waits for it
             loose.weight += len(part.payloads[0]) + MESSAGE_WEIGHT
         else:
             loose.items.append(item)
 
     def _gather(self, root: Root, loose: _Loose, group: _Group) -> None:
-        topics = [part.topics[0] for part in loose.parts]
-        write = self._encode(topics, loose)
+        """Give loose messages their place as one batch; one that is alone and was encoded elsewhere stays as it is."""
+        parts, now_us = loose.parts, group.now_us
+        topics = [part.topics[0] for part in parts]
+        if len(parts) == 1 and (body := parts[0].body) is not None:
+            write = Write(body, parts[0].crc, 1, flags=loose.flags, columns=parts[0].columns)
+        else:
+            times = [part.time_us for part in parts]
+            body = encode_body(
+                topics,
+                [part.payloads[0] for part in parts],
+                now_us if max(times) < 0 else [now_us if time_us < 0 else time_us for time_us in times],
+                **(_options(parts) if loose.has_options else {}),
+            )
+            write = Write(body, checksum(body), len(topics), flags=loose.flags)
         group.places.setdefault(root, []).append(_Placement(write, topics, None, None, loose.items, loose.is_shown))
-
-    def _encode(self, topics: list[str], loose: _Loose) -> Write:
-        """Loose messages as one batch; one that is alone and was encoded elsewhere stays as it is."""
-        part = loose.parts[0]
-        if part.body is not None and len(loose.parts) == 1:
-            return Write(part.body, part.crc, 1, flags=loose.flags, columns=part.columns)
-        times, now_us = [part.time_us for part in loose.parts], self._clock.now_us()
-        body = encode_body(
-            topics,
-            [part.payloads[0] for part in loose.parts],
-            now_us if max(times) < 0 else [now_us if time_us < 0 else time_us for time_us in times],
-            retain=loose.column("retain", False),
-            keys=loose.column("keys", None),
-            headers=loose.column("headers", ()),
-            expiries=loose.column("expiries", 0),
-        )
-        return Write(body, checksum(body), len(topics), flags=loose.flags)
 
     def _append(self, group: _Group) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
-        now_us, begun_us = self._clock.read()
         try:
-            self._log.append(writes, now_us).wait()
-            self.counts.commits.add(self._clock.monotonic_us() - begun_us)
+            wait = self._log.append(writes, group.now_us)
+            wait()
+            self.took_us = self._clock.monotonic_us() - group.begun_us
+            self.counts.commits.add(self.took_us)
         except DiskFull:
             self.has_room = False
             raise
@@ -626,20 +610,23 @@ class Roots:
         appended: dict[Root, list[Batch]] = {}
         for root, places in group.places.items():
             batches = appended[root] = []
-            before_bytes, before_changed = stored_bytes, root.changed
+            before_bytes = stored_bytes
             for place in places:
                 batch = place.write.batch
                 assert batch is not None
                 batch.is_shown = place.is_shown
-                root.apply(batch, place.topics)
+                self._since_topics += root.apply(batch, place.topics)
                 if batch.header.producer is not None or root.name == DELAYED:
                     self._note_taken(root, batch)
-                if not batch.is_shown:
-                    self._settle(place, batch)
-                stored_bytes += len(batch.data)
+                # Tell each call where its messages stand; nobody asks about those that were shown.
+                first, time_us = batch.first_offset, batch.header.time_us
+                if place.part is not None and place.owner is not None and not place.is_shown:
+                    place.owner.runs.append((place.part.positions, first, time_us, False))
+                for offset, item in enumerate(place.loose, first):
+                    item.runs.append((ONLY, offset, time_us, False))
+                stored_bytes += len(place.write.body)
                 batches.append(batch)
             self._since_batches += len(places)
-            self._since_topics += root.changed - before_changed
             root.bytes_in += stored_bytes - before_bytes
         self._on_durable(appended)
         self._since_bytes += stored_bytes
@@ -647,15 +634,6 @@ class Roots:
         for item, part, first_item, first_part in group.echoes:
             _, first, time_us, _ = next(run for run in first_item.runs if run[0] is first_part.positions)
             item.runs.append((part.positions, first, time_us, True))
-
-    def _settle(self, place: _Placement, batch: Batch) -> None:
-        """Tell each call where its messages stand; nobody asks about those that were shown."""
-        first, time_us = batch.first_offset, batch.header.time_us
-        if place.owner is not None and place.part is not None:
-            place.owner.runs.append((place.part.positions, first, time_us, False))
-            return
-        for offset, item in enumerate(place.loose, first):
-            item.runs.append((ONLY, offset, time_us, False))
 
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
         """Refuse what has not been refused of a call; messages that were stored before keep their receipts."""
@@ -776,6 +754,16 @@ class Roots:
             if self._state.failed is None:
                 raise
             self._on_trouble(f"{error}; the next opening notes what they changed")
+
+
+def _options(parts: Sequence[Part]) -> dict[str, list[Any]]:
+    """The optional columns of messages that go as one batch, as far as any of them has something in one."""
+    columns: dict[str, list[Any]] = {}
+    for name, missing in (("retain", False), ("keys", None), ("headers", ()), ("expiries", 0)):
+        values = [getattr(part, name) for part in parts]
+        if any(values):
+            columns[name] = [missing if value is None else value[0] for value in values]
+    return columns
 
 
 def _read_only(root: Root) -> ReadOnly:

@@ -8,7 +8,7 @@ stored, and others get its offsets; nothing more is shown until those that were 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from headwater.log.publish import Part, Publish
@@ -115,7 +115,7 @@ class Showing:
         shown = way.latest
         if shown is None or shown.turn != commit.turn:
             shown = way.latest = new(name, commit.turn)
-            commit.append(shown)
+            commit.add(shown, waits=False, is_due=False)
         return shown  # type: ignore[return-value]  # whoever enters messages makes all of them
 
     def enter(self, item: Publish) -> None:
@@ -128,20 +128,21 @@ class Showing:
             way.hidden_in += 1
             way.latest = None  # what comes from now on comes after this
 
-    def leave(self, item: Publish) -> None:
-        """It was committed, or was not."""
-        if isinstance(item, Shown):
-            item.parts = []  # it is on disk, or will not be: nothing of it is kept in memory
-            way = self._ways[item.root]
-            if item.is_waiting or item.error is not None:
-                way.is_torn = True
-            way.shown_out += 1
-            return
-        for part in item.parts:
-            way = self._ways[part.root]
-            way.hidden_out += 1
-            if self._roots.get(part.root) is None:
-                self._forget(part.root, way)
+    def leave(self, items: Sequence[Publish]) -> None:
+        """They were committed, or were not."""
+        for item in items:
+            if isinstance(item, Shown):
+                item.parts = []  # it is on disk, or will not be: nothing of it is kept in memory
+                way = self._ways[item.root]
+                if item.is_waiting or item.error is not None:
+                    way.is_torn = True
+                way.shown_out += 1
+                continue
+            for part in item.parts:
+                way = self._ways[part.root]
+                way.hidden_out += 1
+                if self._roots.get(part.root) is None:
+                    self._forget(part.root, way)
 
     def _forget(self, name: str, way: _Way) -> None:
         """Keep nothing of a root that was not made: there may be any number of those."""

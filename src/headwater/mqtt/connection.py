@@ -66,11 +66,14 @@ class MqttConnection(Connection):
         "proof",
         "receive_max",
         "unacked",
+        "version",
         "will",
     )
 
     def __init__(self, listener: Listener, greeter: Greeter) -> None:
         super().__init__(listener)
+        self.version = 0
+        """As its CONNECT says; 4 is MQTT 3.1.1."""
         self._greeter = greeter
         self._reader = PacketReader(limits_of(listener))
         self._early: list[Received] = []
@@ -107,11 +110,6 @@ class MqttConnection(Connection):
         """What is published if the client goes without taking leave."""
 
     @property
-    def version(self) -> int:
-        """4 is MQTT 3.1.1."""
-        return self._reader.version
-
-    @property
     def packet_bytes_max(self) -> int:
         """The longest packet that is taken from the client."""
         return self._reader.limits.packet_bytes_max
@@ -119,27 +117,28 @@ class MqttConnection(Connection):
     # Coming in
 
     def take(self, data: memoryview) -> None:
-        had_begun = self._reader.waits
-        packets = self._reader.feed(bytes(data))
+        reader, session = self._reader, self.session
+        had_begun = reader.partial is not None
+        packets = reader.feed(bytes(data))
         if packets or not had_begun:
             self._packet_s = self.heard_s
-        self._take(packets)
-        if self._reader.error is not None and not self.is_closed:
-            raise self._reader.error
+        if packets and session is not None and not self._is_greeting:
+            session.tell(packets)
+        elif packets:
+            self._greet(packets)
+        if reader.error is not None and not self.is_closed:
+            raise reader.error
 
-    def _take(self, packets: list[Received]) -> None:
-        if not packets:
-            return
+    def _greet(self, packets: list[Received]) -> None:
         if self._is_greeting and self.authentication is not None and self.authentication.waits:
             self._take_proof(packets)
         elif self._is_greeting:
             self._early += packets
-        elif self.session is not None:
-            self.session.tell(packets)
         else:
             first, self._early = packets[0], packets[1:]
             if not isinstance(first, Connect):
                 raise violation("the first packet of a connection is a CONNECT")
+            self.version = first.version
             self._is_greeting = True
             self.hold()
             self._greeter.greet(self, first)
@@ -311,7 +310,7 @@ class MqttConnection(Connection):
             self.listener.on_refused(self, error)
         if not self._is_greeted:
             reason = reason_of(error, Reason.UNSPECIFIED_ERROR)
-            version = error.version if isinstance(error, VersionRefused) else self.version
+            version = error.version if isinstance(error, VersionRefused) else self._reader.version
             if not isinstance(error, MqttError) or has_answer(reason, version):
                 data = encode(Connack(False, reason, Properties(reason_string=str(error))), version or V5)
                 self.write(data if len(data) <= self.bytes_max else encode(Connack(False, reason), version or V5))
@@ -349,7 +348,7 @@ class MqttConnection(Connection):
         return left
 
     def look_after(self, now_s: float) -> None:
-        if self._reader.waits and now_s - self._packet_s > self.listener.serving.frame_s:
+        if self._reader.partial is not None and now_s - self._packet_s > self.listener.serving.frame_s:
             self.refuse(MqttError("a packet has begun and does not end (frame_s)"))
         elif self.keep_alive_s and now_s - self.heard_s > PATIENCE * self.keep_alive_s:
             self.refuse(TimedOut("nothing was heard for one and a half times the keep alive"))

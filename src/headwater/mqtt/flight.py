@@ -159,7 +159,8 @@ class Flight:
                     steps.ranges.append((sent.lease, abs(offset), abs(offset)))
                 sent.copy = None
                 steps.changed[self._key(number)] = rows.pack(sent)
-        self._spare_others(fresh)
+        if self._session.overlaps is not None:
+            self._spare_others(fresh)
         for subscription, steps in waiting.items():
             self._take_steps(connection, subscription, steps)
 
@@ -185,7 +186,8 @@ class Flight:
 
     def _settle(self, done: Sequence[Sent]) -> None:
         """Messages are done with in their subscriptions, too."""
-        self._spare_others(done)
+        if self._session.overlaps is not None:
+            self._spare_others(done)
         by_subscription: dict[int, list[Range]] = {}
         for sent in done:
             number, _, offset = sent.place
@@ -199,8 +201,6 @@ class Flight:
     def _spare_others(self, done: Sequence[Sent]) -> None:
         """Messages are done with in the other subscriptions that match them. It is noted there first: what is not done
         with in its own comes again, and would not elsewhere."""
-        if self._session.overlaps is None:
-            return
         passed: dict[tuple[int, str], list[int]] = {}
         for sent in done:
             number, root, offset = sent.place

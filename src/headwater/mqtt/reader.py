@@ -28,7 +28,7 @@ PINGREQ: Final = Pingreq()
 class PacketReader:
     """Turns received bytes into packets."""
 
-    __slots__ = ("_decoder", "_needed", "_partial", "bytes_max", "error", "is_server", "limits")
+    __slots__ = ("_decoder", "_needed", "bytes_max", "error", "is_server", "limits", "partial")
 
     def __init__(self, limits: Limits, *, is_server: bool = True, version: int = 0) -> None:
         self.limits = limits
@@ -40,7 +40,8 @@ class PacketReader:
         """What was wrong with the bytes after the last packet; every later call raises it. Look here after handling
         the packets of a call, so as not to wait for more bytes of a connection that is lost."""
         self._decoder = Decoder(limits, is_server=is_server, version=version)
-        self._partial: bytearray | None = None
+        self.partial: bytearray | None = None
+        """What has come of a packet that has not ended."""
         self._needed = 0  # how long the partial packet must be before it is worth another look
 
     @property
@@ -49,14 +50,9 @@ class PacketReader:
         return self._decoder.version
 
     @property
-    def waits(self) -> bool:
-        """Whether a packet has begun and not ended."""
-        return self._partial is not None
-
-    @property
     def waiting_bytes(self) -> int:
         """How much of a packet has come that has not ended."""
-        return 0 if self._partial is None else len(self._partial)
+        return 0 if self.partial is None else len(self.partial)
 
     def feed(self, received: bytes) -> list[Received]:
         """What these bytes complete.
@@ -67,11 +63,11 @@ class PacketReader:
         if self.error is not None:
             raise _alike(self.error)
         data = received
-        if self._partial is not None:
-            self._partial += received
-            if len(self._partial) < self._needed:
+        if self.partial is not None:
+            self.partial += received
+            if len(self.partial) < self._needed:
                 return []
-            data, self._partial = bytes(self._partial), None
+            data, self.partial = bytes(self.partial), None
         found: list[Received] = []
         try:
             self._split(data, found)
@@ -99,7 +95,7 @@ class PacketReader:
             if at == begin:
                 at = self._read_one(data, at, found)
                 if at == begin:
-                    self._partial = bytearray(memoryview(data)[at:])
+                    self.partial = bytearray(memoryview(data)[at:])
                     return
 
     def _read_one(self, data: bytes, at: int, found: list[Received]) -> int:

@@ -71,7 +71,7 @@ class Sending(Flight):
         if batch is not None and batch.topic is not None and (size := self._deliver_one(pump, batch)):
             return size
         session = self._session
-        wish, lease = session.wishes[pump.number], selection.lease_number
+        wish, lease = session.wishes[pump.number], selection.lease.number if selection.lease is not None else 0
         if batch is None or wish.is_replay:
             messages = selection.messages if batch is None else selection.taken()
             return self._deliver_messages(pump, selection.root, messages, lease)
@@ -151,7 +151,7 @@ class Sending(Flight):
         """Messages of a batch that are wanted alike."""
         header = batch.header
         qos = min(wish.qos, qos_of(header.flags)) if lease else 0
-        if not (lease and self.window.is_behind):
+        if not (lease and self.window.behind):
             return self._deliver_some(pump, batch, places, lease, qos, wish, others)
         there = range(header.count) if places is None else places
         number, root, first, known = pump.number, header.root, header.first_offset, self.window.qos_of
@@ -307,7 +307,7 @@ class Sending(Flight):
                 sent.is_stored = True
                 sent.copy = copies[place] if copies is not None else None
                 changed[self._key(number)] = rows.pack(sent)
-        if self.window.is_behind and not again[0]:
+        if self.window.behind and not again[0]:
             # What was sent of it before this, and has not come again, is gone.
             here, first = (subscription, root), offsets[0]
             self._end(self.window.forget(lambda place: place[:2] == here and 0 < place[2] < first))

@@ -58,14 +58,14 @@ class Sent(msgspec.Struct, array_like=True):
 class Window:
     """What is on its way to one client."""
 
-    __slots__ = ("_known", "_known_numbers", "_last", "_sent", "moved", "size")
+    __slots__ = ("_known_numbers", "_last", "_sent", "behind", "moved", "size")
 
     def __init__(self) -> None:
         self.size = 0
         """How many messages the client takes at once."""
         self._sent: dict[int, Sent] = {}
-        self._known: dict[Place, tuple[int, Sent]] = {}
-        """What was sent over an earlier connection, and not acknowledged there,"""
+        self.behind: dict[Place, tuple[int, Sent]] = {}
+        """What was sent over an earlier connection, was not acknowledged there, and has yet to come again,"""
         self._known_numbers: set[int] = set()
         """and its numbers."""
         self.moved: set[Place] = set()
@@ -79,7 +79,7 @@ class Window:
 
     def add(self, place: Place, qos: int, lease: int) -> tuple[int, Sent, bool]:
         """The number that a message goes with, and whether it went with it before."""
-        known = self._forget(place) if place in self._known else None
+        known = self._forget(place) if place in self.behind else None
         if known is not None:
             number, sent = known
             sent.lease = lease
@@ -94,14 +94,9 @@ class Window:
         sent = self._sent[number] = Sent(place, qos, lease=lease, is_stored=False)
         return number, sent, False
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something of an earlier connection has yet to come again."""
-        return bool(self._known)
-
     def qos_of(self, place: Place) -> int | None:
         """The QoS of what was sent over an earlier connection."""
-        known = self._known.get(place)
+        known = self.behind.get(place)
         return None if known is None else known[1].qos
 
     def take(self, number: int) -> Sent | None:
@@ -138,7 +133,7 @@ class Window:
     def copies(self) -> dict[int, Sent]:
         """Messages that were sent over an earlier connection and wait for this client alone; they are on their way
         again."""
-        found = {number: sent for number, sent in self._known.values() if sent.copy is not None}
+        found = {number: sent for number, sent in self.behind.values() if sent.copy is not None}
         for number, sent in found.items():
             self._forget(sent.place)
             self._sent[number] = sent
@@ -166,23 +161,23 @@ class Window:
             self._know(number, sent)
 
     def _know(self, number: int, sent: Sent) -> None:
-        self._known[sent.place] = (number, sent)
+        self.behind[sent.place] = (number, sent)
         self._known_numbers.add(number)
 
     def _forget(self, place: Place) -> tuple[int, Sent]:
-        number, sent = self._known.pop(place)
+        number, sent = self.behind.pop(place)
         self._known_numbers.discard(number)
         return number, sent
 
     def forget(self, is_gone: Callable[[Place], bool]) -> dict[int, Sent]:
         """What was to come again and does not, and its numbers."""
-        return dict(map(self._forget, filter(is_gone, tuple(self._known))))
+        return dict(map(self._forget, filter(is_gone, tuple(self.behind))))
 
     def move(self, subscription: int, heir: Callable[[Sent], int | None]) -> dict[int, Sent]:
         """A subscription has ended: what was sent of it is that of the others that brought it along, if there are any
         left. What was moved so."""
         moved = {}
-        there = [*self._known.values(), *self._sent.items()]
+        there = [*self.behind.values(), *self._sent.items()]
         for number, sent in there:
             _, root, offset = before = sent.place
             to = heir(sent) if before[0] == subscription and not sent.is_received else None
@@ -191,7 +186,7 @@ class Window:
             sent.place, sent.lease = (to, root, offset), 0
             sent.others = sent.others[sent.others.index(to) + 1 :]
             moved[number] = sent
-            if before in self._known:
+            if before in self.behind:
                 self._forget(before)
                 self._know(number, sent)
             else:
@@ -204,5 +199,5 @@ class Window:
 
     def unstored(self) -> dict[int, Sent]:
         """What no row tells of yet."""
-        there = [*self._known.values(), *self._sent.items()]
+        there = [*self.behind.values(), *self._sent.items()]
         return {number: sent for number, sent in there if not sent.is_stored}

@@ -45,31 +45,22 @@ class NativeConnection(Connection):
         self._reader = FrameReader(listener.serving.hello_bytes_max)
 
     def take(self, data: memoryview) -> None:
-        had_begun = self._reader.waiting_bytes
-        session = self.session
-        if session is None:
-            frames = self._reader.feed(data)
-            self._note_frames(bool(frames) or not had_begun)
-            self._greet(frames)
-        else:
-            frames = self._reader.feed(data)
-            self._note_frames(bool(frames) or not had_begun)
-            if frames:
-                self._check(frames)
-                session.tell(frames)
-        if self._reader.error is not None and not self.is_closed:
-            raise self._reader.error
-
-    def _note_frames(self, gets_on: bool) -> None:
-        if gets_on:
+        reader, session = self._reader, self.session
+        had_begun = reader.partial is not None
+        frames = reader.feed(data)
+        if frames or not had_begun:
             self.frame_s = self.heard_s
-
-    def _check(self, frames: list[Frame]) -> None:
-        if self.state is not REGISTERED:
-            raise Malformed(EARLY)
-        for frame in frames:
-            if frame.kind not in IN_USE:
-                handshake.step(self.state, frame)
+        if session is None:
+            self._greet(frames)
+        elif frames:
+            if self.state is not REGISTERED:
+                raise Malformed(EARLY)
+            for frame in frames:
+                if frame.kind not in IN_USE:
+                    handshake.step(self.state, frame)
+            session.tell(frames)
+        if reader.error is not None and not self.is_closed:
+            raise reader.error
 
     def _greet(self, frames: list[Frame]) -> None:
         for place, frame in enumerate(frames):

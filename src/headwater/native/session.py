@@ -56,17 +56,14 @@ class NativeSession(Speech, Session):
         for frame in frames:
             if connection is None or connection is not self.connection or connection.is_closed:
                 return  # what came over it counts no more
-            self._take(connection, frame)
-
-    def _take(self, connection: Connection, frame: Frame) -> None:
-        try:
-            self._on_frame(connection, frame)
-        except HeadwaterError as error:
-            if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
-                connection.refuse(error)
-                return
-            self.sessions.counts.refuse(error.code)
-            connection.write(pack_error(frame.id, error))
+            try:
+                self._on_frame(connection, frame)
+            except HeadwaterError as error:
+                if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
+                    connection.refuse(error)
+                else:
+                    self.sessions.counts.refuse(error.code)
+                    connection.write(pack_error(frame.id, error))
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         match frame.kind:

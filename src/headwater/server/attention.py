@@ -59,12 +59,10 @@ class Attention:
         if self._is_awake:
             self._has_come = True
             self._clients.add(client)
-        elif self._stay_us:
-            self._on_woken(client)
-
-    def _on_woken(self, client: object) -> None:
-        """The loop slept: was it worth it?"""
-        now_us = self._clock.monotonic_us()
+            return
+        if not self._stay_us:
+            return
+        now_us = self._clock.monotonic_us()  # the loop slept: was it worth it?
         if now_us < self._rest_until_us:
             return
         if now_us - self._last_us < 2 * self._stay_us:

@@ -50,8 +50,9 @@ class Wakes:
     """Sleepers that are to be woken on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._bell = Bell(loop, self._wake)
-        self._rung: deque[Sleeper] = deque()
+        self._bell = Bell(loop, self.wake)
+        self.rung: deque[Sleeper] = deque()
+        """Those that are to be woken."""
         self.is_looking = False
         """Whether the loop's own thread is at something after which it wakes them: it need not be told."""
 
@@ -59,17 +60,13 @@ class Wakes:
         """Wake it soon; from any thread, as often as one likes."""
         if not sleeper.is_rung:
             sleeper.is_rung = True
-            self._rung.append(sleeper)
+            self.rung.append(sleeper)
             if not self.is_looking:
                 self._bell.ring()
 
-    def wake_now(self) -> None:
+    def wake(self) -> None:
         """Wake those that were rung, in this turn of the loop."""
-        if self._rung:
-            self._wake()
-
-    def _wake(self) -> None:
-        for _ in range(len(self._rung)):
-            sleeper = self._rung.popleft()
+        for _ in range(len(self.rung)):
+            sleeper = self.rung.popleft()
             sleeper.is_rung = False
             sleeper.on_wake()

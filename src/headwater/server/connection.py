@@ -135,14 +135,17 @@ class Connection(asyncio.BufferedProtocol):
             return
         listener = self.listener
         self.heard_s = listener.loop.time()
-        outbox = listener.outbox
+        outbox, wakes = listener.outbox, listener.wakes
         outbox.is_open = nbytes >= GATHER_READ_BYTES_MIN
+        wakes.is_looking = True
         try:
             self.take(listener.buffer[:nbytes])
         except HeadwaterError as error:
             self.refuse(error)
         finally:
-            listener.wakes.wake_now()
+            wakes.is_looking = False
+            if wakes.rung:
+                wakes.wake()
             if outbox.is_open:
                 outbox.post()
         listener.attention.on_read(self)

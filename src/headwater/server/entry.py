@@ -57,29 +57,20 @@ AGAIN_S = 0.002
 class Served(Publish):
     """A publish of a client, and how to answer it."""
 
-    __slots__ = ("connection", "entry", "id")
+    __slots__ = ("connection", "entry", "id", "is_quiet", "share")
 
+    is_awaited = False
     entry: Entry
     connection: Connection
     id: Any
     """What its connection answers it by."""
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nobody waits for it."""
-        return bool(self.flags & QUIET)
-
-    @property
-    def share(self) -> int:
-        """What it counts among the publishes in flight."""
-        return QUIET_SHARE if self.is_quiet else SHARES
-
-    @property
-    def is_awaited(self) -> bool:
-        return False
+    is_quiet: bool
+    """Whether nobody waits for it."""
+    share: int
+    """What it counts among the publishes in flight."""
 
     def finish(self, error: BaseException | None = None) -> None:
-        super().finish(error)
+        self.error, self.is_finished = error, True  # no thread waits for it, and it has no future
         self.entry.on_done(self)
 
 
@@ -87,6 +78,9 @@ class Quiet(Shown):
     """What nobody waits for and was shown of a root, and from whom."""
 
     __slots__ = ("entry", "lost", "senders")
+
+    is_awaited = False
+    is_quiet = True
 
     def __init__(self, entry: Entry, root: str, turn: int) -> None:
         super().__init__(root, turn)
@@ -100,15 +94,6 @@ class Quiet(Shown):
         """One publish more of a connection."""
         before, share = self.senders.get(connection, (0, 0))
         self.senders[connection] = (before + weight, share + QUIET_SHARE)
-
-    @property
-    def is_quiet(self) -> bool:
-        """Nobody waits for it."""
-        return True
-
-    @property
-    def is_awaited(self) -> bool:
-        return False
 
     def finish(self, error: BaseException | None = None) -> None:
         if error is not None:
@@ -137,6 +122,8 @@ class Entry:
         self._quiet_items = 0
         self._quiet_bytes = 0
         self._kick_timer: asyncio.TimerHandle | None = None
+        self._is_here = False
+        """Whether something is being committed on the loop, after which those who wait are answered."""
         self._here_from_us = 0
         self._here_slow = 0.0
         self._bell = Bell(loop, self._answer)
@@ -165,7 +152,18 @@ class Entry:
         if flags & QUIET and producer is None and self._showed(connection, part):
             return
         self._roots.foresee(part)
-        self._commit(connection, id, part, flags, producer, sequence)
+        is_quiet, weight = bool(flags & QUIET), part.weight
+        share = QUIET_SHARE if is_quiet else SHARES
+        item = Served(part.topics, [part], weight, producer, sequence, is_one=len(part.payloads) == 1)
+        item.entry, item.connection, item.id, item.flags = self, connection, id, flags
+        item.is_quiet, item.share = is_quiet, share
+        connection.on_publish(weight, share)
+        self._in_flight += 1
+        self._waiting.append(item)
+        if weight >= AT_ONCE_BYTES_MIN:
+            self.give_places()
+        elif len(self._waiting) == 1:
+            self._loop.call_soon(self._submit)
 
     def _showed(self, connection: Connection, part: Part) -> bool:
         """Whether what nobody waits for could be shown at once."""
@@ -177,19 +175,6 @@ class Entry:
         self._on_shown(connection, quiet, part.weight)
         return True
 
-    def _commit(
-        self, connection: Connection, id: Any, part: Part, flags: int, producer: str | None, sequence: int
-    ) -> None:
-        item = Served(part.topics, [part], part.weight, producer, sequence, is_one=part.is_one)
-        item.entry, item.connection, item.id, item.flags = self, connection, id, flags
-        connection.on_publish(item.weight, item.share)
-        self._in_flight += 1
-        self._waiting.append(item)
-        if item.weight >= AT_ONCE_BYTES_MIN:
-            self.give_places()
-        elif len(self._waiting) == 1:
-            self._loop.call_soon(self._submit)
-
     def _new_quiet(self, root: str, turn: int) -> Quiet:
         self._in_flight += 1
         return Quiet(self, root, turn)
@@ -199,7 +184,8 @@ class Entry:
         quiet.note(connection, weight)
         connection.on_publish(weight, QUIET_SHARE)
         # Sent frame by frame: what came in one read could be more than a live subscription may have waiting.
-        self._wakes.wake_now()
+        if self._wakes.rung:
+            self._wakes.wake()
         if self._kick_timer is None:
             self._kick_timer = self._loop.call_later(QUIET_S, self._kick)
         self._quiet_items += 1
@@ -233,30 +219,38 @@ class Entry:
 
     def _commit_here(self, item: Served) -> bool:
         """Commit a small publish that waits alone on the loop, if the disk is quick."""
-        start_us = self._clock.monotonic_us()
-        if item.weight > HERE_BYTES_MAX or start_us < self._here_from_us:
+        if item.weight > HERE_BYTES_MAX:
             return False
-        roots = self._roots
-        roots.is_hurried = self._wakes.is_looking = True
+        if self._here_from_us:
+            if self._clock.monotonic_us() < self._here_from_us:
+                return False
+            self._here_from_us = 0
+        roots, wakes = self._roots, self._wakes
+        self._is_here = roots.is_hurried = wakes.is_looking = True
         try:
             if not roots.commit.commit_here(item):
                 return False
+        except BaseException:
+            self._bell.ring()  # who was answered by then is told, whatever interrupts this
+            raise
         finally:
-            roots.is_hurried = self._wakes.is_looking = False
-            self._wakes.wake_now()
+            self._is_here = roots.is_hurried = wakes.is_looking = False
+            if wakes.rung:
+                wakes.wake()
         self._waiting.popleft()
-        end_us = self._clock.monotonic_us()
-        self._here_slow += ((end_us - start_us > HERE_US_MAX) - self._here_slow) / HERE_COMMITS
+        self._here_slow += ((roots.took_us > HERE_US_MAX) - self._here_slow) / HERE_COMMITS
         if self._here_slow > HERE_SLOW_MAX:
-            self._here_from_us, self._here_slow = end_us + HERE_AGAIN_AFTER_US, 0.0
+            self._here_from_us, self._here_slow = self._clock.monotonic_us() + HERE_AGAIN_AFTER_US, 0.0
         if roots.is_checkpoint_due:
             roots.commit.submit(Call(roots.checkpoint_in_time))
+        self._answer()
         return True
 
     def on_done(self, item: Served | Quiet) -> None:
         """An item is finished; from the thread that commits."""
         self._done.append(item)
-        self._bell.ring()
+        if not self._is_here:
+            self._bell.ring()
 
     def _answer(self) -> None:
         """Tell each client what became of its publishes."""
@@ -277,7 +271,8 @@ class Entry:
                     counts.unstored += item.lost if isinstance(item, Quiet) else len(item.topics)
         for connection, items in by_connection.items():
             connection.on_published(items)
-        self._submit()
+        if self._waiting:
+            self._submit()
         if not self._in_flight:
             waiting, self._on_empty = self._on_empty, []
             for call in waiting:

@@ -395,14 +395,16 @@ class DurablePump(Pump):
         durable.set_waker(ticket, self.ring)
 
     def _pump(self) -> None:
-        self._recall()
+        if self.ticket.recalls:
+            self._recall()
         room = min(self._credit_messages, self._hand_max, self.session.room)
         if self.durable.consumers > 1:
             room = min(room, self.session.share_max)
         if not (room > 0 and self._may_send) and not self.durable.is_ended:
             return
+        room_bytes = self._room_bytes
         try:
-            found = self.durable.hand(self.ticket, room, self._room_bytes)
+            found = self.durable.hand(self.ticket, room, room_bytes)
         except Gap as gap:
             self.notice("gap", gap)
             self.ring()
@@ -411,17 +413,16 @@ class DurablePump(Pump):
             self.session.on_ended(self, error)
             return
         for selection in found:
-            self._hand(selection)
-        if found:
-            # What is written leaves before the next look, and others have their turn.
+            room -= selection.count
+            room_bytes -= selection.bytes
+            lease = selection.lease
+            assert lease is not None
+            ascending = lease.offsets if selection.batch is not None else sorted(lease.offsets)
+            self._leases[lease.number] = (lease, set(lease.offsets), ascending)
+            self._send(selection)
+        if found and (room <= 0 or room_bytes <= 0):
+            # There may be more. What is written leaves before the next look, and others have their turn.
             self.ring()
-
-    def _hand(self, selection: Selection) -> None:
-        lease = selection.lease
-        assert lease is not None
-        ascending = lease.offsets if selection.batch is not None else sorted(lease.offsets)
-        self._leases[lease.number] = (lease, set(lease.offsets), ascending)
-        self._send(selection)
 
     def recall_all(self) -> None:
         """Take back what the client has: it comes again from another pump."""
@@ -432,8 +433,6 @@ class DurablePump(Pump):
 
     def _recall(self) -> None:
         """Tell the client what was taken back from it."""
-        if not self.ticket.recalls:
-            return
         recalls, self.ticket.recalls = self.ticket.recalls, []
         ranges = []
         for number, offset in recalls:

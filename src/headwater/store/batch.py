@@ -26,13 +26,13 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NewType
 
 import google_crc32c
 import msgspec
 
-from headwater.store.body import RETAIN, Body, columns_of, encode_body
+from headwater.store.body import COLUMNS, RETAIN, Body, encode_body
 from headwater.store.compression import compress, decompress
 
 if sys.byteorder != "little":
@@ -58,6 +58,9 @@ HEADER_BYTES_MAX = HEADER.size + NAMES_BYTES_MAX + ALIGN
 Seed = NewType("Seed", int)
 """Where the CRC of a header begins: the CRC32C of the secret bytes that a folder was made with."""
 
+checksum: Callable[[bytes], int] = google_crc32c.value
+"""The CRC32C that a publisher puts on a body."""
+
 
 class BadBatch(Exception):
     """These bytes are no batch, or a damaged one."""
@@ -76,6 +79,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     flags: int
     header_bytes: int
     body_bytes: int
+    """This and the next are 0 of a single message on its way to disk, which nobody has encoded yet."""
     body_crc: int
 
     @property
@@ -95,9 +99,10 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     Nothing in it leads back to it, and thousands may be in memory: the garbage collector need not walk them.
     """
 
-    _header: Header | None
+    header: Header
     _data: bytes = b""
-    _body: Body | None = None
+    decoded: Body | None = None
+    """Its columns, if somebody has asked for them."""
     is_shown: bool = False
     """Whether live subscriptions have it already."""
     is_early: bool = False
@@ -109,66 +114,45 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     topic: str | None = None
     """Of a single message without options, on its way to disk; None for all others."""
     payload: bytes = b""
-    _time_us: int = 0
 
     def __post_init__(self) -> None:
-        header = self._header
-        if header is not None:
-            self.root, self.first_offset, self.count = header.root, header.first_offset, header.count
-            self.last_offset = header.first_offset + header.count - 1
+        header = self.header
+        self.root, self.first_offset, self.count = header.root, header.first_offset, header.count
+        self.last_offset = header.first_offset + header.count - 1
 
     @staticmethod
     def of_one(root: str, offset: int, topic: str, payload: bytes, time_us: int, data: bytes = b"") -> Batch:
         """A single message without options on its way to disk, with its body if there is one."""
-        return Batch(None, data, None, False, True, root, offset, offset, 1, topic, payload, time_us)
-
-    @property
-    def header(self) -> Header:
-        if self._header is None:
-            data = self.data
-            self._header = Header(
-                self.root, self.first_offset, 1, self._time_us, 0, None, 0, QUIET, 0, len(data), checksum(data)
-            )
-        return self._header
+        header = Header(root, offset, 1, time_us, 0, None, 0, QUIET, 0, 0, 0)
+        return Batch(header, data, is_early=True, topic=topic, payload=payload)
 
     @property
     def data(self) -> bytes:
         """The body, as it is stored and sent."""
         if not self._data and self.topic is not None:
-            self._data = encode_body((self.topic,), (self.payload,), self._time_us)
+            self._data = encode_body((self.topic,), (self.payload,), self.header.time_us)
         return self._data
 
     @property
     def crc(self) -> int:
         """The body's checksum."""
-        return self._header.body_crc if self._header is not None else checksum(self.data)
+        return self.header.body_crc if self.topic is None else checksum(self.data)
 
     @property
     def has_retained(self) -> bool:
         """Whether any message in it has the retain flag; told without decoding the columns."""
-        columns = self._body.columns if self._body is not None else columns_of(self.data)
-        return bool(columns & RETAIN)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether its columns are decoded."""
-        return self._body is not None
+        return self.topic is None and COLUMNS.unpack_from(self._data)[0] & RETAIN != 0
 
     @property
     def body(self) -> Body:
-        if self._body is None:
-            self._body = open_columns(self.header, self.data)
-        return self._body
+        if self.decoded is None:
+            self.decoded = open_columns(self.header, self.data)
+        return self.decoded
 
 
 def aligned(length: int) -> int:
     """The next multiple of 8."""
-    return (length + ALIGN - 1) & ~(ALIGN - 1)
-
-
-def checksum(body: bytes) -> int:
-    """The CRC32C that a publisher puts on a body."""
-    return int(google_crc32c.value(body))
+    return length + ALIGN - 1 & -ALIGN
 
 
 def checksums(bodies: Iterable[bytes]) -> array[int]:
@@ -201,7 +185,7 @@ def seal_header(
         names += producer
         producer_bytes = len(producer)
         flags |= PRODUCER
-    header_bytes = aligned(HEADER.size + len(names))
+    header_bytes = HEADER.size + len(names) + ALIGN - 1 & -ALIGN
     packed = COVERED.pack(
         header_bytes,
         body_bytes,

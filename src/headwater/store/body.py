@@ -36,6 +36,8 @@ RETAIN = 4
 EXPIRIES = 8
 COLUMNS_KNOWN = KEYS | HEADERS | RETAIN | EXPIRIES
 FIXED = struct.Struct("<IIII")
+COLUMNS = struct.Struct("<8xI")
+"""Which optional columns there are, alone."""
 NAMES_AT = FIXED.size
 ONE_HEAD = struct.Struct("<IIIIii")
 """One message without optional columns, up to the topic's bytes;"""
@@ -320,11 +322,6 @@ def _values_end(data: bytes, at: int, count: int) -> int:
     """Where values end whose offsets begin at a place."""
     last = at + 4 * count
     return (last + 11 & ~7) + int.from_bytes(data[last : last + 4], "little")
-
-
-def columns_of(data: bytes) -> int:
-    """Which optional columns a body has."""
-    return int.from_bytes(data[8:12], "little")
 
 
 class Body:

@@ -77,8 +77,9 @@ class FilePool:
         if len(self._dirty) > self._unsynced_max:
             self._sync_oldest()
 
-    def synced(self, path: str) -> None:
-        """Its writes are durable."""
+    def datasync(self, path: str) -> None:
+        """Make the writes of one file durable."""
+        (self._open.get(path) or self.get(path)).datasync()
         self._dirty.pop(path, None)
 
     def give_up(self, path: str) -> None:

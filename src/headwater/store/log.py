@@ -1,8 +1,8 @@
 """The seam: all that the rest of Headwater knows about how messages are stored.
 
 `Stream` is the log of one root: read from an offset, trim. `Log` is all of them together, since a group that touches
-several is made durable by one sync. What is appended is durable when the handle's `wait` returns, and a read may take
-its time, so that a store across the network fits behind this as well as files do. `State`, in `store/state.py`, is
+several is made durable by one sync. What is appended is durable once what `append` answers was called, and a read may
+take its time, so that a store across the network fits behind this as well as files do. `State`, in `store/state.py`, is
 the other half.
 """
 
@@ -120,13 +120,6 @@ class Stream(Protocol):
         """Append nothing any more."""
 
 
-class Appended(Protocol):
-    """A group that was handed to the store."""
-
-    def wait(self) -> None:
-        """Return when the group is durable; raises, and shows nobody the group, if that fails."""
-
-
 class Log(Protocol):
     """The streams of one bus."""
 
@@ -136,8 +129,9 @@ class Log(Protocol):
     def create(self, root: str) -> Stream:
         """The stream of a root, made if there is none."""
 
-    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Appended:
-        """Write batches to streams. If it raises, nothing of the group stays."""
+    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Callable[[], None]:
+        """Write batches to streams. If it raises, nothing of the group stays. What it answers waits until the group is
+        durable; that raises, and shows nobody the group, if it fails."""
 
     def recover(
         self,

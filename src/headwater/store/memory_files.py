@@ -26,11 +26,15 @@ class MemoryFile:
         self._write = write
 
     def pread(self, length: int, position: int) -> bytes:
-        return bytes(self._open()[position : position + length])
+        if self._content is None:
+            raise self._refusal()
+        return bytes(self._content[position : position + length])
 
     def pwritev(self, buffers: Sequence[bytes], position: int) -> None:
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-        content = self._open_to_write()
+        content = self._content
+        if content is None or not self._write:
+            raise self._refusal()
         if position > len(content):
             content += bytes(position - len(content))
         if position == len(content):
@@ -39,36 +43,36 @@ class MemoryFile:
             content[position : position + len(data)] = data
 
     def datasync(self) -> None:
-        self._open()
+        if self._content is None:
+            raise self._refusal()
 
     def size(self) -> int:
-        return len(self._open())
+        if self._content is None:
+            raise self._refusal()
+        return len(self._content)
 
     def allocate(self, position: int, length: int) -> None:  # memory is taken when it is written
-        self._open_to_write()
+        if self._content is None or not self._write:
+            raise self._refusal()
 
     def truncate(self, size: int) -> None:
-        content = self._open_to_write()
+        content = self._content
+        if content is None or not self._write:
+            raise self._refusal()
         if size < len(content):
             del content[size:]
         else:
             content += bytes(size - len(content))
 
     def let_go(self, position: int, length: int) -> None:  # there is nothing but memory
-        self._open()
+        if self._content is None:
+            raise self._refusal()
 
     def close(self) -> None:
         self._content = None
 
-    def _open(self) -> bytearray:
-        if self._content is None:
-            raise OSError(errno.EBADF, "the file is closed")
-        return self._content
-
-    def _open_to_write(self) -> bytearray:
-        if not self._write:
-            raise OSError(errno.EBADF, "the file is open for reading")
-        return self._open()
+    def _refusal(self) -> OSError:
+        return OSError(errno.EBADF, "the file is closed" if self._content is None else "the file is open for reading")
 
 
 class MemoryLock:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
+from operator import attrgetter
 
 from headwater import threads
 from headwater.config import Config
@@ -39,6 +40,9 @@ RETENTION = "deleted by retention"
 MISSING = "its segment is missing"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
+_first_offset = attrgetter("first_offset")
+_base = attrgetter("base")
+
 LET_GO_BYTES = 8 << 20
 """How much of the page cache is let go at once."""
 
@@ -124,8 +128,10 @@ class DiskStream:
         segment = self.segments[-1] if self.segments else None
         self._mark = (self.end, segment.base, segment.end) if segment is not None else (self.end, 0, 0)
         for write in writes:
-            body, flags = stored_body(write.body, config.compression, config.compression_bytes_min)
-            flags |= write.flags
+            body, flags = write.body, write.flags
+            if config.compression != "none":
+                body, how = stored_body(body, config.compression, config.compression_bytes_min)
+                flags |= how
             count, crc, sequence = write.count, write.crc, write.sequence
             producer, body_bytes = write.producer, len(body)
             header = seal_header(
@@ -158,10 +164,14 @@ class DiskStream:
             offset += count
         return buffers
 
-    def write(self, writes: Sequence[Write], buffers: Sequence[bytes], length: int) -> None:
+    def write(self, writes: Sequence[Write], buffers: Sequence[bytes]) -> None:
         """Append what `place` made, without a sync. Nothing has changed if it raises."""
-        segment = self._active(length)
-        self._let_go()
+        config, length = self._config, sum([write.room for write in writes])
+        segment = self.segments[-1] if self.segments else self.start_segment(self.end + 1)
+        if segment.end and segment.end + length > config.segment_bytes:
+            segment = self.roll()
+        if segment.end - segment.cached_from >= config.page_cache_bytes + LET_GO_BYTES:
+            self._let_go()
         start = segment.end
         if start + length > segment.allocated:
             self._pool.with_room(lambda: self._preallocate(segment, length))
@@ -184,10 +194,9 @@ class DiskStream:
         """Make what was written durable; if that fails, the stream takes no more."""
         path = self.segments[-1].log_path
         try:
-            self._pool.get(path).datasync()
+            self._pool.datasync(path)
         except OSError as error:
             raise self._failed_sync(path, error) from error
-        self._pool.synced(path)
 
     def _failed_sync(self, path: str, error: OSError) -> Failed:
         self.fail(f"a sync of {path} failed ({error})")
@@ -215,12 +224,9 @@ class DiskStream:
         ago, rather than more and more of the machine's: in a virtual one, which has to be given each page of it,
         appending is several times as fast."""
         active = self.segments[-1]
-        upto = active.end - self._config.page_cache_bytes
-        if upto - active.cached_from < LET_GO_BYTES:
-            return
         for before in self.segments[-2:-1]:
             self._let_go_of(before, before.end)
-        self._let_go_of(active, upto)
+        self._let_go_of(active, active.end - self._config.page_cache_bytes)
 
     def _let_go_of(self, segment: Segment, upto: int) -> None:
         if segment.cached_from < upto:
@@ -265,14 +271,6 @@ class DiskStream:
             keep -= 1
             kept_bytes += more_bytes
         self._tail, self.tail_bytes = self._tail[keep:], kept_bytes
-
-    def _active(self, length: int) -> Segment:
-        if not self.segments:
-            return self.start_segment(self.end + 1)
-        segment = self.segments[-1]
-        if segment.end and segment.end + length > self._config.segment_bytes:
-            return self.roll()
-        return segment
 
     def _preallocate(self, segment: Segment, length: int) -> None:
         """Zeros ahead: a sync that need not record a new length is a third faster."""
@@ -656,16 +654,3 @@ def open_segments(files: Files, folder: str, kept: Sequence[int] | None = None) 
         file.close()
         segments.append(segment)
     return segments
-
-
-def length_of(buffers: Sequence[bytes]) -> int:
-    """Bytes that a group takes on disk."""
-    return sum(map(len, buffers))
-
-
-def _first_offset(batch: Batch) -> int:
-    return batch.first_offset
-
-
-def _base(segment: Segment) -> int:
-    return segment.base

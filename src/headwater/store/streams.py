@@ -1,6 +1,6 @@
 """All streams of a folder: their recovery, and the writing of groups.
 
-Promises: a group is durable, wholly, before `Appended.wait` returns; if it fails before the sync nothing of it stays;
+Promises: a group is durable, wholly, before `settle` returns; if it fails before the sync nothing of it stays;
 a group that touches one root costs one sync, and so does one that touches a hundred.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 
 from headwater.config import Config
@@ -21,7 +22,7 @@ from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
 from headwater.store.manifest import Listed, Manifest, found, intruders
 from headwater.store.recovery import Recovery
 from headwater.store.segment import Segment, bases
-from headwater.store.stream import DiskStream, length_of, open_segments
+from headwater.store.stream import DiskStream, open_segments
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -43,20 +44,6 @@ def offset_of(cell: int) -> int:
     """The offset in a cell; 0 if it is damaged."""
     offset = cell >> 16
     return offset if watermark(offset) == cell else 0
-
-
-class Appended:
-    """A group that was written; durable once `wait` returns."""
-
-    __slots__ = ("_group", "_streams")
-
-    def __init__(self, streams: Streams, group: Group) -> None:
-        self._streams = streams
-        self._group = group
-
-    def wait(self) -> None:
-        """Return when the group is durable; raises, and shows nobody the group, if that fails."""
-        self._streams.settle(self._group)
 
 
 class Streams:
@@ -295,25 +282,25 @@ class Streams:
 
     # Appending: by the thread that commits.
 
-    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Appended:
-        """Write a group. If it raises, nothing of the group stays."""
+    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Callable[[], None]:
+        """Write a group. If it raises, nothing of the group stays. What it answers makes it durable."""
         group = [(self._by_root[stream.root], writes) for stream, writes in asked]
         placed = [stream.place(writes, now_us) for stream, writes in group]
         try:
             if self._manifest.is_behind:
                 self._manifest.sync()
             for (stream, writes), buffers in zip(group, placed, strict=True):
-                stream.write(writes, buffers, length_of(buffers))
+                stream.write(writes, buffers)
             if len(placed) > 1:
                 self._write_journal(list(chain.from_iterable(placed)))
         except (OSError, HeadwaterError) as error:
             for stream, _ in group:
                 stream.take_back()
             raise _refusal(error) from error
-        return Appended(self, group)
+        return partial(self.settle, group)
 
     def settle(self, group: Group) -> None:
-        """Sync a group that was written, and let readers see it."""
+        """Sync a group that was written, and let readers see it; raises, and shows nobody the group, if that fails."""
         if len(group) == 1:
             group[0][0].sync()
         else:
@@ -329,7 +316,7 @@ class Streams:
             self._tails_bytes = 0
 
     def _write_journal(self, buffers: list[bytes]) -> None:
-        length = length_of(buffers)
+        length = sum(map(len, buffers))
         # What a stream lost in a sync that failed may be in the journal alone: then it grows until the next open.
         if self._journal.is_full(length) and not self._has_failed():
             self._sync_segments()

@@ -20,7 +20,7 @@ LARGE_BYTES = 8 * 1024
 class FrameReader:
     """Turns received bytes into frames."""
 
-    __slots__ = ("_needed", "_partial", "bytes_max", "error")
+    __slots__ = ("_needed", "bytes_max", "error", "partial")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -28,18 +28,19 @@ class FrameReader:
         self.error: Malformed | TooLarge | None = None
         """What was wrong with the bytes after the last frame; every later call raises it. Look here after handling
         the frames of a call, so as not to wait for more bytes of a connection that is lost."""
-        self._partial: bytearray | None = None
+        self.partial: bytearray | None = None
+        """What has come of a frame that has not ended."""
         self._needed = 0  # how long the partial frame must be before it is worth another look
 
     @property
     def waits(self) -> bool:
         """Whether a frame has begun and not ended."""
-        return self._partial is not None
+        return self.partial is not None
 
     @property
     def waiting_bytes(self) -> int:
         """How much of a frame has come that has not ended."""
-        return 0 if self._partial is None else len(self._partial)
+        return 0 if self.partial is None else len(self.partial)
 
     def feed(self, received: bytes | memoryview) -> list[Frame]:
         """The frames that these bytes complete.
@@ -50,7 +51,7 @@ class FrameReader:
         if self.error is not None:
             raise _alike(self.error)
         found: list[Frame] = []
-        partial, begun = self._partial, b""
+        partial, begun = self.partial, b""
         if partial is not None:
             if len(partial) + len(received) < self._needed:
                 partial += received
@@ -59,7 +60,7 @@ class FrameReader:
                 received = self._complete(partial, memoryview(received), found)
             else:
                 begun = bytes(partial)
-            self._partial = None
+            self.partial = None
         try:
             if begun:
                 data = b"".join((begun, received))
@@ -94,7 +95,7 @@ class FrameReader:
                 break
             self._check(length, kind, zero)
             if end - at < whole:
-                self._partial, self._needed = bytearray(received[at:]), whole
+                self.partial, self._needed = bytearray(received[at:]), whole
                 return end
             found.append(Frame(kind, flags, number, bytes(received[at + HEADER_BYTES : at + whole])))
             at += whole
@@ -137,7 +138,7 @@ class FrameReader:
             length = int.from_bytes(begun[:LENGTH_BYTES], "little")
             if not FIXED_BYTES <= length <= self.bytes_max - LENGTH_BYTES:
                 self._refuse_length(length)
-        self._partial = bytearray(begun)
+        self.partial = bytearray(begun)
         self._needed = needed
 
     def _refuse_length(self, length: int) -> NoReturn:
