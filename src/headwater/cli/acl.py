@@ -16,8 +16,7 @@ app = typer.Typer(help="Rules for what clients may do: allow, deny, remove, list
 
 User = Annotated[str, typer.Argument(help="Which client; '*' for every one.")]
 Action = Annotated[
-    str,
-    typer.Argument(help="publish, subscribe, create (new topics), channel (have it pushed), or admin."),
+    str, typer.Argument(help="publish, subscribe, create (new topics), channel (have it pushed), or admin.")
 ]
 Filter = Annotated[
     str | None, typer.Argument(help="Which topics, such as 'home/#'; a level %u is the client's name. Not for admin.")

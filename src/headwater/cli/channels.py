@@ -41,8 +41,7 @@ Batch = Annotated[
     typer.Option("--batch", metavar="N", help="Messages that are sent at once: 100 with http, 1000 with tcp."),
 ]
 SecretStdin = Annotated[
-    bool,
-    typer.Option("--secret-stdin", help="Take the secret (whsec_…) from the first line of the input."),
+    bool, typer.Option("--secret-stdin", help="Take the secret (whsec_…) from the first line of the input.")
 ]
 
 

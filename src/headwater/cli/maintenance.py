@@ -44,10 +44,7 @@ def _ask(filter: str, count: int) -> None:
 
 
 def backup(
-    target: Annotated[str, typer.Argument(help="A new folder.")],
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
+    target: Annotated[str, typer.Argument(help="A new folder.")], data: Data = None, url: Url = None, json: Json = False
 ) -> None:
     """Make a copy of the folder as of now; segments are linked, not copied, where the target is on the same disk.
 

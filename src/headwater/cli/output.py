@@ -205,12 +205,7 @@ def progress(what: str, total: float | None, unit: str = "messages") -> Iterator
         else (TextColumn("{task.completed:,.0f} " + unit), TextColumn("{task.fields[rate]}"))
     )
     with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *columns,
-        TimeRemainingColumn(),
-        console=side(),
-        transient=True,
+        TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn(), console=side(), transient=True
     ) as bar:
         task = bar.add_task(what, total=total, rate="")
 

@@ -82,8 +82,7 @@ def create(
     id: Id,
     filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
     from_: Annotated[
-        str,
-        typer.Option("--start", metavar="WHERE", help="latest, earliest, an offset, a moment, or 10m (ago)."),
+        str, typer.Option("--start", metavar="WHERE", help="latest, earliest, an offset, a moment, or 10m (ago).")
     ] = "latest",
     order: Annotated[str | None, typer.Option("--order", help="strict (if not said), key or none.")] = None,
     max_in_flight: Annotated[int | None, typer.Option("--max-in-flight", help="Messages handed out at once.")] = None,

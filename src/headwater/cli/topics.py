@@ -75,13 +75,7 @@ class Sample:
 
 
 def _watch(
-    bus: Bus,
-    refresh: Callable[[], None],
-    filter: str,
-    before: Sample,
-    interval_s: float,
-    depth: int | None,
-    json: bool,
+    bus: Bus, refresh: Callable[[], None], filter: str, before: Sample, interval_s: float, depth: int | None, json: bool
 ) -> None:
     if json:
         while True:

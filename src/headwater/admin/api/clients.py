@@ -115,8 +115,5 @@ async def _found(broker: Admin, name: str) -> Client:
 
 def _client(client: Any) -> Client:
     return Client(
-        id=client.id,
-        name=client.name,
-        created=shown_time(client.created_us),
-        rotated=shown_time(client.rotated_us),
+        id=client.id, name=client.name, created=shown_time(client.created_us), rotated=shown_time(client.rotated_us)
     )

@@ -146,11 +146,7 @@ class Clients:
     def _new_token(self, row: Row) -> None:
         client = str(row["name"])
         with form(f"New token of {shown.plain(client)}") as dialog:
-            role = ui.select(
-                ROLE_CHOICES,
-                value=ROLES[0],
-                label="Role",
-            ).props("outlined dense")
+            role = ui.select(ROLE_CHOICES, value=ROLES[0], label="Role").props("outlined dense")
 
             async def doing(admin: Admin) -> None:
                 made: NewToken = await admin.tokens.add(client, role.value)

@@ -67,8 +67,7 @@ class DeadLetters:
             self._listing.cell("offset", OPENER)
             if frame.may("operator"):
                 self._listing.buttons(
-                    row_button("redrive", "'replay'", "'Redrive'"),
-                    redrive=lambda row: self._redrive([str(row["key"])]),
+                    row_button("redrive", "'replay'", "'Redrive'"), redrive=lambda row: self._redrive([str(row["key"])])
                 )
         frame.every(2.0, self.update)
 

@@ -43,9 +43,7 @@ class Served:
         command = [sys.executable, "-m", "headwater", "serve", "--data", self._folder, "--port", str(self._port)]
         doors = ["--no-mqtt", *(["--http-port", "0"] if self._with_http else ["--no-http"])]
         self.process = subprocess.Popen(  # noqa: S603  (our own module)
-            [*command, *doors, "--log-level", "error"],
-            stdout=subprocess.PIPE,
-            text=True,
+            [*command, *doors, "--log-level", "error"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:

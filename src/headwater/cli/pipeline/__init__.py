@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Jobs on Spark over topics: archive them, roll them up, replay them.", no_args_is_help=True)
 
 LakeDir = Annotated[
-    str,
-    typer.Option("--lake", metavar="DIR", help="The lake: a folder, or catalog:NAME of pyiceberg's configuration."),
+    str, typer.Option("--lake", metavar="DIR", help="The lake: a folder, or catalog:NAME of pyiceberg's configuration.")
 ]
 Master = Annotated[
     str | None,
@@ -132,8 +131,7 @@ def rollup(
     topics: Annotated[str, typer.Option("--topics", metavar="FILTER", help="Which topics.")] = "#",
     window: Annotated[str, typer.Option("--window", metavar="TIME", help="How long a window is: 10s, 1m, 1h.")] = "1m",
     watermark: Annotated[
-        str,
-        typer.Option("--watermark", metavar="TIME", help="How much later a message is that completes a window."),
+        str, typer.Option("--watermark", metavar="TIME", help="How much later a message is that completes a window.")
     ] = "1m",
     name: Annotated[str, typer.Option("--name", help="Of the rollup; its table is headwater.=rollup=NAME.")] = "topics",
     picture: Annotated[

@@ -67,11 +67,7 @@ def replay(
     if since_us is not None and since_us >= until_us:
         raise Malformed(f"--since {since} is not before --until {until or 'now'}; nothing was sent between them")
     check_source(at)
-    with (
-        kept(checkpoint) as folder,
-        served(at) as target,
-        running(master, spark_logs, "headwater replay") as spark,
-    ):
+    with kept(checkpoint) as folder, served(at) as target, running(master, spark_logs, "headwater replay") as spark:
         from headwater.spark.pipelines.replay import Asked, History, Pace, Replay
 
         asked = Asked(topics, below, since, until)
