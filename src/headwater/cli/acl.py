@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
+from msgspec.structs import asdict
 from rich.text import Text
 
+from headwater.access.acl import Rule
 from headwater.cli.options import Data, Json, Url, folder, look, own
-from headwater.cli.output import console, emit, safe, say
+from headwater.cli.output import Columns, emit, named, safe, say, show_all
 from headwater.errors import Malformed
 
 app = typer.Typer(help="Rules for what clients may do: allow, deny, remove, list, confirm.", no_args_is_help=True)
@@ -21,6 +22,13 @@ Action = Annotated[
 Filter = Annotated[
     str | None, typer.Argument(help="Which topics, such as 'home/#'; a level %u is the client's name. Not for admin.")
 ]
+DONE = {"allow": "allowed", "deny": "denied", "remove": "removed"}
+COLUMNS: Columns[Rule] = {
+    "": lambda rule: Text("allow", style="green") if rule.allow else Text("deny", style="red"),
+    "user": lambda rule: named(rule.user),
+    "action": lambda rule: rule.action,
+    "filter": lambda rule: safe(rule.filter),
+}
 
 
 @app.command()
@@ -28,10 +36,7 @@ def allow(
     user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
 ) -> None:
     """Let a client do something. What no rule allows is not allowed."""
-    topics = _topics(action, filter)
-    with own(data, url) as bus:
-        bus.acl.allow(user, _as_given(action), topics)
-    _done("allowed", user, action, topics, json)
+    _change("allow", user, action, filter, data, url, json)
 
 
 @app.command()
@@ -39,10 +44,7 @@ def deny(
     user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
 ) -> None:
     """Forbid a client something, whatever other rules allow."""
-    topics = _topics(action, filter)
-    with own(data, url) as bus:
-        bus.acl.deny(user, _as_given(action), topics)
-    _done("denied", user, action, topics, json)
+    _change("deny", user, action, filter, data, url, json)
 
 
 @app.command()
@@ -50,10 +52,7 @@ def remove(
     user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
 ) -> None:
     """Take a rule back, whether it allows or denies."""
-    topics = _topics(action, filter)
-    with own(data, url) as bus:
-        bus.acl.remove(user, _as_given(action), topics)
-    _done("removed", user, action, topics, json)
+    _change("remove", user, action, filter, data, url, json)
 
 
 @app.command()
@@ -84,39 +83,16 @@ def list_(
     """
     with look(data, url) as bus:
         found = [rule for rule in bus.acl.list() if user is None or rule.user in (user, "*")]
-    if json:
-        for rule in found:
-            emit({"user": rule.user, "action": rule.action, "filter": rule.filter, "allow": rule.allow})
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "user", "action", "filter"):
-        table.add_column(title, overflow="fold")
-    for rule in found:
-        table.add_row(
-            Text("allow", style="green") if rule.allow else Text("deny", style="red"),
-            Text(safe(rule.user), style="cyan"),
-            rule.action,
-            Text(safe(rule.filter)),
-        )
-    console().print(table)
+    show_all(found, COLUMNS, asdict, json)
 
 
-def _topics(action: str, filter: str | None) -> str:
-    """The filter of a rule; only an admin rule has one by itself."""
-    if filter is not None:
-        return filter
-    if action != "admin":
+def _change(verb: str, user: str, action: str, filter: Filter, data: Data, url: Url, json: bool) -> None:
+    if filter is None and action != "admin":
         raise Malformed(f"say which topics to {action}, such as 'home/#'; '#' is all of them")
-    return "#"
-
-
-def _as_given(action: str) -> Any:
-    """The rules themselves say which actions there are."""
-    return action
-
-
-def _done(what: str, user: str, action: str, filter: str, json: bool) -> None:
+    topics = "#" if filter is None else filter
+    with own(data, url) as bus:
+        getattr(bus.acl, verb)(user, action, topics)
     if json:
-        emit({"user": user, "action": action, "filter": filter, "done": what})
+        emit({"user": user, "action": action, "filter": topics, "done": DONE[verb]})
     else:
-        say((safe(user), "cyan"), f"  {action} {safe(filter)}  {what}")
+        say((safe(user), "cyan"), f"  {action} {safe(topics)}  {DONE[verb]}")

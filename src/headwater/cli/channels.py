@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from headwater import Bus
@@ -17,7 +16,7 @@ from headwater.access.destination import Destinations
 from headwater.channels.table import read_table, write_table
 from headwater.cli.clients import given_secret
 from headwater.cli.options import Data, Json, Url, look, own, place
-from headwater.cli.output import complain, console, emit, iso, safe, say
+from headwater.cli.output import Columns, complain, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
 from headwater.errors import HeadwaterError, Malformed
 from headwater.settings import load
@@ -95,29 +94,7 @@ def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
     """
     with look(data, url) as bus:
         found = bus.channels.list()
-    if json:
-        for info in found:
-            emit(_object(info))
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("id", "name", "filter", "destination", "state"):
-        table.add_column(title, overflow="fold")
-    for title in ("lag", "delivered", "dead"):
-        table.add_column(title, justify="right")
-    table.add_column("", overflow="fold")
-    for info in found:
-        table.add_row(
-            Text(info.id, style="cyan"),
-            Text(safe(info.name)),
-            Text(safe(info.filter)),
-            Text(safe(_where(info))),
-            Text(info.state, style=_style(info)),
-            f"{info.lag:,}",
-            f"{info.delivered:,}",
-            Text(f"{info.dead:,}", style="red" if info.dead else ""),
-            Text(safe(info.error), style="yellow"),
-        )
-    console().print(table)
+    show_all(found, COLUMNS, _object, json)
 
 
 @app.command()
@@ -184,7 +161,7 @@ def remove(
     """Push no more. What has messages to deliver yet, or dead letters, is removed by force alone."""
     with _own(data, url) as bus:
         bus.channels.remove(id, force=force)
-    _done(id, "removed", json)
+    done(id, "removed", json)
 
 
 @app.command()
@@ -192,7 +169,7 @@ def pause(id: Id, data: Data = None, url: Url = None, json: Json = False) -> Non
     """Push nothing until it is resumed; its place stays."""
     with _own(data, url) as bus:
         bus.channels.change(id, paused=True)
-    _done(id, "paused", json)
+    done(id, "paused", json)
 
 
 @app.command()
@@ -200,7 +177,7 @@ def resume(id: Id, data: Data = None, url: Url = None, json: Json = False) -> No
     """Push on after a pause."""
     with _own(data, url) as bus:
         bus.channels.change(id, paused=False)
-    _done(id, "resumed", json)
+    done(id, "resumed", json)
 
 
 @app.command("test")
@@ -252,7 +229,7 @@ def import_(
         except HeadwaterError as error:
             raise _with_line(error, lines) from None
     if check:
-        _done(f"{len(specs)} channels", "can be added", json)
+        done(f"{len(specs)} channels", "can be added", json)
         return
     for info in made:
         _show_made(info, "added", info.secret is not None, json)
@@ -309,8 +286,18 @@ def _where(info: ChannelInfo) -> str:
     return f"http://{at}{info.path}" if info.kind == "http" else f"tcp {at}"
 
 
-def _style(info: ChannelInfo) -> str:
-    return {"failing": "red", "paused": "yellow", "stopped": "dim"}.get(info.state, "green")
+STYLES = {"failing": "red", "paused": "yellow", "stopped": "dim"}
+COLUMNS: Columns[ChannelInfo] = {
+    "id": lambda info: named(info.id),
+    "name": lambda info: safe(info.name),
+    "filter": lambda info: safe(info.filter),
+    "destination": lambda info: safe(_where(info)),
+    "state": lambda info: Text(info.state, style=STYLES.get(info.state, "green")),
+    ">lag": lambda info: f"{info.lag:,}",
+    ">delivered": lambda info: f"{info.delivered:,}",
+    ">dead": lambda info: Text(f"{info.dead:,}", style="red" if info.dead else ""),
+    "": lambda info: Text(safe(info.error), style="yellow"),
+}
 
 
 def _object(info: ChannelInfo) -> dict[str, Any]:
@@ -329,10 +316,3 @@ def _show_made(made: ChannelInfo, what: str, is_drawn: bool, json: bool) -> None
     say((made.id, "cyan"), f"  {what}: {safe(made.name)}, {safe(made.filter)} to {safe(_where(made))}")
     if secret is not None:
         say("secret: ", (secret, "bold"), "  (shown this once: keep it now)")
-
-
-def _done(id: str, what: str, json: bool) -> None:
-    if json:
-        emit({"id": id, "done": what})
-    else:
-        say((safe(id), "cyan"), f"  {what}")

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from headwater.access.name import check_name
 from headwater.cli.options import Data, Json, Url, look, own
-from headwater.cli.output import clock_time, console, emit, iso, remark, safe, say
+from headwater.cli.output import Columns, clock_time, emit, iso, named, remark, safe, say, show_all
 from headwater.clock import to_datetime
 from headwater.errors import Malformed
+from headwater.wire.administration import Client
 
 app = typer.Typer(help="Clients that may log in: add, list, rotate, remove.", no_args_is_help=True)
 
@@ -26,6 +25,12 @@ SecretStdin = Annotated[
     bool,
     typer.Option("--secret-stdin", help="Take the secret from the first line of the input, instead of drawing it."),
 ]
+COLUMNS: Columns[Client] = {
+    "name": lambda client: named(client.name),
+    "id": lambda client: client.id,
+    "created": lambda client: clock_time(to_datetime(client.created_us)),
+    "secret since": lambda client: clock_time(to_datetime(client.rotated_us)),
+}
 
 
 @app.command()
@@ -80,28 +85,12 @@ def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
     """
     with look(data, url) as bus:
         found = bus.clients.list()
-    if json:
-        for info in found:
-            emit(
-                {
-                    "id": info.id,
-                    "name": info.name,
-                    "created": iso(to_datetime(info.created_us)),
-                    "rotated": iso(to_datetime(info.rotated_us)),
-                }
-            )
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("name", "id", "created", "secret since"):
-        table.add_column(title, overflow="fold")
-    for info in found:
-        table.add_row(
-            Text(safe(info.name), style="cyan"),
-            info.id,
-            clock_time(to_datetime(info.created_us)),
-            clock_time(to_datetime(info.rotated_us)),
-        )
-    console().print(table)
+    show_all(found, COLUMNS, _object, json)
+
+
+def _object(client: Client) -> dict[str, str]:
+    created, rotated = iso(to_datetime(client.created_us)), iso(to_datetime(client.rotated_us))
+    return {"id": client.id, "name": client.name, "created": created, "rotated": rotated}
 
 
 def given_secret(secret_stdin: bool) -> str | None:

@@ -5,18 +5,38 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from headwater import DeadLetter, Malformed
 from headwater.cli.options import Data, Hex, Json, Url, look, own
-from headwater.cli.output import clock_time, console, emit, iso, message_object, preview, safe, say, shown
+from headwater.cli.output import (
+    Columns,
+    clock_time,
+    emit,
+    iso,
+    message_object,
+    named,
+    preview,
+    safe,
+    say,
+    show_all,
+    shown,
+)
 
 app = typer.Typer(help="Dead letters: list, show, redrive, drop.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(help="Which subscription.")]
 Offsets = Annotated[list[int] | None, typer.Argument(help="Which of them, by offset.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
+COLUMNS: Columns[DeadLetter] = {
+    "subscription": lambda letter: named(letter.subscription),
+    "topic": lambda letter: safe(letter.topic),
+    ">offset": lambda letter: str(letter.offset),
+    ">attempts": lambda letter: str(letter.attempts),
+    "given up": lambda letter: clock_time(letter.dead_at),
+    "last error": lambda letter: Text(safe(letter.errors[-1]) if letter.errors else "", style="red"),
+    "payload": lambda letter: preview(letter.payload),
+}
 
 
 @app.command("list")
@@ -33,24 +53,7 @@ def list_(
     with look(data, url) as bus:
         ids = [id] if id is not None else [info.id for info in bus.subscriptions() if info.dead]
         letters = [letter for name in ids for letter in bus.dead_letters(name)]
-    if json:
-        for letter in letters:
-            emit(_object(letter))
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("subscription", "topic", "offset", "attempts", "given up", "last error", "payload"):
-        table.add_column(name, justify="right" if name in ("offset", "attempts") else "left", overflow="fold")
-    for letter in letters:
-        table.add_row(
-            Text(safe(letter.subscription), style="cyan"),
-            Text(safe(letter.topic)),
-            str(letter.offset),
-            str(letter.attempts),
-            clock_time(letter.dead_at),
-            Text(safe(letter.errors[-1]) if letter.errors else "", style="red"),
-            Text(preview(letter.payload)),
-        )
-    console().print(table)
+    show_all(letters, COLUMNS, _object, json)
 
 
 @app.command()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -16,33 +15,17 @@ from headwater.errors import Malformed
 
 DATA = "headwater-data"
 
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="FOLDER",
-        help=f"The folder that holds the data ({DATA} if nothing is said). Or set HEADWATER_DATA.",
-        show_default=False,
-    ),
-]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="A server instead of a folder: headwater://name:secret@host:7411. Or set HEADWATER_URL.",
-        show_default=False,
-    ),
-]
-Lake = Annotated[
-    str | None,
-    typer.Option(
-        "--lake",
-        metavar="DIR",
-        help="The lake of the folder: what is archived there is read too. Or set HEADWATER_LAKE.",
-        show_default=False,
-    ),
-]
+
+def _option(flag: str, metavar: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=text, show_default=False)
+
+
+DATA_TEXT = f"The folder that holds the data ({DATA} if nothing is said). Or set HEADWATER_DATA."
+URL_TEXT = "A server instead of a folder: headwater://name:secret@host:7411. Or set HEADWATER_URL."
+LAKE_TEXT = "The lake of the folder: what is archived there is read too. Or set HEADWATER_LAKE."
+Data = Annotated[str | None, _option("--data", "FOLDER", DATA_TEXT)]
+Url = Annotated[str | None, _option("--url", "URL", URL_TEXT)]
+Lake = Annotated[str | None, _option("--lake", "DIR", LAKE_TEXT)]
 Json = Annotated[bool, typer.Option("--json", help="For machines: JSON, one object a line.")]
 Hex = Annotated[bool, typer.Option("--hex", help="Show payloads in hexadecimal, also those that are text.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Write payloads only, byte for byte, each followed by a newline.")]
@@ -97,10 +80,7 @@ def lake_of(lake: str | None, url: str | None) -> str | None:
 
 def connect(url: str) -> headwater.Bus:
     """The bus of a server: another class with the same methods."""
-    opener: Callable[[str], headwater.Bus] | None = getattr(headwater, "connect", None)
-    if opener is None:
-        raise Malformed("this Headwater has no client yet; work on the folder, with --data")
-    return opener(url)
+    return cast("headwater.Bus", headwater.connect(url))
 
 
 def without_secret(url: str) -> str:

@@ -29,7 +29,7 @@ SIZE_DEFAULT = 400
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What every message of one command has besides its payload."""
+    """What every message of one command has besides its payload, as `bus.publish_soon` takes it."""
 
     topic: str
     retain: bool
@@ -108,17 +108,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _publish_soon(bus: Bus, note: Note, payload: bytes, place: int) -> Future[Receipt]:
-    return bus.publish_soon(
-        note.topic,
-        payload,
-        retain=note.retain,
-        key=note.key,
-        headers=note.headers,
-        ttl_s=note.ttl_s,
-        producer=note.producer,
-        sequence=None if note.sequence is None else note.sequence + place,
-        deliver_at=note.deliver_at,
-    )
+    sequence = None if note.sequence is None else note.sequence + place
+    return bus.publish_soon(payload=payload, **{**msgspec.structs.asdict(note), "sequence": sequence})
 
 
 def _show(receipt: Receipt, at: datetime | None, json: bool) -> None:

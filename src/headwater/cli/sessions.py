@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from headwater.admin import Admin
 from headwater.admin.client import Sessions
 from headwater.cli.options import Data, Json, Url, connect, look, place
-from headwater.cli.output import clock_time, console, emit, iso, safe, say, size
+from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all, size
 from headwater.clock import to_datetime
 from headwater.errors import Malformed, NotFound
 from headwater.server.session_row import SessionRow, stored_sessions
@@ -32,28 +30,7 @@ def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
     With --json: an object for each (id, user, expire_after_s, subscriptions: kind, filter and id of each; of a server
     also address, connected, waiting_bytes, dropped).
     """
-    found = _found(data, url)
-    if json:
-        for one in found:
-            emit(_object(one))
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("user", "id", "address", "connected"):
-        table.add_column(title, overflow="fold")
-    for title in ("subscriptions", "waiting", "dropped"):
-        table.add_column(title, justify="right")
-    for one in found:
-        address, since, waiting, dropped = _doing(one)
-        table.add_row(
-            Text(safe(one.user), style="cyan"),
-            Text(safe(one.id)),
-            address,
-            since,
-            f"{len(one.subscriptions):,}",
-            waiting,
-            dropped,
-        )
-    console().print(table)
+    show_all(_found(data, url), COLUMNS, _object, json)
 
 
 @app.command()
@@ -82,14 +59,14 @@ def show(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None
 def disconnect(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Cut a session's connection. Its client is told, and may come back."""
     _at_server(data, url, lambda sessions: sessions.disconnect(id))
-    _done(id, "disconnected", json)
+    done(id, "disconnected", json)
 
 
 @app.command()
 def end(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
     """End a session for good, and its own subscriptions with it; named ones stay."""
     _at_server(data, url, lambda sessions: sessions.end(id))
-    _done(id, "ended", json)
+    done(id, "ended", json)
 
 
 def _found(data: str | None, url: str | None, id: str | None = None) -> Sequence[Found]:
@@ -119,6 +96,17 @@ def _doing(one: Found) -> tuple[str, str, str, str]:
     return safe(one.address), clock_time(to_datetime(one.connected_us)), size(one.waiting_bytes), f"{one.dropped:,}"
 
 
+COLUMNS: Columns[Found] = {
+    "user": lambda one: named(one.user),
+    "id": lambda one: safe(one.id),
+    "address": lambda one: _doing(one)[0],
+    "connected": lambda one: _doing(one)[1],
+    ">subscriptions": lambda one: f"{len(one.subscriptions):,}",
+    ">waiting": lambda one: _doing(one)[2],
+    ">dropped": lambda one: _doing(one)[3],
+}
+
+
 def _object(one: Found) -> dict[str, Any]:
     found = {
         "id": one.id,
@@ -131,10 +119,3 @@ def _object(one: Found) -> dict[str, Any]:
         found |= {"address": one.address, "connected": connected}
         found |= {"waiting_bytes": one.waiting_bytes, "dropped": one.dropped}
     return found
-
-
-def _done(id: str, what: str, json: bool) -> None:
-    if json:
-        emit({"id": id, "done": what})
-    else:
-        say((safe(id), "cyan"), f"  {what}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
+from rich.text import Text
 
 from headwater import Bus, SubscriptionInfo
 from headwater.admin import Admin
 from headwater.cli.options import Data, Json, Url, look, own, place, start
-from headwater.cli.output import console, emit, safe, say
+from headwater.cli.output import Columns, done, named, number, safe, show_all
 
 app = typer.Typer(help="Durable subscriptions: list them, or create, delete, pause, resume, seek one.")
 
@@ -33,48 +32,29 @@ def subs(context: typer.Context, data: Data = None, url: Url = None, json: Json 
         return
     is_owner = place(data, url).is_served
     with look(data, url) as bus:
-        found = bus.subscriptions()
-    if not json:
-        console().print(table_of(found, is_owner))
-        return
-    for info in found:
-        one = msgspec.structs.asdict(info)
-        if not is_owner:
-            del one["in_flight"], one["consumers"]
-        emit(one)
+        show_all(bus.subscriptions(), columns(is_owner), lambda info: _object(info, is_owner), json)
 
 
-def table_of(found: Sequence[SubscriptionInfo], is_owner: bool) -> Table:
-    """Subscriptions as people see them."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("id", "filter", "order"):
-        table.add_column(name, overflow="fold")
-    for name in ("lag", "in flight", "retrying", "dead", "consumers"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for info in found:
-        table.add_row(
-            f"[cyan]{_escaped(info.id)}[/]",
-            _escaped(info.filter),
-            info.order,
-            _warn(info.lag, "default"),
-            f"{info.in_flight:,}" if is_owner else "–",
-            _warn(info.retrying, "yellow"),
-            _warn(info.dead, "red"),
-            f"{info.consumers:,}" if is_owner else "–",
-            "[yellow]paused[/]" if info.paused else "",
-        )
-    return table
+def columns(is_owner: bool) -> Columns[SubscriptionInfo]:
+    """Subscriptions as people see them; what is in flight, and with whom, only an owner knows."""
+    return {
+        "id": lambda info: named(info.id),
+        "filter": lambda info: safe(info.filter),
+        "order": lambda info: info.order,
+        ">lag": lambda info: number(info.lag),
+        ">in flight": lambda info: f"{info.in_flight:,}" if is_owner else "–",
+        ">retrying": lambda info: number(info.retrying, "yellow"),
+        ">dead": lambda info: number(info.dead, "red"),
+        ">consumers": lambda info: f"{info.consumers:,}" if is_owner else "–",
+        "": lambda info: Text("paused" if info.paused else "", style="yellow"),
+    }
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(safe(text))
-
-
-def _warn(count: int, style: str) -> str:
-    return f"[{style}]{count:,}[/]" if count else "[dim]0[/]"
+def _object(info: SubscriptionInfo, is_owner: bool) -> dict[str, Any]:
+    found = msgspec.structs.asdict(info)
+    if not is_owner:
+        del found["in_flight"], found["consumers"]
+    return found
 
 
 @app.command()
@@ -111,7 +91,7 @@ def create(
     begin = start(from_)
     with own(data, url) as bus:
         _durables(bus).create(id, filter, start=begin, **given)
-    _done(id, "is there", json)
+    done(id, "is there", json)
 
 
 @app.command()
@@ -125,7 +105,7 @@ def delete(
     """Delete a subscription, its place and its dead letters. Who takes from it is told."""
     with own(data, url) as bus:
         _durables(bus).delete(id, force=force)
-    _done(id, "deleted", json)
+    done(id, "deleted", json)
 
 
 @app.command()
@@ -133,7 +113,7 @@ def pause(id: Id, data: Data = None, url: Url = None, json: Json = False) -> Non
     """Hand out nothing, to any consumer, until it is resumed."""
     with own(data, url) as bus:
         _durables(bus).pause(id)
-    _done(id, "paused", json)
+    done(id, "paused", json)
 
 
 @app.command()
@@ -141,7 +121,7 @@ def resume(id: Id, data: Data = None, url: Url = None, json: Json = False) -> No
     """Go on after pause."""
     with own(data, url) as bus:
         _durables(bus).resume(id)
-    _done(id, "resumed", json)
+    done(id, "resumed", json)
 
 
 @app.command()
@@ -156,15 +136,8 @@ def seek(
     where = start(to)
     with own(data, url) as bus:
         _durables(bus).seek(id, where)
-    _done(id, f"goes on from {to}", json)
+    done(id, f"goes on from {to}", json)
 
 
 def _durables(bus: Any) -> Any:
     return bus.durables if isinstance(bus, Bus) else Admin(bus).subscriptions
-
-
-def _done(id: str, what: str, json: bool) -> None:
-    if json:
-        emit({"id": id, "done": what})
-    else:
-        say((safe(id), "cyan"), f"  {what}")

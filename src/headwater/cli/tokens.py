@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 import headwater
+from headwater.access.tokens import TokenInfo
 from headwater.admin import Admin
 from headwater.cli.options import Data, Json, Url, look, own
-from headwater.cli.output import clock_time, console, emit, iso, safe, say
+from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
 
 app = typer.Typer(help="Tokens that open the HTTP API for clients: add, list, remove.", no_args_is_help=True)
 
 ADDRESS = "http://127.0.0.1:7480/v1"
+COLUMNS: Columns[TokenInfo] = {
+    "client": lambda token: named(token.client),
+    "role": lambda token: token.role,
+    "id": lambda token: token.id,
+    "created": lambda token: clock_time(to_datetime(token.created_us)),
+}
 
 
 @app.command()
@@ -57,10 +62,7 @@ def remove(
     """Let a token open nothing more."""
     with own(data, url) as bus:
         _tokens(bus).remove(id)
-    if json:
-        emit({"id": id, "done": "removed"})
-    else:
-        say((safe(id), "cyan"), "  removed")
+    done(id, "removed", json)
 
 
 @app.command("list")
@@ -71,18 +73,12 @@ def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
     """
     with look(data, url) as bus:
         found = _tokens(bus).list()
-    if json:
-        for info in found:
-            created = iso(to_datetime(info.created_us))
-            emit({"id": info.id, "client": info.client, "role": info.role, "created": created})
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("client", "role", "id", "created"):
-        table.add_column(title, overflow="fold")
-    for info in found:
-        created = clock_time(to_datetime(info.created_us))
-        table.add_row(Text(safe(info.client), style="cyan"), info.role, info.id, created)
-    console().print(table)
+    show_all(found, COLUMNS, _object, json)
+
+
+def _object(token: TokenInfo) -> dict[str, str]:
+    created = iso(to_datetime(token.created_us))
+    return {"id": token.id, "client": token.client, "role": token.role, "created": created}
 
 
 def _tokens(bus: Any) -> Any:

@@ -6,13 +6,12 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 from rich.text import Text
 
 import headwater
 from headwater import Failed, NotFound, Owned
 from headwater.cli.options import Data, Json, Url, folder
-from headwater.cli.output import console, emit, progress, safe, say, size
+from headwater.cli.output import Columns, console, emit, named, progress, safe, say, size, table
 from headwater.cli.state_rows import DECODERS
 from headwater.log.root import RootRow
 from headwater.store import state as rows
@@ -133,23 +132,8 @@ def _emit(report: Report, state: StateReport, data: str, quarantine: bool) -> No
 
 
 def _show(report: Report, state: StateReport, data: str, quarantine: bool) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("root", overflow="fold")
-    for name in ("segments", "batches", "messages", "bytes", "offsets"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for stream in report.streams:
-        table.add_row(
-            Text(safe(stream.root) or "(empty)", style="cyan"),
-            f"{stream.segments:,}",
-            f"{stream.batches:,}",
-            f"{stream.messages:,}",
-            size(stream.bytes),
-            f"{stream.first_offset}–{stream.last_offset}" if stream.last_offset >= stream.first_offset else "none",
-            _verdict(stream),
-        )
     if report.streams:
-        console().print(table)
+        console().print(table(report.streams, COLUMNS))
     for stream in report.streams:
         _show_findings(stream, quarantine)
     if report.journal_batches:
@@ -176,6 +160,21 @@ def _verdict(stream: StreamReport) -> Text:
     if known:
         return Text(f"{known} known gap{'' if known == 1 else 's'}", style="yellow")
     return Text("whole", style="green")
+
+
+def _offsets(stream: StreamReport) -> str:
+    return f"{stream.first_offset}–{stream.last_offset}" if stream.last_offset >= stream.first_offset else "none"
+
+
+COLUMNS: Columns[StreamReport] = {
+    "root": lambda stream: named(stream.root or "(empty)"),
+    ">segments": lambda stream: f"{stream.segments:,}",
+    ">batches": lambda stream: f"{stream.batches:,}",
+    ">messages": lambda stream: f"{stream.messages:,}",
+    ">bytes": lambda stream: size(stream.bytes),
+    ">offsets": _offsets,
+    "": _verdict,
+}
 
 
 def _show_findings(stream: StreamReport, quarantine: bool) -> None:

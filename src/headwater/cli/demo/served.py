@@ -8,11 +8,10 @@ import threading
 from collections import defaultdict
 
 from rich.table import Table
-from rich.text import Text
 
 import headwater
 from headwater import Closed, HeadwaterError
-from headwater.cli.demo.stage import Stage, meter
+from headwater.cli.demo.stage import Stage, meter, pairs
 from headwater.cli.demo.thermostat import wait_until
 from headwater.cli.following import pause
 
@@ -138,14 +137,11 @@ def serve(stage: Stage, folder: str, each: int) -> None:
     killed = 0
 
     def show() -> Table:
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(style="dim")
-        table.add_column()
-        for truck in trucks:
-            table.add_row(truck.name, meter(truck.acknowledged, each))
-        table.add_row("dispatcher", meter(dispatcher.count, total))
-        table.add_row("server", Text(f"killed {killed} times" if killed else "up"))
-        return table
+        return pairs(
+            *((truck.name, meter(truck.acknowledged, each)) for truck in trucks),
+            ("dispatcher", meter(dispatcher.count, total)),
+            ("server", f"killed {killed} times" if killed else "up"),
+        )
 
     try:
         with stage.moving(show):

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from headwater.cli.following import pause
 from headwater.cli.options import RELATIVE, UNITS_S, Data, Json, Target, Url, connect, place
@@ -27,6 +28,9 @@ app = typer.Typer(help="Jobs on Spark over topics: archive them, roll them up, r
 LakeDir = Annotated[
     str, typer.Option("--lake", metavar="DIR", help="The lake: a folder, or catalog:NAME of pyiceberg's configuration.")
 ]
+Every = Annotated[
+    str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
+]
 Master = Annotated[
     str | None,
     typer.Option("--master", metavar="URL", help="Where Spark runs; this machine's cores if nothing is said."),
@@ -39,9 +43,7 @@ COMPACT_ALL = 1
 def archive(
     lake: LakeDir,
     once: Annotated[bool, typer.Option("--once", help="Archive what there is, and end (the default).")] = False,
-    every: Annotated[
-        str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
-    ] = None,
+    every: Every = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Join small files now, and not only where there are many.")
     ] = False,
@@ -66,26 +68,14 @@ def archive(
     With --json: an object for each commit (root, first, last, rows, bytes, files, seconds), each day compacted (root,
     day, files_before, files_after, rows) and each sweep (deleted).
     """
-    if once and every is not None:
-        raise Malformed("--once ends, --every goes on; give one of them")
-    wait_s = None if every is None else seconds(every, "--every")
-    at = place(data, url)
+    at, wait_s = place(data, url), interval(once, every)
     grace_s = seconds(grace, "--grace")
     check_source(at)
     with running(master, spark_logs, "headwater archive") as spark:
         from headwater.spark.pipelines.archive import Archive, Options
 
         job = Archive(spark, lake, source_of(at), Options(skip_lost=skip_lost, grace_s=grace_s))
-        while True:
-            try:
-                _archive_once(job, COMPACT_ALL if compact else None, json)
-            except HeadwaterError as error:
-                if wait_s is None or not (error.retryable or isinstance(error, Conflict)):
-                    raise
-                remark(f"{error}; trying again in {every}")
-            if wait_s is None:
-                break
-            pause(wait_s)
+        again(lambda: _archive_once(job, COMPACT_ALL if compact else None, json), every, wait_s, Conflict)
 
 
 def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> None:
@@ -104,8 +94,6 @@ def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> N
 
 def _show_step(step: Step, as_json: bool) -> None:
     if as_json:
-        from msgspec.structs import asdict
-
         emit(asdict(step))
         return
     rate = step.rows / step.seconds if step.seconds else 0
@@ -118,8 +106,6 @@ def _show_step(step: Step, as_json: bool) -> None:
 
 def _show_compacted(done: Compacted, as_json: bool) -> None:
     if as_json:
-        from msgspec.structs import asdict
-
         emit(asdict(done))
         return
     say((safe(done.root), "cyan"), f"  {done.files_before} files of a day became {done.files_after}")
@@ -137,9 +123,7 @@ def rollup(
     picture: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Draw rates, sizes and gaps: FILE.png, .svg or .pdf.")
     ] = None,
-    every: Annotated[
-        str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
-    ] = None,
+    every: Every = None,
     once: Annotated[bool, typer.Option("--once", help="Roll up what is complete, and end (the default).")] = False,
     data: Data = None,
     url: Url = None,
@@ -155,10 +139,7 @@ def rollup(
 
     With --json: an object for each run (rows, late, since_us, upto_us, seconds).
     """
-    if once and every is not None:
-        raise Malformed("--once ends, --every goes on; give one of them")
-    at = place(data, url)
-    wait_s = None if every is None else seconds(every, "--every")
+    at, wait_s = place(data, url), interval(once, every)
     window_s, delay_s = seconds(window, "--window"), seconds(watermark, "--watermark")
     check_source(at)
     if picture is not None:
@@ -167,20 +148,15 @@ def rollup(
         from headwater.spark.pipelines import rollup as rollups
 
         job = rollups.Rollup(spark, lake, source_of(at), name, rollups.Settings(topics, window_s, delay_s))
-        while True:
-            try:
-                _show_rolled(job.run(), json)
-                if picture is not None:
-                    drawn = rollups.plot(job.frame(), picture, f"{topics}, windows of {window}")
-                    if not json:
-                        say(f"{picture} shows ", (", ".join(map(safe, drawn)), "cyan"))
-            except HeadwaterError as error:
-                if wait_s is None or not error.retryable:
-                    raise
-                remark(f"{error}; trying again in {every}")
-            if wait_s is None:
-                break
-            pause(wait_s)
+
+        def work() -> None:
+            _show_rolled(job.run(), json)
+            if picture is not None:
+                drawn = rollups.plot(job.frame(), picture, f"{topics}, windows of {window}")
+                if not json:
+                    say(f"{picture} shows ", (", ".join(map(safe, drawn)), "cyan"))
+
+        again(work, every, wait_s)
 
 
 def check_picture(path: str) -> None:
@@ -193,8 +169,6 @@ def check_picture(path: str) -> None:
 
 def _show_rolled(done: Rolled, as_json: bool) -> None:
     if as_json:
-        from msgspec.structs import asdict
-
         emit(asdict(done))
         return
     if done.since_us == done.upto_us:
@@ -218,6 +192,27 @@ def seconds(text: str, name: str) -> float:
     if not found or found[1]:
         raise Malformed(f'{name} "{text}" is no length of time; write 500ms, 30s, 5m, 2h or 1d')
     return float(found[2]) * UNITS_S[found[3]]
+
+
+def interval(once: bool, every: str | None) -> float | None:
+    """Seconds after which to begin again; None to end."""
+    if once and every is not None:
+        raise Malformed("--once ends, --every goes on; give one of them")
+    return None if every is None else seconds(every, "--every")
+
+
+def again(work: Callable[[], None], every: str | None, wait_s: float | None, *passing: type[HeadwaterError]) -> None:
+    """Work once; or again and again, also after an error that passes: one that is retryable, or of these."""
+    while True:
+        try:
+            work()
+        except HeadwaterError as error:
+            if wait_s is None or not (error.retryable or isinstance(error, passing)):
+                raise
+            remark(f"{error}; trying again in {every}")
+        if wait_s is None:
+            return
+        pause(wait_s)
 
 
 def source_of(at: Target) -> dict[str, str]:

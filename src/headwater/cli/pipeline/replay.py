@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
 import headwater
 from headwater.cli.options import Data, Json, Target, Url, lake_of, moment, place
@@ -82,8 +83,6 @@ def _play(job: Replay, pace: Pace, as_json: bool) -> None:
         for window in job.play(pace):
             advance(window.messages)
             if as_json:
-                from msgspec.structs import asdict
-
                 emit(asdict(window))
     if not as_json:
         say(f"{left:,} messages were published below ", (safe(job.plan.asked.to), "cyan"))
