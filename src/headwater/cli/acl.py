@@ -8,12 +8,13 @@ import typer
 from msgspec.structs import asdict
 from rich.text import Text
 
+import headwater
 from headwater.access.acl import Rule
-from headwater.cli.options import Data, Json, Url, folder, look, own
-from headwater.cli.output import Columns, emit, named, safe, say, show_all
+from headwater.cli.options import At, CommandGroup
+from headwater.cli.output import Columns, named, safe, show_all, tell
 from headwater.errors import Malformed
 
-app = typer.Typer(help="Rules for what clients may do: allow, deny, remove, list, confirm.", no_args_is_help=True)
+app = CommandGroup(help="Rules for what clients may do: allow, deny, remove, list, confirm.", no_args_is_help=True)
 
 User = Annotated[str, typer.Argument(help="Which client; '*' for every one.")]
 Action = Annotated[
@@ -32,67 +33,54 @@ COLUMNS: Columns[Rule] = {
 
 
 @app.command()
-def allow(
-    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def allow(at: At, user: User, action: Action, filter: Filter = None) -> None:
     """Let a client do something. What no rule allows is not allowed."""
-    _change("allow", user, action, filter, data, url, json)
+    _change(at, "allow", user, action, filter)
 
 
 @app.command()
-def deny(
-    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def deny(at: At, user: User, action: Action, filter: Filter = None) -> None:
     """Forbid a client something, whatever other rules allow."""
-    _change("deny", user, action, filter, data, url, json)
+    _change(at, "deny", user, action, filter)
 
 
 @app.command()
-def remove(
-    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def remove(at: At, user: User, action: Action, filter: Filter = None) -> None:
     """Take a rule back, whether it allows or denies."""
-    _change("remove", user, action, filter, data, url, json)
+    _change(at, "remove", user, action, filter)
 
 
 @app.command()
-def confirm(data: Data = None, url: Url = None, json: Json = False) -> None:
+def confirm(at: At) -> None:
     """Say that rules, clients and tokens are right as they are, after some may have been lost: till then none counts.
 
     It needs the folder for itself: end the server, look at acl list and clients list, put right what is wrong, confirm.
     """
-    place = folder(data, url, "confirm is for whoever has the folder, as nobody is let in over the network")
-    with own(place, None) as bus:
+    with headwater.open(
+        at.folder("confirm is for whoever has the folder, as nobody is let in over the network")
+    ) as bus:
         count = bus.acl.confirm()
-    if json:
-        emit({"confirmed": count})
-    else:
-        say(f"{count} loss{'' if count == 1 else 'es'} confirmed; rules count")
+    tell(at.json, {"confirmed": count}, f"{count} loss{'' if count == 1 else 'es'} confirmed; rules count")
 
 
 @app.command("list")
 def list_(
-    user: Annotated[str | None, typer.Argument(help="Those that hold for this client; all if left out.")] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
+    at: At, user: Annotated[str | None, typer.Argument(help="Those that hold for this client; all if left out.")] = None
 ) -> None:
     """List rules.
 
     With --json: an object for each (user, action, filter, allow).
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         found = [rule for rule in bus.acl.list() if user is None or rule.user in (user, "*")]
-    show_all(found, COLUMNS, asdict, json)
+    show_all(found, COLUMNS, asdict, at.json)
 
 
-def _change(verb: str, user: str, action: str, filter: Filter, data: Data, url: Url, json: bool) -> None:
+def _change(at: At, verb: str, user: str, action: str, filter: str | None) -> None:
     if filter is None and action != "admin":
         raise Malformed(f"say which topics to {action}, such as 'home/#'; '#' is all of them")
     topics = "#" if filter is None else filter
-    with own(data, url) as bus:
+    with at.own() as bus:
         getattr(bus.acl, verb)(user, action, topics)
-    if json:
-        emit({"user": user, "action": action, "filter": topics, "done": DONE[verb]})
-    else:
-        say((safe(user), "cyan"), f"  {action} {safe(topics)}  {DONE[verb]}")
+    found = {"user": user, "action": action, "filter": topics, "done": DONE[verb]}
+    tell(at.json, found, (safe(user), "cyan"), f"  {action} {safe(topics)}  {DONE[verb]}")

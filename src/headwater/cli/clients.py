@@ -9,13 +9,13 @@ from urllib.parse import quote
 import typer
 
 from headwater.access.name import check_name
-from headwater.cli.options import Data, Json, Url, look, own
+from headwater.cli.options import At, CommandGroup
 from headwater.cli.output import Columns, clock_time, emit, iso, named, remark, safe, say, show_all
 from headwater.clock import to_datetime
 from headwater.errors import Malformed
 from headwater.wire.administration import Client
 
-app = typer.Typer(help="Clients that may log in: add, list, rotate, remove.", no_args_is_help=True)
+app = CommandGroup(help="Clients that may log in: add, list, rotate, remove.", no_args_is_help=True)
 
 ADDRESS = "127.0.0.1:7411"
 SECRET_LINE_MAX = 4096
@@ -34,39 +34,37 @@ COLUMNS: Columns[Client] = {
 
 
 @app.command()
-def add(name: Name, secret_stdin: SecretStdin = False, data: Data = None, url: Url = None, json: Json = False) -> None:
+def add(at: At, name: Name, secret_stdin: SecretStdin = False) -> None:
     """Register a client, and show its secret: once.
 
     With --json: an object with id, name, and secret if it was drawn.
     """
     given = given_secret(secret_stdin)
-    with own(data, url) as bus:
+    with at.own() as bus:
         made = bus.clients.add(name, given)
-    _show(made, "added", given is None, json)
+    _show(made, "added", given is None, at.json)
 
 
 @app.command()
-def rotate(
-    name: Name, secret_stdin: SecretStdin = False, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def rotate(at: At, name: Name, secret_stdin: SecretStdin = False) -> None:
     """Give a client another secret, and show it: once. The one before is of no use from then on.
 
     With --json: an object with id, name, and secret if it was drawn.
     """
     given = given_secret(secret_stdin)
-    with own(data, url) as bus:
+    with at.own() as bus:
         made = bus.clients.rotate(name, given)
-    _show(made, "has a new secret", given is None, json)
+    _show(made, "has a new secret", given is None, at.json)
 
 
 @app.command()
-def remove(name: Name, data: Data = None, url: Url = None, json: Json = False) -> None:
+def remove(at: At, name: Name) -> None:
     """Let a client log in no more. Rules that name it stay."""
     name = check_name(name)
-    with own(data, url) as bus:
+    with at.own() as bus:
         bus.clients.remove(name)
         left = sum(rule.user == name for rule in bus.acl.list())
-    if json:
+    if at.json:
         emit({"name": name, "done": "removed", "rules_left": left})
         return
     say((safe(name), "cyan"), "  removed")
@@ -78,14 +76,14 @@ def remove(name: Name, data: Data = None, url: Url = None, json: Json = False) -
 
 
 @app.command("list")
-def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
+def list_(at: At) -> None:
     """List clients.
 
     With --json: an object for each (id, name, created, rotated).
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         found = bus.clients.list()
-    show_all(found, COLUMNS, _object, json)
+    show_all(found, COLUMNS, _object, at.json)
 
 
 def _object(client: Client) -> dict[str, str]:

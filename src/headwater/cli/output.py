@@ -66,12 +66,14 @@ def say(*parts: str | tuple[str, str]) -> None:
     console().print(Text.assemble(*parts), soft_wrap=True)
 
 
+def tell(as_json: bool, found: dict[str, Any], *parts: str | tuple[str, str]) -> None:
+    """What came of a command: for machines an object, for people a line."""
+    emit(found) if as_json else say(*parts)
+
+
 def done(name: str, what: str, as_json: bool) -> None:
     """Say what was done with something that has a name."""
-    if as_json:
-        emit({"id": name, "done": what})
-    else:
-        say((safe(name), "cyan"), f"  {what}")
+    tell(as_json, {"id": name, "done": what}, (safe(name), "cyan"), f"  {what}")
 
 
 def safe(text: str) -> str:
@@ -204,7 +206,6 @@ class Messages:
             self._print = self._plain
 
     def print(self, message: Message) -> None:
-        """One message."""
         self._print(message)
 
     def flush(self) -> None:

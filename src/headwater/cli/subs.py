@@ -10,10 +10,10 @@ from rich.text import Text
 
 from headwater import Bus, SubscriptionInfo
 from headwater.admin import Admin
-from headwater.cli.options import Data, Json, Url, look, own, place, start
+from headwater.cli.options import At, CommandGroup, Data, Json, Url, place, start
 from headwater.cli.output import Columns, done, named, number, safe, show_all
 
-app = typer.Typer(help="Durable subscriptions: list them, or create, delete, pause, resume, seek one.")
+app = CommandGroup(help="Durable subscriptions: list them, or create, delete, pause, resume, seek one.")
 
 Id = Annotated[str, typer.Argument(help="Which subscription.")]
 
@@ -30,9 +30,10 @@ def subs(context: typer.Context, data: Data = None, url: Url = None, json: Json 
     """
     if context.invoked_subcommand is not None:
         return
-    is_owner = place(data, url).is_served
-    with look(data, url) as bus:
-        show_all(bus.subscriptions(), columns(is_owner), lambda info: _object(info, is_owner), json)
+    at = place(data, url, json)
+    with at.look() as bus:
+        found = bus.subscriptions()
+    show_all(found, columns(at.is_served), lambda info: _object(info, at.is_served), json)
 
 
 def columns(is_owner: bool) -> Columns[SubscriptionInfo]:
@@ -59,6 +60,7 @@ def _object(info: SubscriptionInfo, is_owner: bool) -> dict[str, Any]:
 
 @app.command()
 def create(
+    at: At,
     id: Id,
     filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
     from_: Annotated[
@@ -75,9 +77,6 @@ def create(
     expire_after_s: Annotated[
         float | None, typer.Option("--expire-after-s", help="Unused for so long, it is deleted; if not said, never.")
     ] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Make a subscription that nobody takes from yet. The same again changes nothing."""
     stated = {
@@ -89,54 +88,46 @@ def create(
     }
     given = {name: value for name, value in stated.items() if value is not None}
     begin = start(from_)
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).create(id, filter, start=begin, **given)
-    done(id, "is there", json)
+    done(id, "is there", at.json)
 
 
 @app.command()
 def delete(
-    id: Id,
-    force: Annotated[bool, typer.Option("--force", help="Also while somebody takes from it.")] = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
+    at: At, id: Id, force: Annotated[bool, typer.Option("--force", help="Also while somebody takes from it.")] = False
 ) -> None:
     """Delete a subscription, its place and its dead letters. Who takes from it is told."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).delete(id, force=force)
-    done(id, "deleted", json)
+    done(id, "deleted", at.json)
 
 
 @app.command()
-def pause(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def pause(at: At, id: Id) -> None:
     """Hand out nothing, to any consumer, until it is resumed."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).pause(id)
-    done(id, "paused", json)
+    done(id, "paused", at.json)
 
 
 @app.command()
-def resume(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def resume(at: At, id: Id) -> None:
     """Go on after pause."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).resume(id)
-    done(id, "resumed", json)
+    done(id, "resumed", at.json)
 
 
 @app.command()
 def seek(
-    id: Id,
-    to: Annotated[str, typer.Argument(help="earliest, latest, an offset, a moment, or 10m (ago).")],
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
+    at: At, id: Id, to: Annotated[str, typer.Argument(help="earliest, latest, an offset, a moment, or 10m (ago).")]
 ) -> None:
     """Go on from another place, whoever takes from it."""
     where = start(to)
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).seek(id, where)
-    done(id, f"goes on from {to}", json)
+    done(id, f"goes on from {to}", at.json)
 
 
 def _durables(bus: Any) -> Any:

@@ -9,11 +9,11 @@ import typer
 import headwater
 from headwater.access.tokens import TokenInfo
 from headwater.admin import Admin
-from headwater.cli.options import Data, Json, Url, look, own
+from headwater.cli.options import At, CommandGroup
 from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
 
-app = typer.Typer(help="Tokens that open the HTTP API for clients: add, list, remove.", no_args_is_help=True)
+app = CommandGroup(help="Tokens that open the HTTP API for clients: add, list, remove.", no_args_is_help=True)
 
 ADDRESS = "http://127.0.0.1:7480/v1"
 COLUMNS: Columns[TokenInfo] = {
@@ -26,6 +26,7 @@ COLUMNS: Columns[TokenInfo] = {
 
 @app.command()
 def add(
+    at: At,
     client: Annotated[str, typer.Argument(help="Which client's; it is registered already.")],
     role: Annotated[
         str,
@@ -34,17 +35,14 @@ def add(
             help="reader: may look. operator: may publish, and look after what is there. admin: may do everything.",
         ),
     ],
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Make a token for a client, and show it: once. It is gone with the client.
 
     With --json: an object with id, client, role and token.
     """
-    with own(data, url) as bus:
+    with at.own() as bus:
         made = _tokens(bus).add(client, role)
-    if json:
+    if at.json:
         emit({"id": made.id, "client": made.client, "role": made.role, "token": made.token})
         return
     say((safe(made.client), "cyan"), f"  {made.role}  token {made.id} added")
@@ -53,27 +51,22 @@ def add(
 
 
 @app.command()
-def remove(
-    id: Annotated[str, typer.Argument(help="Which token, by its id.")],
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+def remove(at: At, id: Annotated[str, typer.Argument(help="Which token, by its id.")]) -> None:
     """Let a token open nothing more."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         _tokens(bus).remove(id)
-    done(id, "removed", json)
+    done(id, "removed", at.json)
 
 
 @app.command("list")
-def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
+def list_(at: At) -> None:
     """List tokens, without their texts.
 
     With --json: an object for each (id, client, role, created).
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         found = _tokens(bus).list()
-    show_all(found, COLUMNS, _object, json)
+    show_all(found, COLUMNS, _object, at.json)
 
 
 def _object(token: TokenInfo) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rich.tree import Tree
 
 from headwater import Bus, TopicInfo
 from headwater.cli.following import pause
-from headwater.cli.options import Data, Json, Url, look, place
+from headwater.cli.options import At
 from headwater.cli.output import console, emit, safe
 
 INTERVAL_S = 1.0
@@ -26,6 +26,7 @@ Rates = Mapping[str, float] | None
 
 
 def topics(
+    at: At,
     filter: Annotated[str, typer.Argument(help="Which topics.")] = "#",
     depth: Annotated[int | None, typer.Option("--depth", min=1, help="Show so many levels, and sums below.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
@@ -33,9 +34,6 @@ def topics(
         float | None,
         typer.Option("--interval", min=0.05, help="Seconds between looks; also without --watch, to see rates once."),
     ] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Show topics as a tree: messages, last offset, whether there is a retained value (●), and messages per second.
 
@@ -44,16 +42,16 @@ def topics(
     With --json: an object for each topic (topic, messages, last_offset, retained, and rate where there are two looks);
     with --watch, all of them at each look.
     """
-    is_served = place(data, url).is_served
-    with look(data, url) as bus:
+    is_served = at.is_served
+    with at.look() as bus:
         looks = _looks(bus, filter, interval_s or INTERVAL_S, is_served)
-        if watch and not json:
+        if watch and not at.json:
             with Live(console=console(), auto_refresh=False) as live:
                 for sample, rates in looks:
                     live.update(tree_of(sample.topics, rates, depth), refresh=True)
         first = 1 if watch or interval_s is not None else 0
         for sample, rates in islice(looks, first, None if watch else first + 1):
-            _show(sample, rates, depth, json)
+            _show(sample, rates, depth, at.json)
 
 
 class Sample:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 import headwater
 from headwater import Failed, NotFound, Owned
-from headwater.cli.options import Data, Json, Url, folder
+from headwater.cli.options import At
 from headwater.cli.output import Columns, console, emit, named, progress, safe, say, size, table
 from headwater.cli.state_rows import DECODERS
 from headwater.log.root import RootRow
@@ -26,12 +26,10 @@ from headwater.store.verify import verify as walk
 
 
 def verify(
+    at: At,
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Copy bad bytes into quarantine/ and record them as gaps.")
     ] = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Walk every byte: checksums, roots, offsets, indexes, the journal, the version, every row of the state and its
     log. Code 1 if anything is damaged.
@@ -43,7 +41,7 @@ def verify(
     torn_bytes, damages, notes, indexes), then one for the folder (folder, is_whole, quarantined, journal_batches,
     journal_pending, troubles, state: rows, last_write and losses that are known).
     """
-    data = folder(data, url, "verify walks the files of a folder")
+    data = at.folder("verify walks the files of a folder")
     files = DiskFiles()
     if not files.exists(f"{data}/{VERSION}") and not files.exists(f"{data}/streams"):
         raise NotFound(f'"{data}" is no Headwater folder; name one with --data')
@@ -60,7 +58,7 @@ def verify(
         report = _walk(files, data)
         state = _verify_state_here(files, data)
     report.troubles += state.troubles
-    if json:
+    if at.json:
         _emit(report, state, data, quarantine)
     else:
         _show(report, state, data, quarantine)

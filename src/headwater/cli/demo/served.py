@@ -34,7 +34,6 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"headwater://127.0.0.1:{self._port}"
 
     def start(self) -> None:
@@ -56,7 +55,6 @@ class Served:
         raise Closed("the demo's server did not start")
 
     def kill(self) -> None:
-        """kill -9."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()

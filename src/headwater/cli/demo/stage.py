@@ -29,7 +29,6 @@ class Stage:
         self.figures: list[tuple[str, str]] = []
 
     def act(self, title: str, sentence: str) -> None:
-        """Begin an act."""
         self._acts += 1
         self._console.print()
         self._console.print(Rule(Text(f"{self._acts}  {title}", style="bold"), align="left", style="dim"))

@@ -13,8 +13,8 @@ import typer
 from msgspec.structs import asdict
 
 from headwater.cli.following import pause
-from headwater.cli.options import RELATIVE, UNITS_S, Data, Json, Target, Url, connect, place
-from headwater.cli.output import emit, progress, remark, safe, say, size
+from headwater.cli.options import RELATIVE, UNITS_S, At, CommandGroup, connect
+from headwater.cli.output import emit, progress, remark, safe, say, size, tell
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headwater.spark.pipelines.archive import Archive, Compacted, Step
     from headwater.spark.pipelines.rollup import Rolled
 
-app = typer.Typer(help="Jobs on Spark over topics: archive them, roll them up, replay them.", no_args_is_help=True)
+app = CommandGroup(help="Jobs on Spark over topics: archive them, roll them up, replay them.", no_args_is_help=True)
 
 LakeDir = Annotated[
     str, typer.Option("--lake", metavar="DIR", help="The lake: a folder, or catalog:NAME of pyiceberg's configuration.")
@@ -41,6 +41,7 @@ COMPACT_ALL = 1
 
 @app.command()
 def archive(
+    at: At,
     lake: LakeDir,
     once: Annotated[bool, typer.Option("--once", help="Archive what there is, and end (the default).")] = False,
     every: Every = None,
@@ -53,11 +54,8 @@ def archive(
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Go on where messages were lost before they were archived.")
     ] = False,
-    data: Data = None,
-    url: Url = None,
     master: Master = None,
     spark_logs: SparkLogs = False,
-    json: Json = False,
 ) -> None:
     """Keep an Iceberg table of each root: what is new is written by Spark and committed with the offset it reaches.
 
@@ -68,14 +66,14 @@ def archive(
     With --json: an object for each commit (root, first, last, rows, bytes, files, seconds), each day compacted (root,
     day, files_before, files_after, rows) and each sweep (deleted).
     """
-    at, wait_s = place(data, url), interval(once, every)
+    wait_s = interval(once, every)
     grace_s = seconds(grace, "--grace")
     check_source(at)
     with running(master, spark_logs, "headwater archive") as spark:
         from headwater.spark.pipelines.archive import Archive, Options
 
         job = Archive(spark, lake, source_of(at), Options(skip_lost=skip_lost, grace_s=grace_s))
-        again(lambda: _archive_once(job, COMPACT_ALL if compact else None, json), every, wait_s, Conflict)
+        again(lambda: _archive_once(job, COMPACT_ALL if compact else None, at.json), every, wait_s, Conflict)
 
 
 def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> None:
@@ -89,7 +87,7 @@ def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> N
         _show_compacted(compacted, as_json)
     deleted = job.sweep()
     if deleted:
-        emit({"deleted": deleted}) if as_json else say(f"{deleted} files that nobody needs any more were deleted")
+        tell(as_json, {"deleted": deleted}, f"{deleted} files that nobody needs any more were deleted")
 
 
 def _show_step(step: Step, as_json: bool) -> None:
@@ -113,6 +111,7 @@ def _show_compacted(done: Compacted, as_json: bool) -> None:
 
 @app.command()
 def rollup(
+    at: At,
     lake: LakeDir,
     topics: Annotated[str, typer.Option("--topics", metavar="FILTER", help="Which topics.")] = "#",
     window: Annotated[str, typer.Option("--window", metavar="TIME", help="How long a window is: 10s, 1m, 1h.")] = "1m",
@@ -125,11 +124,8 @@ def rollup(
     ] = None,
     every: Every = None,
     once: Annotated[bool, typer.Option("--once", help="Roll up what is complete, and end (the default).")] = False,
-    data: Data = None,
-    url: Url = None,
     master: Master = None,
     spark_logs: SparkLogs = False,
-    json: Json = False,
 ) -> None:
     """Roll up topics in windows of event time: counts, bytes, rates, payload sizes, gaps, and the numbers in JSON.
 
@@ -139,7 +135,7 @@ def rollup(
 
     With --json: an object for each run (rows, late, since_us, upto_us, seconds).
     """
-    at, wait_s = place(data, url), interval(once, every)
+    wait_s = interval(once, every)
     window_s, delay_s = seconds(window, "--window"), seconds(watermark, "--watermark")
     check_source(at)
     if picture is not None:
@@ -150,10 +146,10 @@ def rollup(
         job = rollups.Rollup(spark, lake, source_of(at), name, rollups.Settings(topics, window_s, delay_s))
 
         def work() -> None:
-            _show_rolled(job.run(), json)
+            _show_rolled(job.run(), at.json)
             if picture is not None:
                 drawn = rollups.plot(job.frame(), picture, f"{topics}, windows of {window}")
-                if not json:
+                if not at.json:
                     say(f"{picture} shows ", (", ".join(map(safe, drawn)), "cyan"))
 
         again(work, every, wait_s)
@@ -215,12 +211,12 @@ def again(work: Callable[[], None], every: str | None, wait_s: float | None, *pa
         pause(wait_s)
 
 
-def source_of(at: Target) -> dict[str, str]:
+def source_of(at: At) -> dict[str, str]:
     """The options of the source for a place."""
     return {"url": at.url} if at.url is not None else {"data": at.data}
 
 
-def check_source(at: Target) -> None:
+def check_source(at: At) -> None:
     """That there is something to read, before Spark is started for it."""
     if at.url is not None:
         connect(at.url).close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from headwater.cli.options import Data, Json, Url, place
+from headwater.cli.options import At
 from headwater.cli.output import (
     Columns,
     clock_time,
@@ -29,16 +29,14 @@ if TYPE_CHECKING:
 
 
 def dead_letters(
+    at: At,
     subscription: Annotated[
         str | None, typer.Argument(help="Of this subscription; all if left out.", show_default=False)
     ] = None,
     examples: Annotated[int, typer.Option("--examples", min=0, max=100, help="Letters of each group to show.")] = 3,
     groups: Annotated[int, typer.Option("--groups", min=1, help="Groups to show, the largest first.")] = 100,
-    data: Data = None,
-    url: Url = None,
     master: Master = None,
     spark_logs: SparkLogs = False,
-    json: Json = False,
 ) -> None:
     """Group dead letters by subscription, error and topic, with counts, times and examples.
 
@@ -48,13 +46,12 @@ def dead_letters(
     With --json: an object for each group (subscription, error, topic, letters, attempts, first, last, examples: offset,
     and payload or payload_base64, up to 1 KiB of it).
     """
-    at = place(data, url)
     check_source(at)
     with running(master, spark_logs, "headwater dead-letters") as spark:
         from headwater.spark.pipelines.dead_letters import grouped
 
         found = grouped(spark, source_of(at), subscription=subscription, examples=examples, groups_max=groups)
-    if json:
+    if at.json:
         for group in found.groups:
             emit(_object(group))
         return
