@@ -27,11 +27,6 @@ ROLE_CHOICES = {
 ADVICE = "Clients, rules and tokens are for those whose token has the role admin."
 
 
-def build(frame: Frame) -> None:
-    """The page."""
-    Clients(frame)
-
-
 class Clients:
     """The page while it is open."""
 
@@ -51,14 +46,12 @@ class Clients:
     def _build_listings(self) -> None:
         with panel("Clients"):
             self._clients = Listing(
-                [
-                    column("name", "Client"),
-                    column("created", "Since (UTC)", wide=True),
-                    column("rotated", "Secret of (UTC)", wide=True),
-                    column("buttons", ""),
-                ],
                 "name",
                 Empty("key", "No clients yet.", "headwater clients add sensor-7"),
+                column("name", "Client"),
+                column("created", "Since (UTC)", wide=True),
+                column("rotated", "Secret of (UTC)", wide=True),
+                column("buttons", ""),
                 label="Clients",
             )
             self._clients.buttons(
@@ -66,36 +59,30 @@ class Clients:
             )
         with panel("Rules"):
             self._rules = Listing(
-                [
-                    column("user", "Client"),
-                    column("what", "Rule"),
-                    column("action", "Action"),
-                    column("filter", "Filter", mono=True),
-                    column("buttons", ""),
-                ],
                 "key",
                 Empty("rule", "No rules: with authentication on, nobody may do anything."),
+                column("user", "Client"),
+                column("what", "Rule", BADGE),
+                column("action", "Action"),
+                column("filter", "Filter", mono=True),
+                column("buttons", ""),
                 label="Rules",
             )
-            self._rules.cell("what", BADGE)
             self._rules.buttons(REMOVE_BUTTON, remove=self._remove_rule)
         with panel("Tokens"):
             self._tokens = Listing(
-                [
-                    column("id", "Token", mono=True),
-                    column("client", "Client"),
-                    column("role", "Role"),
-                    column("created", "Since (UTC)", wide=True),
-                    column("buttons", ""),
-                ],
                 "id",
                 Empty("vpn_key", "No tokens yet.", "headwater tokens add sensor-7 --role reader"),
+                column("id", "Token", mono=True),
+                column("client", "Client"),
+                column("role", "Role"),
+                column("created", "Since (UTC)", wide=True),
+                column("buttons", ""),
                 label="Tokens",
             )
             self._tokens.buttons(REMOVE_BUTTON, remove=self._remove_token)
 
     async def update(self) -> None:
-        """Show them as they are now."""
         (await self._frame.visit.look()).check("admin")
         admin = self._frame.admin
         clients: list[Client] = await admin.clients.list()
@@ -166,32 +153,19 @@ class Clients:
         await self._frame.do("admin", doing, self.update)
 
     async def _remove_client(self, row: Row) -> None:
-        name = str(row["name"])
-        if not await confirm(f"Remove {shown.plain(name)} and its tokens? It can come in no more.", "Remove"):
-            return
-
-        async def doing(admin: Admin) -> str:
-            await admin.clients.remove(name)
-            return f"{shown.plain(name)} is removed."
-
-        await self._frame.do("admin", doing, self.update)
+        name, shown_name = str(row["name"]), shown.plain(str(row["name"]))
+        if await confirm(f"Remove {shown_name} and its tokens? It can come in no more.", "Remove"):
+            said = f"{shown_name} is removed."
+            await self._frame.change("admin", lambda admin: admin.clients.remove(name), said, self.update)
 
     async def _remove_rule(self, row: Row) -> None:
-        async def doing(admin: Admin) -> str:
-            await admin.acl.remove(str(row["user"]), str(row["action"]), str(row["filter"]))
-            return "The rule is taken back."
-
-        await self._frame.do("admin", doing, self.update)
+        rule = (str(row["user"]), str(row["action"]), str(row["filter"]))
+        await self._frame.change("admin", lambda admin: admin.acl.remove(*rule), "The rule is taken back.", self.update)
 
     async def _remove_token(self, row: Row) -> None:
-        if not await confirm(f"Remove token {row['id']}? It opens nothing more.", "Remove"):
-            return
-
-        async def doing(admin: Admin) -> str:
-            await admin.tokens.remove(str(row["id"]))
-            return "The token opens nothing more."
-
-        await self._frame.do("admin", doing, self.update)
+        if await confirm(f"Remove token {row['id']}? It opens nothing more.", "Remove"):
+            said = "The token opens nothing more."
+            await self._frame.change("admin", lambda admin: admin.tokens.remove(str(row["id"])), said, self.update)
 
 
 def _rule_row(rule: Rule) -> Row:

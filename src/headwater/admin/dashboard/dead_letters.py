@@ -19,15 +19,11 @@ LOOKED_MAX = 1_000
 EMPTY = "No dead letters: whatever failed was retried and done."
 
 
-def build(frame: Frame, id: str = "") -> None:
-    """The page; `id`: the subscription to begin with."""
-    DeadLetters(frame, id)
-
-
 class DeadLetters:
     """The page while it is open."""
 
-    def __init__(self, frame: Frame, id: str) -> None:
+    def __init__(self, frame: Frame, id: str = "") -> None:
+        """`id`: the subscription to begin with."""
         self._frame = frame
         self._wanted = id
         self._letters: dict[str, DeadLetter] = {}
@@ -50,21 +46,18 @@ class DeadLetters:
                 frame.needs("operator", redrive, drop, everything)
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
-                [
-                    column("offset", "Offset"),
-                    column("topic", "Topic", mono=True),
-                    column("attempts", "Attempts", number=True, wide=True),
-                    column("dead", "Given up (UTC)", wide=True),
-                    column("error", "Last error"),
-                    column("buttons", ""),
-                ],
                 "key",
                 Empty("mark_email_read", EMPTY),
+                column("offset", "Offset", OPENER),
+                column("topic", "Topic", mono=True),
+                column("attempts", "Attempts", number=True, wide=True),
+                column("dead", "Given up (UTC)", wide=True),
+                column("error", "Last error"),
+                column("buttons", ""),
                 on_open=self._open,
                 selection=True,
                 label="Dead letters",
             )
-            self._listing.cell("offset", OPENER)
             if frame.may("operator"):
                 self._listing.buttons(
                     row_button("redrive", "'replay'", "'Redrive'"), redrive=lambda row: self._redrive([str(row["key"])])
@@ -72,7 +65,6 @@ class DeadLetters:
         frame.every(2.0, self.update)
 
     async def update(self) -> None:
-        """Show them as they are now."""
         await self._update_choice()
         chosen = self._id.value
         bus = self._frame.admin.bus

@@ -42,14 +42,23 @@ def row_button(event: str, icon: str, label: str, *, color: str = "", disabled: 
 
 
 def column(
-    name: str, label: str, *, number: bool = False, wide: bool = False, mono: bool = False, line: bool = False
+    name: str,
+    label: str,
+    cell: str = "",
+    *,
+    number: bool = False,
+    wide: bool = False,
+    mono: bool = False,
+    line: bool = False,
 ) -> Row:
-    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line."""
+    """A column: `cell`, the template of Vue that draws it, if it is not plain text; `wide`, not on a phone; `mono`, for
+    what is typed; `line`, cut at the end of its line."""
     is_time = label.endswith("(UTC)")
     styles = (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line), ("hw-time", is_time))
     kinds = [word for word, is_so in styles if is_so]
     return {
         "name": name,
+        "cell": cell,
         "label": label,
         "field": name,
         "align": "right" if number else "left",
@@ -63,17 +72,17 @@ class Listing:
 
     def __init__(
         self,
-        columns: list[Row],
         key: str,
         empty: Empty,
-        *,
+        *columns: Row,
         on_open: Callable[[Row], Any] | None = None,
         selection: bool = False,
         label: str = "",
     ) -> None:
         self._empty = empty
+        cells = {column["name"]: column.pop("cell") for column in columns}
         self.table = ui.table(
-            columns=columns, rows=[], row_key=key, selection="multiple" if selection else None, pagination=0
+            columns=list(columns), rows=[], row_key=key, selection="multiple" if selection else None, pagination=0
         )
         self.table.props("flat dense hide-pagination wrap-cells").classes("hw-table")
         if label:
@@ -82,19 +91,17 @@ class Listing:
             opened = on_open
             self.table.on("open", lambda event: opened(event.args))
         self.table.visible = False
-
-    def cell(self, name: str, template: str) -> None:
-        """Draw a column's cells by a template of Vue; rows come in as data, never as part of it."""
-        self.table.add_slot(f"body-cell-{name}", template)
+        for name, template in cells.items():
+            if template:  # rows come into it as data, never as part of it
+                self.table.add_slot(f"body-cell-{name}", template)
 
     def buttons(self, template: str, **handlers: Callable[[Row], Any]) -> None:
         """Buttons at the end of each row: `$parent.$emit('name', props.row)`."""
-        self.cell("buttons", f'<q-td :props="props" class="hw-buttons">{template}</q-td>')
+        self.table.add_slot("body-cell-buttons", f'<q-td :props="props" class="hw-buttons">{template}</q-td>')
         for name, handler in handlers.items():
             self.table.on(name, _handing(handler))
 
     def show(self, rows: list[Row]) -> None:
-        """Show these rows."""
         if self.table.rows != rows:
             self.table.rows = rows
         if self.table.visible != bool(rows):

@@ -10,10 +10,10 @@ from nicegui import ui
 
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import copy, detail
-from headwater.admin.dashboard.frame import Empty, Frame, say
+from headwater.admin.dashboard.frame import Empty, Frame, telling
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
 from headwater.admin.dashboard.pager import PAGE, Page, Pager
-from headwater.errors import HeadwaterError, Malformed
+from headwater.errors import Malformed
 from headwater.message import Envelope, Headers
 
 PLACE = "an offset, or a time (UTC): 2026-01-31 12:00"
@@ -23,7 +23,6 @@ class Messages:
     """The messages that a filter matches."""
 
     def __init__(self, frame: Frame, filter: str) -> None:
-        self._frame = frame
         self._pager = Pager(frame.admin.bus, filter)
         self._page: Page | None = None
         self._rows: list[Row] = []
@@ -42,19 +41,16 @@ class Messages:
         is_one = not set("+#") & set(filter)
         topic = [] if is_one else [column("topic", "Topic", mono=True, line=True)]
         self._listing = Listing(
-            [
-                column("offset", "Offset"),
-                column("time", "Time (UTC)", wide=True),
-                *topic,
-                column("preview", "Payload", mono=True, line=True),
-                column("size", "Size", number=True, wide=True),
-            ],
             "offset",
             Empty("forum", "No messages here.", f"headwater pub {_quoted(filter)} 'hello'" if is_one else ""),
+            column("offset", "Offset", OPENER),
+            column("time", "Time (UTC)", wide=True),
+            *topic,
+            column("preview", "Payload", mono=True, line=True),
+            column("size", "Size", number=True, wide=True),
             on_open=self._open,
             label="Messages",
         )
-        self._listing.cell("offset", OPENER)
         frame.every(1.0, self._tick)
 
     async def _tick(self) -> None:
@@ -102,19 +98,13 @@ class Messages:
             await self._try(self._pager.upto(self._page.first - 1))
 
     async def _go(self) -> None:
-        text = (self._place.value or "").strip()
-        try:
-            place = _place(text)
-        except Malformed as error:
-            say(str(error.args[0]), "negative")
-            return
-        await self._try(self._pager.at_time(place) if isinstance(place, datetime) else self._pager.upto(place))
+        with telling():
+            place = _place((self._place.value or "").strip())
+            await self._try(self._pager.at_time(place) if isinstance(place, datetime) else self._pager.upto(place))
 
     async def _try(self, reading: Any) -> None:
-        try:
+        with telling():
             await self._show(await reading)
-        except HeadwaterError as error:
-            say(str(error.args[0]), "negative")
 
     async def _set_follows(self, event: Any) -> None:
         self._follows = bool(event.value)
@@ -128,12 +118,8 @@ class Messages:
             self._say("")
 
     async def _open(self, row: Row) -> None:
-        try:
-            message = await self._pager.one(int(row["offset"]))
-        except HeadwaterError as error:
-            say(str(error.args[0]), "negative")
-            return
-        show_message(message)
+        with telling():
+            show_message(await self._pager.one(int(row["offset"])))
 
 
 def _row(message: Envelope) -> Row:

@@ -25,11 +25,6 @@ BYTES = "v => v == null ? '–' : headwater.brief(v) + 'B/s'"
 NUMBER = "v => v == null ? '–' : headwater.brief(v)"
 
 
-def build(frame: Frame) -> None:
-    """The page."""
-    Overview(frame)
-
-
 class Overview:
     """The page while it is open."""
 
@@ -50,30 +45,26 @@ class Overview:
             with panel("Roots"):
                 empty = Empty("water_drop", "Nothing was published yet.", "headwater pub home/kitchen/temp 21.5")
                 self._roots = Listing(
-                    [
-                        column("root", "Root"),
-                        column("messages", "Messages", number=True),
-                        column("topics", "Topics", number=True, wide=True),
-                        column("size", "Size", number=True),
-                    ],
                     "root",
                     empty,
+                    column("root", "Root"),
+                    column("messages", "Messages", number=True),
+                    column("topics", "Topics", number=True, wide=True),
+                    column("size", "Size", number=True),
                 )
             with panel("Events"):
                 empty = Empty("check_circle", "Nothing happened that somebody should know.")
                 self._events = Listing(
-                    [column("time", "Time (UTC)"), column("kind", "Kind"), column("text", "What")], "key", empty
+                    "key", empty, column("time", "Time (UTC)"), column("kind", "Kind"), column("text", "What")
                 )
         with panel("Slow consumers") as self._slow_panel:
             self._slow = Listing(
-                [
-                    column("session", "Session", mono=True),
-                    column("user", "User"),
-                    column("waiting", "Waiting", number=True),
-                    column("dropped", "Dropped", number=True),
-                ],
                 "session",
                 Empty("bolt", "Everybody keeps up."),
+                column("session", "Session", mono=True),
+                column("user", "User"),
+                column("waiting", "Waiting", number=True),
+                column("dropped", "Dropped", number=True),
             )
         self._slow_panel.visible = False
         frame.every(1.0, self._update)

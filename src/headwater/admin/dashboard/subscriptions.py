@@ -10,7 +10,7 @@ from nicegui import ui
 from headwater.admin.client import Admin, Start
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, submit
-from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, Row, column
 from headwater.admin.dashboard.messages import show_facts
 from headwater.errors import Malformed
@@ -25,15 +25,11 @@ EMPTY = "Nobody subscribes durably yet."
 COMMAND = "headwater sub 'home/#' --id watcher --start earliest"
 
 
-def build(frame: Frame, id: str = "") -> None:
-    """The page; `id`: the one to begin with."""
-    Subscriptions(frame, id)
-
-
 class Subscriptions:
     """The page while it is open."""
 
-    def __init__(self, frame: Frame, id: str) -> None:
+    def __init__(self, frame: Frame, id: str = "") -> None:
+        """`id`: the one to begin with."""
         self._frame = frame
         with heading("Subscriptions", "Who gets what, how far they are, and what failed."):
             add = ui.button("New subscription", icon="add", on_click=self._new).props("unelevated no-caps")
@@ -44,29 +40,23 @@ class Subscriptions:
             )
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
-                [
-                    column("id", "Subscription"),
-                    column("filter", "Filter", mono=True, wide=True),
-                    column("lag", "Behind", number=True),
-                    column("in_flight", "In flight", number=True, wide=True),
-                    column("retrying", "Retrying", number=True, wide=True),
-                    column("dead", "Dead", number=True),
-                    column("state", "State"),
-                ],
                 "id",
                 Empty("inbox", EMPTY, COMMAND),
-                on_open=lambda row: _Shown(frame, str(row["id"]), self.update),
+                column("id", "Subscription", OPENER),
+                column("filter", "Filter", mono=True, wide=True),
+                column("lag", "Behind", BAR, number=True),
+                column("in_flight", "In flight", number=True, wide=True),
+                column("retrying", "Retrying", number=True, wide=True),
+                column("dead", "Dead", number=True),
+                column("state", "State", BADGE),
+                on_open=lambda row: _Shown(frame, str(row["id"])),
                 label="Subscriptions",
             )
-            self._listing.cell("id", OPENER)
-            self._listing.cell("lag", BAR)
-            self._listing.cell("state", BADGE)
         frame.every(1.0, self.update)
         if id:
-            _Shown(frame, id, self.update)
+            _Shown(frame, id)
 
     async def update(self) -> None:
-        """Show them as they are now."""
         everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
         text = (self._find.value or "").strip().lower()
         found = [one for one in everyone if text in one.id.lower() or text in one.filter.lower()]
@@ -118,10 +108,9 @@ def _state(one: SubscriptionInfo) -> tuple[str, str]:
 class _Shown:
     """One subscription, in a dialog that is kept up to date."""
 
-    def __init__(self, frame: Frame, id: str, changed: object) -> None:
+    def __init__(self, frame: Frame, id: str) -> None:
         self._frame = frame
         self._id = id
-        self._changed = changed
         with detail(id, "hw-wide-dialog") as self._dialog:
             self._facts = ui.column().classes("hw-grow")
             self._said = ""
@@ -138,18 +127,15 @@ class _Shown:
             frame.needs("operator", self._pause, seek, delete)
             ui.label("Messages in flight and failed").classes("hw-panel-title")
             self._states = Listing(
-                [
-                    column("place", "Root"),
-                    column("offset", "Offset", number=True),
-                    column("state", "State"),
-                    column("attempts", "Attempts", number=True, wide=True),
-                    column("errors", "Errors"),
-                ],
                 "key",
                 Empty("done_all", "None: everything it was handed is done."),
+                column("place", "Root"),
+                column("offset", "Offset", number=True),
+                column("state", "State", BADGE),
+                column("attempts", "Attempts", number=True, wide=True),
+                column("errors", "Errors"),
                 label="Messages in flight and failed",
             )
-            self._states.cell("state", BADGE)
             self._is_paused = False
             frame.every(1.0, self._update)
 
@@ -188,14 +174,8 @@ class _Shown:
         await self._frame.do("operator", doing, self._update)
 
     async def _seek(self) -> None:
-        try:
-            to = _start(str(self._to.value or "").strip())
-        except Malformed as error:
-            say(str(error.args[0]), "negative")
-            return
-
         async def doing(admin: Admin) -> str:
-            await admin.subscriptions.seek(self._id, to)
+            await admin.subscriptions.seek(self._id, _start(str(self._to.value or "").strip()))
             return "It goes on from there."
 
         await self._frame.do("operator", doing, self._update)
