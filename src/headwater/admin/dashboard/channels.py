@@ -40,14 +40,15 @@ class Channels:
                     "Nothing is pushed anywhere yet.",
                     "headwater channels add alarms 'home/+/alarm' 127.0.0.1 9000",
                 ),
-                column("name", "Channel", OPENER),
-                column("filter", "Filter", mono=True),
-                column("destination", "Destination", mono=True, wide=True),
-                column("state", "State", BADGE),
-                column("delivered", "Delivered", number=True, wide=True),
-                column("lag", "Behind", number=True, wide=True),
-                column("dead", "Dead", number=True, wide=True),
+                column("name", "Channel", lambda one: shown.plain(one.name), OPENER),
+                column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True),
+                column("destination", "Destination", _destination, mono=True, wide=True),
+                column("state", "State", lambda one: one.state, BADGE),
+                column("delivered", "Delivered", lambda one: shown.count(one.delivered), number=True, wide=True),
+                column("lag", "Behind", lambda one: shown.count(one.lag), number=True, wide=True),
+                column("dead", "Dead", lambda one: shown.count(one.dead), number=True, wide=True),
                 column("buttons", ""),
+                more=_more,
                 on_open=self._open,
                 label="Channels",
             )
@@ -66,7 +67,7 @@ class Channels:
     async def update(self) -> None:
         found: list[ChannelInfo] = await self._frame.admin.channels.list()
         self._found = {one.id: one for one in found}
-        self._listing.show([_row(one) for one in found])
+        self._listing.show(found)
 
     async def _try(self, row: Row) -> None:
         async def doing(admin: Admin) -> None:
@@ -187,16 +188,5 @@ def _destination(one: ChannelInfo) -> str:
     return shown.plain(f"{one.kind}://{place}{one.path}" if one.kind == "http" else f"{one.kind}://{place}")
 
 
-def _row(one: ChannelInfo) -> Row:
-    return {
-        "id": one.id,
-        "name": shown.plain(one.name),
-        "filter": shown.plain(one.filter),
-        "destination": _destination(one),
-        "state": one.state,
-        "tone": TONES.get(one.state, "quiet"),
-        "paused": one.state == "paused",
-        "delivered": shown.count(one.delivered),
-        "lag": shown.count(one.lag),
-        "dead": shown.count(one.dead),
-    }
+def _more(one: ChannelInfo) -> Row:
+    return {"id": one.id, "tone": TONES.get(one.state, "quiet"), "paused": one.state == "paused"}

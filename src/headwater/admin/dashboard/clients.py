@@ -11,7 +11,7 @@ from headwater.admin.dashboard.dialogs import confirm, form, show_once, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, Listing, Row, column, row_button
 from headwater.admin.gate import ROLES
-from headwater.wire.administration import Client, NewToken, Registration, Rule, Token
+from headwater.wire.administration import NewToken, Registration
 
 REMOVE_BUTTON = row_button("remove", "'delete'", "'Remove'", color="negative")
 CLIENT_BUTTONS = (
@@ -48,9 +48,14 @@ class Clients:
             self._clients = Listing(
                 "name",
                 Empty("key", "No clients yet.", "headwater clients add sensor-7"),
-                column("name", "Client"),
-                column("created", "Since (UTC)", wide=True),
-                column("rotated", "Secret of (UTC)", wide=True),
+                column("name", "Client", lambda one: one.name),
+                column("created", "Since (UTC)", lambda one: shown.moment(one.created_us), wide=True),
+                column(
+                    "rotated",
+                    "Secret of (UTC)",
+                    lambda one: shown.moment(one.rotated_us or one.created_us),
+                    wide=True,
+                ),
                 column("buttons", ""),
                 label="Clients",
             )
@@ -61,11 +66,15 @@ class Clients:
             self._rules = Listing(
                 "key",
                 Empty("rule", "No rules: with authentication on, nobody may do anything."),
-                column("user", "Client"),
-                column("what", "Rule", BADGE),
-                column("action", "Action"),
-                column("filter", "Filter", mono=True),
+                column("user", "Client", lambda rule: rule.user),
+                column("what", "Rule", lambda rule: "allow" if rule.allow else "deny", BADGE),
+                column("action", "Action", lambda rule: rule.action),
+                column("filter", "Filter", lambda rule: rule.filter, mono=True),
                 column("buttons", ""),
+                more=lambda rule: {
+                    "key": f"{rule.user} {rule.action} {rule.filter}",
+                    "tone": "good" if rule.allow else "bad",
+                },
                 label="Rules",
             )
             self._rules.buttons(REMOVE_BUTTON, remove=self._remove_rule)
@@ -73,10 +82,10 @@ class Clients:
             self._tokens = Listing(
                 "id",
                 Empty("vpn_key", "No tokens yet.", "headwater tokens add sensor-7 --role reader"),
-                column("id", "Token", mono=True),
-                column("client", "Client"),
-                column("role", "Role"),
-                column("created", "Since (UTC)", wide=True),
+                column("id", "Token", lambda one: one.id, mono=True),
+                column("client", "Client", lambda one: one.client),
+                column("role", "Role", lambda one: one.role),
+                column("created", "Since (UTC)", lambda one: shown.moment(one.created_us), wide=True),
                 column("buttons", ""),
                 label="Tokens",
             )
@@ -85,26 +94,9 @@ class Clients:
     async def update(self) -> None:
         (await self._frame.visit.look()).check("admin")
         admin = self._frame.admin
-        clients: list[Client] = await admin.clients.list()
-        self._clients.show(
-            [
-                {
-                    "name": one.name,
-                    "created": shown.moment(one.created_us),
-                    "rotated": shown.moment(one.rotated_us or one.created_us),
-                }
-                for one in clients
-            ]
-        )
-        rules: list[Rule] = await admin.acl.list()
-        self._rules.show([_rule_row(rule) for rule in rules])
-        tokens: list[Token] = await admin.tokens.list()
-        self._tokens.show(
-            [
-                {"id": one.id, "client": one.client, "role": one.role, "created": shown.moment(one.created_us)}
-                for one in tokens
-            ]
-        )
+        self._clients.show(await admin.clients.list())
+        self._rules.show(await admin.acl.list())
+        self._tokens.show(await admin.tokens.list())
 
     def _new_client(self) -> None:
         with form("New client") as dialog:
@@ -166,14 +158,3 @@ class Clients:
         if await confirm(f"Remove token {row['id']}? It opens nothing more.", "Remove"):
             said = "The token opens nothing more."
             await self._frame.change("admin", lambda admin: admin.tokens.remove(str(row["id"])), said, self.update)
-
-
-def _rule_row(rule: Rule) -> Row:
-    return {
-        "key": f"{rule.user} {rule.action} {rule.filter}",
-        "user": rule.user,
-        "what": "allow" if rule.allow else "deny",
-        "tone": "good" if rule.allow else "bad",
-        "action": rule.action,
-        "filter": rule.filter,
-    }

@@ -25,7 +25,7 @@ class Messages:
     def __init__(self, frame: Frame, filter: str) -> None:
         self._pager = Pager(frame.admin.bus, filter)
         self._page: Page | None = None
-        self._rows: list[Row] = []
+        self._shown: list[Envelope] = []
         self._follows = False
         with ui.row().classes("hw-toolbar"):
             ui.button("Newest", icon="first_page", on_click=self._newest).props("flat dense no-caps")
@@ -39,15 +39,15 @@ class Messages:
             ui.switch("Follow", on_change=self._set_follows).props("dense")
         self._note = ui.label().classes("hw-note").props('role="status"')
         is_one = not set("+#") & set(filter)
-        topic = [] if is_one else [column("topic", "Topic", mono=True, line=True)]
+        topic = [] if is_one else [column("topic", "Topic", lambda one: shown.plain(one.topic), mono=True, line=True)]
         self._listing = Listing(
             "offset",
             Empty("forum", "No messages here.", f"headwater pub {_quoted(filter)} 'hello'" if is_one else ""),
-            column("offset", "Offset", OPENER),
-            column("time", "Time (UTC)", wide=True),
+            column("offset", "Offset", lambda one: one.offset, OPENER),
+            column("time", "Time (UTC)", lambda one: shown.moment(one.time_us), wide=True),
             *topic,
-            column("preview", "Payload", mono=True, line=True),
-            column("size", "Size", number=True, wide=True),
+            column("preview", "Payload", lambda one: shown.preview(one.payload), mono=True, line=True),
+            column("size", "Size", lambda one: shown.size(len(one.payload)), number=True, wide=True),
             on_open=self._open,
             label="Messages",
         )
@@ -71,14 +71,14 @@ class Messages:
             self._say(f"Faster than can be shown: {shown.count(page.left_out)} more came in the last second.")
         else:
             self._say("Following.")
-        self._rows = [*map(_row, page.messages), *self._rows][:PAGE]
-        self._listing.show(self._rows)
+        self._shown = [*page.messages, *self._shown][:PAGE]
+        self._listing.show(self._shown)
 
     async def _show(self, page: Page) -> None:
         self._page = page
         self._older.set_enabled(not page.is_first)
-        self._rows = [_row(message) for message in page.messages]
-        self._listing.show(self._rows)
+        self._shown = list(page.messages)
+        self._listing.show(self._shown)
         if page.messages and len(page.messages) == PAGE:
             self._say("")
         elif page.is_first:
@@ -120,16 +120,6 @@ class Messages:
     async def _open(self, row: Row) -> None:
         with telling():
             show_message(await self._pager.one(int(row["offset"])))
-
-
-def _row(message: Envelope) -> Row:
-    return {
-        "offset": message.offset,
-        "time": shown.moment(message.time_us),
-        "topic": shown.plain(message.topic),
-        "preview": shown.preview(message.payload),
-        "size": shown.size(len(message.payload)),
-    }
 
 
 def _place(text: str) -> int | datetime:

@@ -31,14 +31,21 @@ class Sessions:
             self._listing = Listing(
                 "id",
                 Empty("devices", "Nobody is connected.", "headwater sub 'home/#' --url headwater://127.0.0.1:7411"),
-                column("id", "Session", OPENER, mono=True),
-                column("user", "User"),
-                column("address", "Address", mono=True, wide=True),
-                column("state", "State", BADGE),
-                column("subscriptions", "Subscribes", number=True, wide=True),
-                column("waiting", "Waiting", number=True, wide=True),
-                column("dropped", "Dropped", number=True, wide=True),
+                column("id", "Session", lambda one: one.id, OPENER, mono=True),
+                column("user", "User", lambda one: shown.plain(one.user)),
+                column("address", "Address", lambda one: shown.plain(one.address), mono=True, wide=True),
+                column("state", "State", self._state, BADGE),
+                column(
+                    "subscriptions",
+                    "Subscribes",
+                    lambda one: shown.count(len(one.subscriptions)),
+                    number=True,
+                    wide=True,
+                ),
+                column("waiting", "Waiting", lambda one: shown.size(one.waiting_bytes), number=True, wide=True),
+                column("dropped", "Dropped", lambda one: shown.count(one.dropped), number=True, wide=True),
                 column("buttons", ""),
+                more=lambda one: {"is_here": bool(one.connected_us), "tone": "good" if one.connected_us else "quiet"},
                 on_open=self._open,
                 label="Sessions",
             )
@@ -53,12 +60,15 @@ class Sessions:
         found = [one for one in everyone if text in f"{one.id} {one.user} {one.address}".lower()]
         found.sort(key=lambda one: (not one.connected_us, -one.waiting_bytes, one.user, one.id))
         self._found = {one.id: one for one in found[:SHOWN]}
-        now_us = _now_us(self._frame)
-        self._listing.show([_row(one, now_us) for one in self._found.values()])
+        self._listing.show(self._found.values())
         left = len(found) - SHOWN
         self._note.text = (
             f"{shown.count(left)} more are not shown; find them by user, address or id." if left > 0 else ""
         )
+
+    def _state(self, one: SessionInfo) -> str:
+        here_s = self._frame.admin.bus.now.timestamp() - one.connected_us / 1e6
+        return f"for {shown.span(here_s)}" if one.connected_us else "away"
 
     async def _disconnect(self, row: Row) -> None:
         said = "Disconnected; the client may come back."
@@ -86,22 +96,3 @@ class Sessions:
                     for sub in one.subscriptions
                 ),
             )
-
-
-def _now_us(frame: Frame) -> int:
-    return int(frame.admin.bus.now.timestamp() * 1_000_000)
-
-
-def _row(one: SessionInfo, now_us: int) -> Row:
-    is_here = bool(one.connected_us)
-    return {
-        "id": one.id,
-        "user": shown.plain(one.user),
-        "address": shown.plain(one.address),
-        "state": f"for {shown.span((now_us - one.connected_us) / 1e6)}" if is_here else "away",
-        "tone": "good" if is_here else "quiet",
-        "is_here": is_here,
-        "subscriptions": shown.count(len(one.subscriptions)),
-        "waiting": shown.size(one.waiting_bytes),
-        "dropped": shown.count(one.dropped),
-    }

@@ -11,7 +11,7 @@ from headwater.admin.client import Admin, Start
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
-from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, Row, column
+from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, column
 from headwater.admin.dashboard.messages import show_facts
 from headwater.errors import Malformed
 from headwater.message import SubscriptionInfo
@@ -21,6 +21,7 @@ from headwater.wire.request import Option
 SHOWN = 200
 """Subscriptions that are listed, furthest behind first; others are found by their name."""
 STATES_SHOWN = 200
+STATE_TONES = {"retry": "busy", "dead": "bad"}
 EMPTY = "Nobody subscribes durably yet."
 COMMAND = "headwater sub 'home/#' --id watcher --start earliest"
 
@@ -31,6 +32,8 @@ class Subscriptions:
     def __init__(self, frame: Frame, id: str = "") -> None:
         """`id`: the one to begin with."""
         self._frame = frame
+        self._most = 1
+        """How far behind the last of them is."""
         with heading("Subscriptions", "Who gets what, how far they are, and what failed."):
             add = ui.button("New subscription", icon="add", on_click=self._new).props("unelevated no-caps")
             frame.needs("operator", add)
@@ -42,13 +45,14 @@ class Subscriptions:
             self._listing = Listing(
                 "id",
                 Empty("inbox", EMPTY, COMMAND),
-                column("id", "Subscription", OPENER),
-                column("filter", "Filter", mono=True, wide=True),
-                column("lag", "Behind", BAR, number=True),
-                column("in_flight", "In flight", number=True, wide=True),
-                column("retrying", "Retrying", number=True, wide=True),
-                column("dead", "Dead", number=True),
-                column("state", "State", BADGE),
+                column("id", "Subscription", lambda one: one.id, OPENER),
+                column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True, wide=True),
+                column("lag", "Behind", lambda one: shown.count(one.lag), BAR, number=True),
+                column("in_flight", "In flight", lambda one: shown.count(one.in_flight), number=True, wide=True),
+                column("retrying", "Retrying", lambda one: shown.count(one.retrying), number=True, wide=True),
+                column("dead", "Dead", lambda one: shown.count(one.dead), number=True),
+                column("state", "State", lambda one: _state(one)[0], BADGE),
+                more=lambda one: {"share": one.lag / self._most, "tone": _state(one)[1]},
                 on_open=lambda row: _Shown(frame, str(row["id"])),
                 label="Subscriptions",
             )
@@ -61,8 +65,8 @@ class Subscriptions:
         text = (self._find.value or "").strip().lower()
         found = [one for one in everyone if text in one.id.lower() or text in one.filter.lower()]
         found.sort(key=lambda one: (-one.lag, one.id))
-        most = max([1, *(one.lag for one in found)])
-        self._listing.show([_row(one, most) for one in found[:SHOWN]])
+        self._most = max([1, *(one.lag for one in found)])
+        self._listing.show(found[:SHOWN])
         left = len(found) - SHOWN
         self._note.text = f"{shown.count(left)} more are not shown; find them by id or filter." if left > 0 else ""
 
@@ -80,21 +84,6 @@ class Subscriptions:
                 return f"{shown.plain(name.value)} is there."
 
             submit(dialog, "Create", lambda: self._frame.do("operator", doing, self.update))
-
-
-def _row(one: SubscriptionInfo, most: int) -> Row:
-    state, tone = _state(one)
-    return {
-        "id": one.id,
-        "filter": shown.plain(one.filter),
-        "lag": shown.count(one.lag),
-        "share": one.lag / most,
-        "in_flight": shown.count(one.in_flight),
-        "retrying": shown.count(one.retrying),
-        "dead": shown.count(one.dead),
-        "state": state,
-        "tone": tone,
-    }
 
 
 def _state(one: SubscriptionInfo) -> tuple[str, str]:
@@ -129,11 +118,12 @@ class _Shown:
             self._states = Listing(
                 "key",
                 Empty("done_all", "None: everything it was handed is done."),
-                column("place", "Root"),
-                column("offset", "Offset", number=True),
-                column("state", "State", BADGE),
-                column("attempts", "Attempts", number=True, wide=True),
-                column("errors", "Errors"),
+                column("place", "Root", lambda one: shown.plain(one[0])),
+                column("offset", "Offset", lambda one: shown.count(one[1]), number=True),
+                column("state", "State", lambda one: one[2].replace("_", " "), BADGE),
+                column("attempts", "Attempts", lambda one: str(one[3]), number=True, wide=True),
+                column("errors", "Errors", lambda one: shown.plain("; ".join(one[4]))),
+                more=lambda one: {"key": f"{one[0]}/{one[1]}", "tone": STATE_TONES.get(one[2], "quiet")},
                 label="Messages in flight and failed",
             )
             self._is_paused = False
@@ -161,7 +151,7 @@ class _Shown:
             with self._facts:
                 show_facts(*facts)
         states = await self._frame.admin.bus.states(self._id)
-        self._states.show([_state_row(*state) for state in states[:STATES_SHOWN]])
+        self._states.show(states[:STATES_SHOWN])
 
     async def _toggle(self) -> None:
         async def doing(admin: Admin) -> str:
@@ -208,15 +198,3 @@ def _start(text: str) -> Start:
     except ValueError:
         raise Malformed('give "earliest", "latest", an offset, or a time (UTC): 2026-01-31 12:00') from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _state_row(root: str, offset: int, state: str, attempts: int, errors: tuple[str, ...]) -> Row:
-    return {
-        "key": f"{root}/{offset}",
-        "place": shown.plain(root),
-        "offset": shown.count(offset),
-        "state": state.replace("_", " "),
-        "tone": {"retry": "busy", "dead": "bad"}.get(state, "quiet"),
-        "attempts": str(attempts),
-        "errors": shown.plain("; ".join(errors)),
-    }
