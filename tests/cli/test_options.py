@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import headwater
 from cli.command import one_sentence, run
 from headwater.cli.app import app_for
-from headwater.cli.options import place, without_secret
+from headwater.cli.options import At, place, without_secret
 
 URL = "headwater://me:hunter2@127.0.0.1:1"
 
@@ -25,17 +25,17 @@ class TestPlace:
         monkeypatch.delenv("HEADWATER_URL", raising=False)
 
     def test_it_is_a_folder_unless_something_else_is_said(self):
-        assert place(None, None) == ("headwater-data", None)
-        assert place("d", None) == ("d", None)
+        assert place(None, None) == At("headwater-data", None)
+        assert place("d", None) == At("d", None)
         assert place(None, URL).url == URL
 
     def test_flags_win_over_the_environment(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("HEADWATER_URL", URL)
         assert place(None, None).url == URL
-        assert place("d", None) == ("d", None)
+        assert place("d", None) == At("d", None)
         monkeypatch.delenv("HEADWATER_URL")
         monkeypatch.setenv("HEADWATER_DATA", "d")
-        assert place(None, None) == ("d", None)
+        assert place(None, None) == At("d", None)
         assert place(None, URL).url == URL
 
     def test_a_folder_and_a_server_at_once_are_refused(self, monkeypatch: pytest.MonkeyPatch):

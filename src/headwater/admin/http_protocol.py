@@ -36,7 +36,6 @@ class HttpProtocol(H11Protocol):
         self._head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Somebody is connected."""
         super().connection_made(transport)
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             transport.write(REFUSAL)
@@ -53,7 +52,6 @@ class HttpProtocol(H11Protocol):
             self._forget_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
         self._forget_head()
         super().connection_lost(exc)
 

@@ -246,14 +246,8 @@ class ChannelRegistry:
             raise Malformed("a tcp channel has no secret; leave it out, or make it an http channel")
         row = ChannelRow(
             id=secrets.token_hex(ID_BYTES) if spec.id is None else spec.id,
-            name=spec.name,
-            filter=spec.filter,
-            kind=spec.kind,
-            destination_host=spec.destination_host,
-            destination_port=spec.destination_port,
-            path=spec.path,
+            **{name: getattr(spec, name) for name in AS_ASKED},
             secret=(spec.secret or _drawn_secret()) if is_http else "",
-            start=spec.start,
             batch_messages_max=spec.batch_messages_max or BATCH_MESSAGES.get(spec.kind, 1),
             options=dict(spec.options),
             created_us=self._clock.now_us(),
@@ -293,16 +287,7 @@ class ChannelRegistry:
         status = self.status(row.id)
         there = self._subscription(row)
         return ChannelInfo(
-            id=row.id,
-            name=row.name,
-            filter=row.filter,
-            kind=row.kind,
-            destination_host=row.destination_host,
-            destination_port=row.destination_port,
-            path=row.path,
-            owner=row.owner,
-            created_us=row.created_us,
-            batch_messages_max=row.batch_messages_max,
+            **{name: getattr(row, name) for name in ChannelInfo.__struct_fields__ if name in AS_STORED},
             state="paused" if there is not None and there.paused else status.state,
             error=status.error,
             address=status.address,
@@ -327,6 +312,10 @@ class ChannelRegistry:
                 self.on_change(row.id)
 
 
+AS_ASKED = ("name", "filter", "kind", "destination_host", "destination_port", "path", "start")
+"""What of a channel is stored as it is asked for."""
+AS_STORED = frozenset(ChannelRow.__struct_fields__) - {"secret"}
+"""What is shown of a channel, if it is shown at all, as it is stored."""
 CHANGES = ("name", "destination_host", "destination_port", "path", "secret", "batch_messages_max")
 """What of a channel may be changed, besides whether it is paused."""
 

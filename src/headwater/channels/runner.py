@@ -225,11 +225,9 @@ class ChannelRunner(Extension):
     # Connections to receivers
 
     def on_connection(self, connection: Connection) -> None:
-        """It is connected."""
         self._connections[connection] = None
 
     def on_lost(self, connection: Connection) -> None:
-        """It is gone."""
         self._connections.pop(connection, None)
         _greeting(connection).fail(None)
         if connection.session is not None:

@@ -2,122 +2,85 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
+from msgspec.structs import asdict
 from rich.text import Text
 
-from headwater.cli.options import Data, Json, Url, folder, look, own
-from headwater.cli.output import console, emit, safe, say
+import headwater
+from headwater.access.acl import Rule
+from headwater.cli.options import At, CommandGroup
+from headwater.cli.output import Columns, named, safe, show_all, tell
 from headwater.errors import Malformed
 
-app = typer.Typer(help="Rules for what clients may do: allow, deny, remove, list, confirm.", no_args_is_help=True)
+app = CommandGroup(help="Rules for what clients may do: allow, deny, remove, list, confirm.", no_args_is_help=True)
 
 User = Annotated[str, typer.Argument(help="Which client; '*' for every one.")]
 Action = Annotated[
-    str,
-    typer.Argument(help="publish, subscribe, create (new topics), channel (have it pushed), or admin."),
+    str, typer.Argument(help="publish, subscribe, create (new topics), channel (have it pushed), or admin.")
 ]
 Filter = Annotated[
     str | None, typer.Argument(help="Which topics, such as 'home/#'; a level %u is the client's name. Not for admin.")
 ]
+DONE = {"allow": "allowed", "deny": "denied", "remove": "removed"}
+COLUMNS: Columns[Rule] = {
+    "": lambda rule: Text("allow", style="green") if rule.allow else Text("deny", style="red"),
+    "user": lambda rule: named(rule.user),
+    "action": lambda rule: rule.action,
+    "filter": lambda rule: safe(rule.filter),
+}
 
 
 @app.command()
-def allow(
-    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def allow(at: At, user: User, action: Action, filter: Filter = None) -> None:
     """Let a client do something. What no rule allows is not allowed."""
-    topics = _topics(action, filter)
-    with own(data, url) as bus:
-        bus.acl.allow(user, _as_given(action), topics)
-    _done("allowed", user, action, topics, json)
+    _change(at, "allow", user, action, filter)
 
 
 @app.command()
-def deny(
-    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def deny(at: At, user: User, action: Action, filter: Filter = None) -> None:
     """Forbid a client something, whatever other rules allow."""
-    topics = _topics(action, filter)
-    with own(data, url) as bus:
-        bus.acl.deny(user, _as_given(action), topics)
-    _done("denied", user, action, topics, json)
+    _change(at, "deny", user, action, filter)
 
 
 @app.command()
-def remove(
-    user: User, action: Action, filter: Filter = None, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def remove(at: At, user: User, action: Action, filter: Filter = None) -> None:
     """Take a rule back, whether it allows or denies."""
-    topics = _topics(action, filter)
-    with own(data, url) as bus:
-        bus.acl.remove(user, _as_given(action), topics)
-    _done("removed", user, action, topics, json)
+    _change(at, "remove", user, action, filter)
 
 
 @app.command()
-def confirm(data: Data = None, url: Url = None, json: Json = False) -> None:
+def confirm(at: At) -> None:
     """Say that rules, clients and tokens are right as they are, after some may have been lost: till then none counts.
 
     It needs the folder for itself: end the server, look at acl list and clients list, put right what is wrong, confirm.
     """
-    place = folder(data, url, "confirm is for whoever has the folder, as nobody is let in over the network")
-    with own(place, None) as bus:
+    with headwater.open(
+        at.folder("confirm is for whoever has the folder, as nobody is let in over the network")
+    ) as bus:
         count = bus.acl.confirm()
-    if json:
-        emit({"confirmed": count})
-    else:
-        say(f"{count} loss{'' if count == 1 else 'es'} confirmed; rules count")
+    tell(at.json, {"confirmed": count}, f"{count} loss{'' if count == 1 else 'es'} confirmed; rules count")
 
 
 @app.command("list")
 def list_(
-    user: Annotated[str | None, typer.Argument(help="Those that hold for this client; all if left out.")] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
+    at: At, user: Annotated[str | None, typer.Argument(help="Those that hold for this client; all if left out.")] = None
 ) -> None:
     """List rules.
 
     With --json: an object for each (user, action, filter, allow).
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         found = [rule for rule in bus.acl.list() if user is None or rule.user in (user, "*")]
-    if json:
-        for rule in found:
-            emit({"user": rule.user, "action": rule.action, "filter": rule.filter, "allow": rule.allow})
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "user", "action", "filter"):
-        table.add_column(title, overflow="fold")
-    for rule in found:
-        table.add_row(
-            Text("allow", style="green") if rule.allow else Text("deny", style="red"),
-            Text(safe(rule.user), style="cyan"),
-            rule.action,
-            Text(safe(rule.filter)),
-        )
-    console().print(table)
+    show_all(found, COLUMNS, asdict, at.json)
 
 
-def _topics(action: str, filter: str | None) -> str:
-    """The filter of a rule; only an admin rule has one by itself."""
-    if filter is not None:
-        return filter
-    if action != "admin":
+def _change(at: At, verb: str, user: str, action: str, filter: str | None) -> None:
+    if filter is None and action != "admin":
         raise Malformed(f"say which topics to {action}, such as 'home/#'; '#' is all of them")
-    return "#"
-
-
-def _as_given(action: str) -> Any:
-    """The rules themselves say which actions there are."""
-    return action
-
-
-def _done(what: str, user: str, action: str, filter: str, json: bool) -> None:
-    if json:
-        emit({"user": user, "action": action, "filter": filter, "done": what})
-    else:
-        say((safe(user), "cyan"), f"  {action} {safe(filter)}  {what}")
+    topics = "#" if filter is None else filter
+    with at.own() as bus:
+        getattr(bus.acl, verb)(user, action, topics)
+    found = {"user": user, "action": action, "filter": topics, "done": DONE[verb]}
+    tell(at.json, found, (safe(user), "cyan"), f"  {action} {safe(topics)}  {DONE[verb]}")

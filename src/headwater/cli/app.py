@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from headwater.cli.options import placed
 from headwater.cli.output import complain
 from headwater.errors import HeadwaterError
 
@@ -98,7 +99,7 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:
-            app.command(name)(found)
+            app.command(name)(placed(found))
     return app
 
 

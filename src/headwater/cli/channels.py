@@ -9,21 +9,20 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from headwater import Bus
 from headwater.access.destination import Destinations
 from headwater.channels.table import read_table, write_table
 from headwater.cli.clients import given_secret
-from headwater.cli.options import Data, Json, Url, look, own, place
-from headwater.cli.output import complain, console, emit, iso, safe, say
+from headwater.cli.options import At, CommandGroup, Data, Url, place
+from headwater.cli.output import Columns, complain, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
 from headwater.errors import HeadwaterError, Malformed
 from headwater.settings import load
 from headwater.wire.administration import ChannelInfo, ChannelSpec
 
-app = typer.Typer(
+app = CommandGroup(
     help="Push destinations: add, list, show, change, remove, pause, resume, test, export, import.",
     no_args_is_help=True,
 )
@@ -41,13 +40,13 @@ Batch = Annotated[
     typer.Option("--batch", metavar="N", help="Messages that are sent at once: 100 with http, 1000 with tcp."),
 ]
 SecretStdin = Annotated[
-    bool,
-    typer.Option("--secret-stdin", help="Take the secret (whsec_…) from the first line of the input."),
+    bool, typer.Option("--secret-stdin", help="Take the secret (whsec_…) from the first line of the input.")
 ]
 
 
 @app.command()
 def add(
+    at: At,
     name: Name,
     filter: Filter,
     destination: Destination,
@@ -59,9 +58,6 @@ def add(
     attempts: Annotated[int | None, typer.Option("--attempts", help="Then a message is dead; 0: never.")] = None,
     ack_timeout_s: Annotated[float | None, typer.Option("--ack-timeout", metavar="S", help="For each message.")] = None,
     secret_stdin: SecretStdin = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Push what a filter matches to where somebody listens; of an http channel, show its secret: once.
 
@@ -83,55 +79,33 @@ def add(
         batch_messages_max=batch,
         options={option: value for option, value in options.items() if value is not None},
     )
-    with _own(data, url) as bus:
+    with _own(at) as bus:
         (made,) = bus.channels.add_many([spec])
-    _show_made(made, "added", secret is None, json)
+    _show_made(made, "added", secret is None, at.json)
 
 
 @app.command("list")
-def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
+def list_(at: At) -> None:
     """List channels: where they push to, how they are doing, and how far behind they are.
 
     With --json: an object for each, as of show.
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         found = bus.channels.list()
-    if json:
-        for info in found:
-            emit(_object(info))
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("id", "name", "filter", "destination", "state"):
-        table.add_column(title, overflow="fold")
-    for title in ("lag", "delivered", "dead"):
-        table.add_column(title, justify="right")
-    table.add_column("", overflow="fold")
-    for info in found:
-        table.add_row(
-            Text(info.id, style="cyan"),
-            Text(safe(info.name)),
-            Text(safe(info.filter)),
-            Text(safe(_where(info))),
-            Text(info.state, style=_style(info)),
-            f"{info.lag:,}",
-            f"{info.delivered:,}",
-            Text(f"{info.dead:,}", style="red" if info.dead else ""),
-            Text(safe(info.error), style="yellow"),
-        )
-    console().print(table)
+    show_all(found, COLUMNS, _object, at.json)
 
 
 @app.command()
-def show(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def show(at: At, id: Id) -> None:
     """Show one channel.
 
     With --json: an object (id, name, filter, kind, destination_host, destination_port, path, owner, created,
     batch_messages_max, state, error, address, delivered, lag, retrying, dead).
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         (info,) = bus.channels.list(id)
     found = _object(info)
-    if json:
+    if at.json:
         emit(found)
         return
     for field, value in found.items():
@@ -140,6 +114,7 @@ def show(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None
 
 @app.command()
 def change(
+    at: At,
     id: Id,
     name: Annotated[str | None, typer.Option("--name", help="What people call it.")] = None,
     destination: Annotated[
@@ -149,9 +124,6 @@ def change(
     batch: Batch = None,
     new_secret: Annotated[bool, typer.Option("--new-secret", help="Draw another secret, and show it: once.")] = False,
     secret_stdin: SecretStdin = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Change a channel; its place stays. For another filter make another channel.
 
@@ -159,7 +131,7 @@ def change(
     """
     host, port = _destination(destination) if destination is not None else (None, None)
     secret = "" if new_secret else given_secret(secret_stdin)
-    with _own(data, url) as bus:
+    with _own(at) as bus:
         made = bus.channels.change(
             id,
             name=name,
@@ -169,50 +141,48 @@ def change(
             batch_messages_max=batch,
             secret=secret,
         )
-    _show_made(made, "changed", new_secret, json)
+    _show_made(made, "changed", new_secret, at.json)
 
 
 @app.command()
 def remove(
+    at: At,
     id: Id,
     force: Annotated[
         bool, typer.Option("--force", help="Also if it has messages to deliver yet, or dead letters.")
     ] = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Push no more. What has messages to deliver yet, or dead letters, is removed by force alone."""
-    with _own(data, url) as bus:
+    with _own(at) as bus:
         bus.channels.remove(id, force=force)
-    _done(id, "removed", json)
+    done(id, "removed", at.json)
 
 
 @app.command()
-def pause(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def pause(at: At, id: Id) -> None:
     """Push nothing until it is resumed; its place stays."""
-    with _own(data, url) as bus:
+    with _own(at) as bus:
         bus.channels.change(id, paused=True)
-    _done(id, "paused", json)
+    done(id, "paused", at.json)
 
 
 @app.command()
-def resume(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def resume(at: At, id: Id) -> None:
     """Push on after a pause."""
-    with _own(data, url) as bus:
+    with _own(at) as bus:
         bus.channels.change(id, paused=False)
-    _done(id, "resumed", json)
+    done(id, "resumed", at.json)
 
 
 @app.command("test")
-def try_out(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def try_out(at: At, id: Id) -> None:
     """Try to reach a channel's destination; exit code 1 if that fails. It is a server that tries: give --url.
 
     With --json: an object (ok, detail, took_s).
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         trial = bus.channels.test(id)
-    if json:
+    if at.json:
         emit(msgspec.structs.asdict(trial))
     elif trial.ok:
         say((safe(trial.detail), "green"), f"  ({trial.took_s * 1000:.1f} ms)")
@@ -225,38 +195,36 @@ def try_out(id: Id, data: Data = None, url: Url = None, json: Json = False) -> N
 @app.command()
 def export(data: Data = None, url: Url = None) -> None:
     """Write all channels as CSV, without their secrets: headwater channels export > channels.csv."""
-    with look(data, url) as bus:
+    with place(data, url).look() as bus:
         found = bus.channels.list()
     sys.stdout.write(write_table(found))
 
 
 @app.command("import")
 def import_(
+    at: At,
     file: Annotated[typer.FileBinaryRead, typer.Argument(help="A CSV file; - is the input.")],
     filter: Annotated[
         str | None,
         typer.Option("--filter", help="What is pushed, for a table id,name,destination_host,destination_port."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with it; change nothing.")] = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Add the channels of a CSV file: all of them, or none. Secrets of http channels are drawn, and shown: once.
 
     With --json: an object for each that was added, as of show, with its secret if it has one.
     """
     lines, specs = _read(file.read(TABLE_BYTES_MAX + 1), filter)
-    with _own(data, url) as bus:
+    with _own(at) as bus:
         try:
             made = bus.channels.add_many(specs, check=check)
         except HeadwaterError as error:
             raise _with_line(error, lines) from None
     if check:
-        _done(f"{len(specs)} channels", "can be added", json)
+        done(f"{len(specs)} channels", "can be added", at.json)
         return
     for info in made:
-        _show_made(info, "added", info.secret is not None, json)
+        _show_made(info, "added", info.secret is not None, at.json)
 
 
 def _read(table: bytes, filter: str | None) -> tuple[list[int], list[ChannelSpec]]:
@@ -278,10 +246,10 @@ def _with_line(error: HeadwaterError, lines: list[int]) -> HeadwaterError:
     return type(error)(f"line {lines[0]}: {said}") if len(lines) == 1 else error
 
 
-def _own(data: str | None, url: str | None) -> Bus:
+def _own(at: At) -> Bus:
     """The bus, to change its channels; those of a folder may push where the server's settings say."""
-    bus = own(data, url)
-    if not place(data, url).is_served:
+    bus = at.own()
+    if not at.is_served:
         try:
             bus.channels.destinations = Destinations(load(environment=os.environ).serving.channel_hosts)
         except BaseException:
@@ -310,8 +278,18 @@ def _where(info: ChannelInfo) -> str:
     return f"http://{at}{info.path}" if info.kind == "http" else f"tcp {at}"
 
 
-def _style(info: ChannelInfo) -> str:
-    return {"failing": "red", "paused": "yellow", "stopped": "dim"}.get(info.state, "green")
+STYLES = {"failing": "red", "paused": "yellow", "stopped": "dim"}
+COLUMNS: Columns[ChannelInfo] = {
+    "id": lambda info: named(info.id),
+    "name": lambda info: safe(info.name),
+    "filter": lambda info: safe(info.filter),
+    "destination": lambda info: safe(_where(info)),
+    "state": lambda info: Text(info.state, style=STYLES.get(info.state, "green")),
+    ">lag": lambda info: f"{info.lag:,}",
+    ">delivered": lambda info: f"{info.delivered:,}",
+    ">dead": lambda info: Text(f"{info.dead:,}", style="red" if info.dead else ""),
+    "": lambda info: Text(safe(info.error), style="yellow"),
+}
 
 
 def _object(info: ChannelInfo) -> dict[str, Any]:
@@ -330,10 +308,3 @@ def _show_made(made: ChannelInfo, what: str, is_drawn: bool, json: bool) -> None
     say((made.id, "cyan"), f"  {what}: {safe(made.name)}, {safe(made.filter)} to {safe(_where(made))}")
     if secret is not None:
         say("secret: ", (secret, "bold"), "  (shown this once: keep it now)")
-
-
-def _done(id: str, what: str, json: bool) -> None:
-    if json:
-        emit({"id": id, "done": what})
-    else:
-        say((safe(id), "cyan"), f"  {what}")

@@ -7,16 +7,15 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from headwater.access.name import check_name
-from headwater.cli.options import Data, Json, Url, look, own
-from headwater.cli.output import clock_time, console, emit, iso, remark, safe, say
+from headwater.cli.options import At, CommandGroup
+from headwater.cli.output import Columns, clock_time, emit, iso, named, remark, safe, say, show_all
 from headwater.clock import to_datetime
 from headwater.errors import Malformed
+from headwater.wire.administration import Client
 
-app = typer.Typer(help="Clients that may log in: add, list, rotate, remove.", no_args_is_help=True)
+app = CommandGroup(help="Clients that may log in: add, list, rotate, remove.", no_args_is_help=True)
 
 ADDRESS = "127.0.0.1:7411"
 SECRET_LINE_MAX = 4096
@@ -26,42 +25,46 @@ SecretStdin = Annotated[
     bool,
     typer.Option("--secret-stdin", help="Take the secret from the first line of the input, instead of drawing it."),
 ]
+COLUMNS: Columns[Client] = {
+    "name": lambda client: named(client.name),
+    "id": lambda client: client.id,
+    "created": lambda client: clock_time(to_datetime(client.created_us)),
+    "secret since": lambda client: clock_time(to_datetime(client.rotated_us)),
+}
 
 
 @app.command()
-def add(name: Name, secret_stdin: SecretStdin = False, data: Data = None, url: Url = None, json: Json = False) -> None:
+def add(at: At, name: Name, secret_stdin: SecretStdin = False) -> None:
     """Register a client, and show its secret: once.
 
     With --json: an object with id, name, and secret if it was drawn.
     """
     given = given_secret(secret_stdin)
-    with own(data, url) as bus:
+    with at.own() as bus:
         made = bus.clients.add(name, given)
-    _show(made, "added", given is None, json)
+    _show(made, "added", given is None, at.json)
 
 
 @app.command()
-def rotate(
-    name: Name, secret_stdin: SecretStdin = False, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def rotate(at: At, name: Name, secret_stdin: SecretStdin = False) -> None:
     """Give a client another secret, and show it: once. The one before is of no use from then on.
 
     With --json: an object with id, name, and secret if it was drawn.
     """
     given = given_secret(secret_stdin)
-    with own(data, url) as bus:
+    with at.own() as bus:
         made = bus.clients.rotate(name, given)
-    _show(made, "has a new secret", given is None, json)
+    _show(made, "has a new secret", given is None, at.json)
 
 
 @app.command()
-def remove(name: Name, data: Data = None, url: Url = None, json: Json = False) -> None:
+def remove(at: At, name: Name) -> None:
     """Let a client log in no more. Rules that name it stay."""
     name = check_name(name)
-    with own(data, url) as bus:
+    with at.own() as bus:
         bus.clients.remove(name)
         left = sum(rule.user == name for rule in bus.acl.list())
-    if json:
+    if at.json:
         emit({"name": name, "done": "removed", "rules_left": left})
         return
     say((safe(name), "cyan"), "  removed")
@@ -73,35 +76,19 @@ def remove(name: Name, data: Data = None, url: Url = None, json: Json = False) -
 
 
 @app.command("list")
-def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
+def list_(at: At) -> None:
     """List clients.
 
     With --json: an object for each (id, name, created, rotated).
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         found = bus.clients.list()
-    if json:
-        for info in found:
-            emit(
-                {
-                    "id": info.id,
-                    "name": info.name,
-                    "created": iso(to_datetime(info.created_us)),
-                    "rotated": iso(to_datetime(info.rotated_us)),
-                }
-            )
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("name", "id", "created", "secret since"):
-        table.add_column(title, overflow="fold")
-    for info in found:
-        table.add_row(
-            Text(safe(info.name), style="cyan"),
-            info.id,
-            clock_time(to_datetime(info.created_us)),
-            clock_time(to_datetime(info.rotated_us)),
-        )
-    console().print(table)
+    show_all(found, COLUMNS, _object, at.json)
+
+
+def _object(client: Client) -> dict[str, str]:
+    created, rotated = iso(to_datetime(client.created_us)), iso(to_datetime(client.rotated_us))
+    return {"id": client.id, "name": client.name, "created": created, "rotated": rotated}
 
 
 def given_secret(secret_stdin: bool) -> str | None:

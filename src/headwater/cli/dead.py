@@ -5,67 +5,61 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from headwater import DeadLetter, Malformed
-from headwater.cli.options import Data, Hex, Json, Url, look, own
-from headwater.cli.output import clock_time, console, emit, iso, message_object, preview, safe, say, shown
+from headwater.cli.options import At, CommandGroup, Hex
+from headwater.cli.output import (
+    Columns,
+    clock_time,
+    emit,
+    iso,
+    message_object,
+    named,
+    preview,
+    safe,
+    say,
+    show_all,
+    shown,
+    tell,
+)
 
-app = typer.Typer(help="Dead letters: list, show, redrive, drop.", no_args_is_help=True)
+app = CommandGroup(help="Dead letters: list, show, redrive, drop.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(help="Which subscription.")]
 Offsets = Annotated[list[int] | None, typer.Argument(help="Which of them, by offset.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
+COLUMNS: Columns[DeadLetter] = {
+    "subscription": lambda letter: named(letter.subscription),
+    "topic": lambda letter: safe(letter.topic),
+    ">offset": lambda letter: str(letter.offset),
+    ">attempts": lambda letter: str(letter.attempts),
+    "given up": lambda letter: clock_time(letter.dead_at),
+    "last error": lambda letter: Text(safe(letter.errors[-1]) if letter.errors else "", style="red"),
+    "payload": lambda letter: preview(letter.payload),
+}
 
 
 @app.command("list")
 def list_(
-    id: Annotated[str | None, typer.Argument(help="Of this subscription; all if left out.")] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
+    at: At, id: Annotated[str | None, typer.Argument(help="Of this subscription; all if left out.")] = None
 ) -> None:
     """List dead letters.
 
     With --json: an object for each, as a message, with subscription, attempts, errors and dead_at.
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         ids = [id] if id is not None else [info.id for info in bus.subscriptions() if info.dead]
         letters = [letter for name in ids for letter in bus.dead_letters(name)]
-    if json:
-        for letter in letters:
-            emit(_object(letter))
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("subscription", "topic", "offset", "attempts", "given up", "last error", "payload"):
-        table.add_column(name, justify="right" if name in ("offset", "attempts") else "left", overflow="fold")
-    for letter in letters:
-        table.add_row(
-            Text(safe(letter.subscription), style="cyan"),
-            Text(safe(letter.topic)),
-            str(letter.offset),
-            str(letter.attempts),
-            clock_time(letter.dead_at),
-            Text(safe(letter.errors[-1]) if letter.errors else "", style="red"),
-            Text(preview(letter.payload)),
-        )
-    console().print(table)
+    show_all(letters, COLUMNS, _object, at.json)
 
 
 @app.command()
-def show(
-    id: Id,
-    offset: Annotated[int, typer.Argument(help="Which of them.")],
-    hex: Hex = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+def show(at: At, id: Id, offset: Annotated[int, typer.Argument(help="Which of them.")], hex: Hex = False) -> None:
     """Show a dead letter whole: its errors, headers and payload."""
-    with look(data, url) as bus:
+    with at.look() as bus:
         letter = bus.dead_letter(id, offset)
-    if json:
+    if at.json:
         emit(_object(letter))
         return
     rows = [
@@ -86,35 +80,31 @@ def show(
 
 @app.command()
 def redrive(
+    at: At,
     id: Id,
     offsets: Offsets = None,
     all: All = False,
     payload: Annotated[str | None, typer.Option("--payload", help="Mended: with this text instead.")] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Hand dead letters to their subscription again, in order, and to no other."""
     _check(offsets, all)
-    with own(data, url) as bus:
+    with at.own() as bus:
         if payload is None:
             count = bus.redrive(id, offsets or None)
         else:
             letters = [bus.dead_letter(id, offset) for offset in offsets] if offsets else bus.dead_letters(id)
             new = payload.encode(errors="surrogateescape")
             count = bus.redrive(id, mended=[letter.mend(payload=new) for letter in letters])
-    _done(id, "redriven", count, offsets, json)
+    _done(id, "redriven", count, offsets, at.json)
 
 
 @app.command()
-def drop(
-    id: Id, offsets: Offsets = None, all: All = False, data: Data = None, url: Url = None, json: Json = False
-) -> None:
+def drop(at: At, id: Id, offsets: Offsets = None, all: All = False) -> None:
     """Forget dead letters for good."""
     _check(offsets, all)
-    with own(data, url) as bus:
+    with at.own() as bus:
         count = bus.drop_dead_letters(id, offsets or None)
-    _done(id, "dropped", count, offsets, json)
+    _done(id, "dropped", count, offsets, at.json)
 
 
 def _check(offsets: list[int] | None, all: bool) -> None:
@@ -123,10 +113,8 @@ def _check(offsets: list[int] | None, all: bool) -> None:
 
 
 def _done(id: str, what: str, count: int, offsets: list[int] | None, json: bool) -> None:
-    if json:
-        emit({"id": id, what: count})
-    else:
-        say((safe(id), "cyan"), f"  {count:,} dead letter{'' if count == 1 else 's'} {what}")
+    said = f"  {count:,} dead letter{'' if count == 1 else 's'} {what}"
+    tell(json, {"id": id, what: count}, (safe(id), "cyan"), said)
     if offsets and count < len(set(offsets)):
         raise typer.Exit(1)
 

@@ -10,8 +10,8 @@ import typer
 
 import headwater
 from headwater import Malformed
-from headwater.cli.options import Data, Json, Url, folder, own, place, without_secret
-from headwater.cli.output import emit, safe, say, side
+from headwater.cli.options import At, without_secret
+from headwater.cli.output import emit, safe, say, side, tell
 from headwater.clock import to_datetime
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles
@@ -19,21 +19,17 @@ from headwater.store.state_restore import restore_state
 
 
 def purge(
+    at: At,
     filter: Annotated[str, typer.Argument(help="Which topics: home/old/#")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Remove messages for good: those that a filter matches, their retained values and topics."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         if not yes:
             _ask(filter, len(bus.topics(filter)))
         count = bus.purge(filter)
-    if json:
-        emit({"filter": filter, "topics": count})
-    else:
-        say((safe(filter), "cyan"), f"  {count:,} topic{'' if count == 1 else 's'} purged")
+    said = f"  {count:,} topic{'' if count == 1 else 's'} purged"
+    tell(at.json, {"filter": filter, "topics": count}, (safe(filter), "cyan"), said)
 
 
 def _ask(filter: str, count: int) -> None:
@@ -43,24 +39,19 @@ def _ask(filter: str, count: int) -> None:
     typer.confirm(f"Purge {safe(filter)}?", abort=True, err=True)
 
 
-def backup(
-    target: Annotated[str, typer.Argument(help="A new folder.")],
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+def backup(at: At, target: Annotated[str, typer.Argument(help="A new folder.")]) -> None:
     """Make a copy of the folder as of now; segments are linked, not copied, where the target is on the same disk.
 
     With --url the server makes it, while it goes on serving: the target is a folder on its machine.
     """
-    at = place(data, url)
     start = time.perf_counter()
-    with own(data, url) as bus, side().status("backing up"):
+    with at.own() as bus, side().status("backing up"):
         bus.backup(target)
-    _done("backup", without_secret(at.url) if at.url is not None else at.data, target, start, json)
+    _done("backup", without_secret(at.url) if at.url is not None else at.data, target, start, at.json)
 
 
 def restore(
+    at: At,
     backup: Annotated[str | None, typer.Argument(help="A folder that backup made.")] = None,
     state: Annotated[
         bool, typer.Option("--state", help="Make the state of a folder anew, of its newest snapshot.")
@@ -68,9 +59,6 @@ def restore(
     without_snapshot: Annotated[
         bool, typer.Option("--without-snapshot", help="With --state: of what can be read, and no snapshot.")
     ] = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Make a data folder of a backup; the folder must not exist yet, or be empty.
 
@@ -81,18 +69,18 @@ def restore(
 
     With --json: from, to, seconds; with --state: is_whole, rows, snapshot, snapshot_time, losses.
     """
-    target = folder(data, url, "restore makes a folder, which no server may hold while it does")
+    target = at.folder("restore makes a folder, which no server may hold while it does")
     start = time.perf_counter()
     if state:
         if backup is not None:
             raise Malformed("restore --state takes no backup: it mends the folder that --data names")
-        _restore_state(target, without_snapshot, json)
+        _restore_state(target, without_snapshot, at.json)
         return
     if backup is None or without_snapshot:
         raise Malformed("say which backup to restore, or --state to mend the state of a folder")
     with side().status("restoring"):
         headwater.restore(backup, target)
-    _done("restored", backup, target, start, json)
+    _done("restored", backup, target, start, at.json)
 
 
 def _restore_state(target: str, without_snapshot: bool, json: bool) -> None:
@@ -130,7 +118,5 @@ def _restore_state(target: str, without_snapshot: bool, json: bool) -> None:
 
 def _done(what: str, source: str, target: str, start: float, json: bool) -> None:
     seconds = time.perf_counter() - start
-    if json:
-        emit({"from": source, "to": target, "seconds": round(seconds, 6)})
-    else:
-        say(f"{what}: {safe(source)} → ", (safe(target), "cyan"), f"  {seconds:.2f} s")
+    found = {"from": source, "to": target, "seconds": round(seconds, 6)}
+    tell(json, found, f"{what}: {safe(source)} → ", (safe(target), "cyan"), f"  {seconds:.2f} s")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, NamedTuple
+from functools import wraps
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -16,33 +18,17 @@ from headwater.errors import Malformed
 
 DATA = "headwater-data"
 
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="FOLDER",
-        help=f"The folder that holds the data ({DATA} if nothing is said). Or set HEADWATER_DATA.",
-        show_default=False,
-    ),
-]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="A server instead of a folder: headwater://name:secret@host:7411. Or set HEADWATER_URL.",
-        show_default=False,
-    ),
-]
-Lake = Annotated[
-    str | None,
-    typer.Option(
-        "--lake",
-        metavar="DIR",
-        help="The lake of the folder: what is archived there is read too. Or set HEADWATER_LAKE.",
-        show_default=False,
-    ),
-]
+
+def _option(flag: str, metavar: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=text, show_default=False)
+
+
+DATA_TEXT = f"The folder that holds the data ({DATA} if nothing is said). Or set HEADWATER_DATA."
+URL_TEXT = "A server instead of a folder: headwater://name:secret@host:7411. Or set HEADWATER_URL."
+LAKE_TEXT = "The lake of the folder: what is archived there is read too. Or set HEADWATER_LAKE."
+Data = Annotated[str | None, _option("--data", "FOLDER", DATA_TEXT)]
+Url = Annotated[str | None, _option("--url", "URL", URL_TEXT)]
+Lake = Annotated[str | None, _option("--lake", "DIR", LAKE_TEXT)]
 Json = Annotated[bool, typer.Option("--json", help="For machines: JSON, one object a line.")]
 Hex = Annotated[bool, typer.Option("--hex", help="Show payloads in hexadecimal, also those that are text.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Write payloads only, byte for byte, each followed by a newline.")]
@@ -51,19 +37,41 @@ RELATIVE = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-class Target(NamedTuple):
-    """Where a command works: on a folder, or at a server."""
+class At(NamedTuple):
+    """Where a command works, on a folder or at a server, and whether it answers in JSON.
+
+    A command that has a parameter `at: At` has the options --data, --url and --json in its place (`CommandGroup`).
+    """
 
     data: str
     url: str | None
+    json: bool = False
 
     @property
     def is_served(self) -> bool:
         """Whether it is a server that answers."""
         return self.url is not None
 
+    def own(self) -> headwater.Bus:
+        """The bus on a folder, to change it; or that of a server."""
+        return headwater.open(self.data) if self.url is None else connect(self.url)
 
-def place(data: str | None, url: str | None) -> Target:
+    def look(self, lake: str | None = None) -> headwater.Bus:
+        """The bus on a folder, to look at it, also while another process owns it; or that of a server."""
+        if self.url is None:
+            return headwater.open(self.data, read_only=True, lake=lake)
+        if lake is not None:
+            raise Malformed("--lake is for a folder; a server that has a lake reads it by itself (serve --lake)")
+        return connect(self.url)
+
+    def folder(self, what: str) -> str:
+        """The folder, for a command that needs the files themselves."""
+        if self.url is not None:
+            raise Malformed(f"{what}; on the server's machine, say --data FOLDER instead of --url")
+        return self.data
+
+
+def place(data: str | None, url: str | None, json: bool = False) -> At:
     """What was said, by flags or else by the environment; saying both is Malformed."""
     if data is not None and url is not None:
         raise Malformed("--data is a folder, --url a server; give one of them")
@@ -71,23 +79,33 @@ def place(data: str | None, url: str | None) -> Target:
         data, url = os.environ.get("HEADWATER_DATA") or None, os.environ.get("HEADWATER_URL") or None
         if data is not None and url is not None:
             raise Malformed("HEADWATER_DATA and HEADWATER_URL are both set; unset one, or say --data or --url")
-    return Target(data or DATA, url)
+    return At(data or DATA, url, json)
 
 
-def own(data: str | None, url: str | None) -> headwater.Bus:
-    """The bus on a folder, to change it; or that of a server."""
-    at = place(data, url)
-    return headwater.open(at.data) if at.url is None else connect(at.url)
+def placed(command: Callable[..., None]) -> Callable[..., None]:
+    """A command as typer is to see it: with options instead of `at`, if it has that."""
+    parameters = dict(inspect.signature(command, eval_str=True).parameters)
+    if parameters.pop("at", None) is None:
+        return command
+
+    @wraps(command)
+    def run(data: str | None, url: str | None, json: bool, **others: Any) -> None:
+        command(at=place(data, url, json), **others)
+
+    for name, kind, default in (("data", Data, None), ("url", Url, None), ("json", Json, False)):
+        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    run.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+    run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]  # inspect looks for it
+    return run
 
 
-def look(data: str | None, url: str | None, lake: str | None = None) -> headwater.Bus:
-    """The bus on a folder, to look at it, also while another process owns it; or that of a server."""
-    at = place(data, url)
-    if at.url is None:
-        return headwater.open(at.data, read_only=True, lake=lake)
-    if lake is not None:
-        raise Malformed("--lake is for a folder; a server that has a lake reads it by itself (serve --lake)")
-    return connect(at.url)
+class CommandGroup(typer.Typer):
+    """A group of commands."""
+
+    def command(self, *names: Any, **settings: Any) -> Callable[[Any], Any]:
+        """Add a command, which may have `at`."""
+        add = super().command(*names, **settings)
+        return lambda command: add(placed(command))
 
 
 def lake_of(lake: str | None, url: str | None) -> str | None:
@@ -97,23 +115,12 @@ def lake_of(lake: str | None, url: str | None) -> str | None:
 
 def connect(url: str) -> headwater.Bus:
     """The bus of a server: another class with the same methods."""
-    opener: Callable[[str], headwater.Bus] | None = getattr(headwater, "connect", None)
-    if opener is None:
-        raise Malformed("this Headwater has no client yet; work on the folder, with --data")
-    return opener(url)
+    return cast("headwater.Bus", headwater.connect(url))
 
 
 def without_secret(url: str) -> str:
     """A URL as it may be shown."""
     return re.sub(r"(://[^:@/\s]*):\S*@", r"\1:***@", url)
-
-
-def folder(data: str | None, url: str | None, what: str) -> str:
-    """The folder, for a command that needs the files themselves."""
-    at = place(data, url)
-    if at.url is not None:
-        raise Malformed(f"{what}; on the server's machine, say --data FOLDER instead of --url")
-    return at.data
 
 
 def moment(text: str, *, ago: bool = False) -> datetime:

@@ -14,17 +14,22 @@ from __future__ import annotations
 import base64
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from headwater.message import DeadLetter, Message
+
+T = TypeVar("T")
+Columns = Mapping[str, Callable[[T], str | Text]]
+"""Titles, and the cell of each; a title after > is one of numbers, which stand on the right."""
 
 PREVIEW_CHARS = 60
 WIDTH_UNSEEN = 160
@@ -59,6 +64,16 @@ def remark(sentence: str) -> None:
 def say(*parts: str | tuple[str, str]) -> None:
     """A line of plain or styled text; what came from a user is made safe by the caller."""
     console().print(Text.assemble(*parts), soft_wrap=True)
+
+
+def tell(as_json: bool, found: dict[str, Any], *parts: str | tuple[str, str]) -> None:
+    """What came of a command: for machines an object, for people a line."""
+    emit(found) if as_json else say(*parts)
+
+
+def done(name: str, what: str, as_json: bool) -> None:
+    """Say what was done with something that has a name."""
+    tell(as_json, {"id": name, "done": what}, (safe(name), "cyan"), f"  {what}")
 
 
 def safe(text: str) -> str:
@@ -104,6 +119,39 @@ def size(count: float) -> str:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
+
+
+# Tables
+
+
+def named(text: str) -> Text:
+    """What a row is about."""
+    return Text(safe(text), style="cyan")
+
+
+def number(count: int, style: str = "") -> Text:
+    """A number in its style, unless it is 0."""
+    return Text(f"{count:,}", style=style if count else "dim")
+
+
+def table(found: Iterable[T], columns: Columns[T]) -> Table:
+    """What was found, a row each; cells are text, whatever is in them."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for title in columns:
+        made.add_column(title.lstrip(">"), justify="right" if title.startswith(">") else "left", overflow="fold")
+    for one in found:
+        cells = (cell(one) for cell in columns.values())
+        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+    return made
+
+
+def show_all(found: Iterable[T], columns: Columns[T], object_of: Callable[[T], dict[str, Any]], as_json: bool) -> None:
+    """What was found: for machines an object each, for people a table."""
+    if not as_json:
+        console().print(table(found, columns))
+        return
+    for one in found:
+        emit(object_of(one))
 
 
 # JSON
@@ -158,7 +206,6 @@ class Messages:
             self._print = self._plain
 
     def print(self, message: Message) -> None:
-        """One message."""
         self._print(message)
 
     def flush(self) -> None:
@@ -175,7 +222,7 @@ class Messages:
         sys.stdout.write(f"{safe(message.topic)}\t{message.offset}\t{shown(message.payload, self._hex)}\n")
 
     def _styled(self, message: Message) -> None:
-        marks = [mark for mark in ("retained" if message.retained else "",) if mark]
+        marks = ["retained"] if message.retained else []
         if message.attempt > 1:
             marks.append(f"attempt {message.attempt}")
         say(
@@ -205,12 +252,7 @@ def progress(what: str, total: float | None, unit: str = "messages") -> Iterator
         else (TextColumn("{task.completed:,.0f} " + unit), TextColumn("{task.fields[rate]}"))
     )
     with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *columns,
-        TimeRemainingColumn(),
-        console=side(),
-        transient=True,
+        TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn(), console=side(), transient=True
     ) as bar:
         task = bar.add_task(what, total=total, rate="")
 

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from headwater import Bus, Malformed, Outgoing, Receipt
-from headwater.cli.options import Data, Json, Url, moment, own
+from headwater.cli.options import At, moment
 from headwater.cli.output import emit, iso, progress, safe, say, size
 
 CHUNK_MESSAGES = 1000
@@ -29,7 +29,7 @@ SIZE_DEFAULT = 400
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What every message of one command has besides its payload."""
+    """What every message of one command has besides its payload, as `bus.publish_soon` takes it."""
 
     topic: str
     retain: bool
@@ -42,6 +42,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 def pub(
+    at: At,
     topic: Annotated[str, typer.Argument(help="Where to: home/kitchen/temp")],
     payload: Annotated[str | None, typer.Argument(help="What: text.")] = None,
     stdin: Annotated[bool, typer.Option("--stdin", help="A message for each line that comes in.")] = False,
@@ -69,9 +70,6 @@ def pub(
     sequence: Annotated[
         int | None, typer.Option("--sequence", min=0, help="Of the (first) message of this producer.")
     ] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Publish to a topic. It ends when everything is on disk.
 
@@ -85,19 +83,19 @@ def pub(
         raise Malformed("--lines is about --file; for lines from another command use --stdin")
     if bytes_ is not None and (count is None or payload is not None):
         raise Malformed("--size is about --count without a payload")
-    at = moment(deliver_at) if deliver_at is not None else None
+    due = moment(deliver_at) if deliver_at is not None else None
     pairs = tuple(_pair(text) for text in header or ())
-    note = Note(topic, retain, key.encode() if key is not None else None, pairs, ttl_s, at, producer, sequence)
-    with own(data, url) as bus:
+    note = Note(topic, retain, key.encode() if key is not None else None, pairs, ttl_s, due, producer, sequence)
+    with at.own() as bus:
         if count is not None:
-            _publish_all(bus, note, _load(count, payload, SIZE_DEFAULT if bytes_ is None else bytes_), count, json)
+            _publish_all(bus, note, _load(count, payload, SIZE_DEFAULT if bytes_ is None else bytes_), count, at.json)
         elif stdin:
-            _publish_all(bus, note, _chunks_of_stdin(), None, json)
+            _publish_all(bus, note, _chunks_of_stdin(), None, at.json)
         elif file is not None and lines:
-            _publish_all(bus, note, _chunks_of_file(file), None, json)
+            _publish_all(bus, note, _chunks_of_file(file), None, at.json)
         else:
             one = file.read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
-            _show(_publish_soon(bus, note, one, 0).result(), at, json)
+            _show(_publish_soon(bus, note, one, 0).result(), due, at.json)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -108,17 +106,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _publish_soon(bus: Bus, note: Note, payload: bytes, place: int) -> Future[Receipt]:
-    return bus.publish_soon(
-        note.topic,
-        payload,
-        retain=note.retain,
-        key=note.key,
-        headers=note.headers,
-        ttl_s=note.ttl_s,
-        producer=note.producer,
-        sequence=None if note.sequence is None else note.sequence + place,
-        deliver_at=note.deliver_at,
-    )
+    sequence = None if note.sequence is None else note.sequence + place
+    return bus.publish_soon(payload=payload, **{**msgspec.structs.asdict(note), "sequence": sequence})
 
 
 def _show(receipt: Receipt, at: datetime | None, json: bool) -> None:

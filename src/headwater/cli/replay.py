@@ -10,12 +10,13 @@ import typer
 
 from headwater import Bus, Message
 from headwater.cli.following import Follower, messages_of, served
-from headwater.cli.options import Data, Hex, Json, Lake, Raw, Url, lake_of, look, moment, place
+from headwater.cli.options import At, Hex, Lake, Raw, lake_of, moment
 from headwater.cli.options import after as after_of
 from headwater.cli.output import Messages
 
 
 def replay(
+    at: At,
     filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
     after: Annotated[
         list[str] | None,
@@ -30,20 +31,16 @@ def replay(
     count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many.")] = None,
     hex: Hex = False,
     raw: Raw = False,
-    data: Data = None,
-    url: Url = None,
     lake: Lake = None,
-    json: Json = False,
 ) -> None:
     """Show the messages that are stored, in order; works beside the process that owns the folder.
 
     With a lake, those too that are archived and in the log no more; a server reads its own.
     """
-    at = place(data, url)
-    messages = Messages(json, hex, raw)
+    messages = Messages(at.json, hex, raw)
     begin = after_of(after or [])
     moment_ = moment(since, ago=True) if since is not None else None
-    with look(data, url, lake_of(lake, at.url)) as bus:
+    with at.look(lake_of(lake, at.url)) as bus:
         found: Iterable[Message | None]
         if follow:
             found = _followed(bus, filter, begin, moment_, at.is_served)

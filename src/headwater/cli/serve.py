@@ -13,10 +13,11 @@ from headwater.cli.options import Json
 from headwater.cli.output import emit
 from headwater.clock import SystemClock, to_datetime
 from headwater.errors import Malformed
-from headwater.settings import flag, load
+from headwater.settings import flag, known, load
 
 
 def serve(
+    context: typer.Context,
     data: Annotated[
         str | None, typer.Option("--data", metavar="FOLDER", help="The folder that holds the data.")
     ] = None,
@@ -24,7 +25,7 @@ def serve(
         str | None, typer.Option("--host", help="Where to listen; beyond loopback only with --auth.")
     ] = None,
     port: Annotated[int | None, typer.Option("--port", help="The native port; 0 for one that is free.")] = None,
-    unix: Annotated[
+    unix_path: Annotated[
         str | None, typer.Option("--unix", metavar="PATH", help="A Unix socket to listen on as well.")
     ] = None,
     mqtt_host: Annotated[
@@ -77,25 +78,7 @@ def serve(
 
     With --print-config --json: an object for each setting (setting, value, default, source, from, description).
     """
-    named = {
-        "data": data,
-        "host": host,
-        "port": port,
-        "unix_path": unix,
-        "mqtt_host": mqtt_host,
-        "mqtt_port": mqtt_port,
-        "mqtt": mqtt,
-        "http_host": http_host,
-        "http_port": http_port,
-        "http": http,
-        "auth": auth,
-        "tls_certificate": tls_certificate,
-        "tls_key": tls_key,
-        "tls_client_ca": tls_client_ca,
-        "lake": lake,
-        "log_json": log_json,
-        "log_level": log_level,
-    }
+    named = {name: value for name, value in context.params.items() if name in known()}
     loaded = load(_flags(named, set_ or []), os.environ, config)
     if print_config:
         from headwater.cli.print_config import show

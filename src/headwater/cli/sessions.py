@@ -6,19 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from headwater.admin import Admin
 from headwater.admin.client import Sessions
-from headwater.cli.options import Data, Json, Url, connect, look, place
-from headwater.cli.output import clock_time, console, emit, iso, safe, say, size
+from headwater.cli.options import At, CommandGroup, connect
+from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all, size
 from headwater.clock import to_datetime
 from headwater.errors import Malformed, NotFound
 from headwater.server.session_row import SessionRow, stored_sessions
 from headwater.wire.administration import SessionInfo
 
-app = typer.Typer(help="Sessions of a server: list, show, disconnect, end.", no_args_is_help=True)
+app = CommandGroup(help="Sessions of a server: list, show, disconnect, end.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(help="Which session.")]
 Found = SessionInfo | SessionRow
@@ -26,44 +24,23 @@ Found = SessionInfo | SessionRow
 
 
 @app.command("list")
-def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
+def list_(at: At) -> None:
     """List sessions. Who is connected, a server alone knows; a folder has the sessions that are stored.
 
     With --json: an object for each (id, user, expire_after_s, subscriptions: kind, filter and id of each; of a server
     also address, connected, waiting_bytes, dropped).
     """
-    found = _found(data, url)
-    if json:
-        for one in found:
-            emit(_object(one))
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("user", "id", "address", "connected"):
-        table.add_column(title, overflow="fold")
-    for title in ("subscriptions", "waiting", "dropped"):
-        table.add_column(title, justify="right")
-    for one in found:
-        address, since, waiting, dropped = _doing(one)
-        table.add_row(
-            Text(safe(one.user), style="cyan"),
-            Text(safe(one.id)),
-            address,
-            since,
-            f"{len(one.subscriptions):,}",
-            waiting,
-            dropped,
-        )
-    console().print(table)
+    show_all(_found(at), COLUMNS, _object, at.json)
 
 
 @app.command()
-def show(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def show(at: At, id: Id) -> None:
     """Show a session, and what it subscribes to.
 
     With --json: an object as those of list.
     """
-    (one,) = _found(data, url, id)
-    if json:
+    (one,) = _found(at, id)
+    if at.json:
         emit(_object(one))
         return
     names = ("address", "connected", "waiting", "dropped")
@@ -79,33 +56,32 @@ def show(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None
 
 
 @app.command()
-def disconnect(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def disconnect(at: At, id: Id) -> None:
     """Cut a session's connection. Its client is told, and may come back."""
-    _at_server(data, url, lambda sessions: sessions.disconnect(id))
-    _done(id, "disconnected", json)
+    _at_server(at, lambda sessions: sessions.disconnect(id))
+    done(id, "disconnected", at.json)
 
 
 @app.command()
-def end(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def end(at: At, id: Id) -> None:
     """End a session for good, and its own subscriptions with it; named ones stay."""
-    _at_server(data, url, lambda sessions: sessions.end(id))
-    _done(id, "ended", json)
+    _at_server(at, lambda sessions: sessions.end(id))
+    done(id, "ended", at.json)
 
 
-def _found(data: str | None, url: str | None, id: str | None = None) -> Sequence[Found]:
+def _found(at: At, id: str | None = None) -> Sequence[Found]:
     """Sessions by user and id; with an id, that one."""
-    if place(data, url).is_served:
-        served: Sequence[Found] = _at_server(data, url, lambda them: them.list() if id is None else them.show(id))
+    if at.is_served:
+        served: Sequence[Found] = _at_server(at, lambda them: them.list() if id is None else them.show(id))
         return served
-    with look(data, url) as bus:
+    with at.look() as bus:
         found = [row for row in stored_sessions(bus.core.state) if id in (None, row.id)]
     if id is not None and not found:
         raise NotFound(f'there is no session "{id}"; headwater sessions list shows those that are')
     return sorted(found, key=lambda row: (row.user, row.id))
 
 
-def _at_server(data: str | None, url: str | None, work: Callable[[Sessions], Any]) -> Any:
-    at = place(data, url)
+def _at_server(at: At, work: Callable[[Sessions], Any]) -> Any:
     if at.url is None:
         raise Malformed("a session is cut or ended at the server that serves it; say --url")
     with connect(at.url) as bus:
@@ -117,6 +93,17 @@ def _doing(one: Found) -> tuple[str, str, str, str]:
     if isinstance(one, SessionRow) or not one.connected_us:
         return "–", "–", "–", "–"
     return safe(one.address), clock_time(to_datetime(one.connected_us)), size(one.waiting_bytes), f"{one.dropped:,}"
+
+
+COLUMNS: Columns[Found] = {
+    "user": lambda one: named(one.user),
+    "id": lambda one: safe(one.id),
+    "address": lambda one: _doing(one)[0],
+    "connected": lambda one: _doing(one)[1],
+    ">subscriptions": lambda one: f"{len(one.subscriptions):,}",
+    ">waiting": lambda one: _doing(one)[2],
+    ">dropped": lambda one: _doing(one)[3],
+}
 
 
 def _object(one: Found) -> dict[str, Any]:
@@ -131,10 +118,3 @@ def _object(one: Found) -> dict[str, Any]:
         found |= {"address": one.address, "connected": connected}
         found |= {"waiting_bytes": one.waiting_bytes, "dropped": one.dropped}
     return found
-
-
-def _done(id: str, what: str, json: bool) -> None:
-    if json:
-        emit({"id": id, "done": what})
-    else:
-        say((safe(id), "cyan"), f"  {what}")

@@ -35,11 +35,11 @@ def _row(type_: object, name_at: int | None = None, key_bytes: int | None = None
     return decode
 
 
-def _plain(least: int, most: int, name_at: int | None = None, key_bytes: int | None = None) -> Decode:
+def _plain(least: int, most: int, key_bytes: int) -> Decode:
     """So many bytes."""
 
     def decode(key: bytes, value: bytes) -> object:
-        _check_key(key, name_at, key_bytes)
+        _check_key(key, None, key_bytes)
         if not least <= len(value) <= most:
             raise ValueError(f"it has {len(value)} bytes")
         return value

@@ -9,7 +9,7 @@ import typer
 
 from headwater import Bus, Gap, Malformed, Message
 from headwater.cli.following import Follower, served
-from headwater.cli.options import Data, Hex, Json, Raw, Url, look, own, place, start
+from headwater.cli.options import At, Hex, Raw, start
 from headwater.cli.output import Messages, remark
 from headwater.clock import SECOND_US, SystemClock
 from headwater.delivery.consumer import Consumer
@@ -18,6 +18,7 @@ BATCH = 100
 
 
 def sub(
+    at: At,
     filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
     id: Annotated[
         str | None, typer.Option("--id", help="The durable subscription of this name; made if there is none.")
@@ -42,9 +43,6 @@ def sub(
     ] = None,
     hex: Hex = False,
     raw: Raw = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Show messages as they come, until Ctrl-C.
 
@@ -54,15 +52,14 @@ def sub(
 
     Ends with code 1 if --count was not reached within --timeout-s.
     """
-    at = place(data, url)
-    messages = Messages(json, hex, raw)
+    messages = Messages(at.json, hex, raw)
     if id is None:
         if from_ is not None or order is not None or not ack:
             raise Malformed("--start, --order and --no-ack are about a durable subscription; name it with --id")
-        with look(data, url) as bus:
+        with at.look() as bus:
             seen = _watch(bus, filter, messages, count, timeout_s, at.is_served)
     else:
-        with own(data, url) as bus:
+        with at.own() as bus:
             begin = start(from_) if from_ is not None else "latest"
             with bus.subscribe(filter, id=id, start=begin, order=order) as consumer:
                 # How many may be in flight, a server keeps to itself; there, it just sends no more.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
+from rich.text import Text
 
 from headwater import Bus, SubscriptionInfo
 from headwater.admin import Admin
-from headwater.cli.options import Data, Json, Url, look, own, place, start
-from headwater.cli.output import console, emit, safe, say
+from headwater.cli.options import At, CommandGroup, Data, Json, Url, place, start
+from headwater.cli.output import Columns, done, named, number, safe, show_all
 
-app = typer.Typer(help="Durable subscriptions: list them, or create, delete, pause, resume, seek one.")
+app = CommandGroup(help="Durable subscriptions: list them, or create, delete, pause, resume, seek one.")
 
 Id = Annotated[str, typer.Argument(help="Which subscription.")]
 
@@ -31,59 +30,41 @@ def subs(context: typer.Context, data: Data = None, url: Url = None, json: Json 
     """
     if context.invoked_subcommand is not None:
         return
-    is_owner = place(data, url).is_served
-    with look(data, url) as bus:
+    at = place(data, url, json)
+    with at.look() as bus:
         found = bus.subscriptions()
-    if not json:
-        console().print(table_of(found, is_owner))
-        return
-    for info in found:
-        one = msgspec.structs.asdict(info)
-        if not is_owner:
-            del one["in_flight"], one["consumers"]
-        emit(one)
+    show_all(found, columns(at.is_served), lambda info: _object(info, at.is_served), json)
 
 
-def table_of(found: Sequence[SubscriptionInfo], is_owner: bool) -> Table:
-    """Subscriptions as people see them."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("id", "filter", "order"):
-        table.add_column(name, overflow="fold")
-    for name in ("lag", "in flight", "retrying", "dead", "consumers"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for info in found:
-        table.add_row(
-            f"[cyan]{_escaped(info.id)}[/]",
-            _escaped(info.filter),
-            info.order,
-            _warn(info.lag, "default"),
-            f"{info.in_flight:,}" if is_owner else "–",
-            _warn(info.retrying, "yellow"),
-            _warn(info.dead, "red"),
-            f"{info.consumers:,}" if is_owner else "–",
-            "[yellow]paused[/]" if info.paused else "",
-        )
-    return table
+def columns(is_owner: bool) -> Columns[SubscriptionInfo]:
+    """Subscriptions as people see them; what is in flight, and with whom, only an owner knows."""
+    return {
+        "id": lambda info: named(info.id),
+        "filter": lambda info: safe(info.filter),
+        "order": lambda info: info.order,
+        ">lag": lambda info: number(info.lag),
+        ">in flight": lambda info: f"{info.in_flight:,}" if is_owner else "–",
+        ">retrying": lambda info: number(info.retrying, "yellow"),
+        ">dead": lambda info: number(info.dead, "red"),
+        ">consumers": lambda info: f"{info.consumers:,}" if is_owner else "–",
+        "": lambda info: Text("paused" if info.paused else "", style="yellow"),
+    }
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(safe(text))
-
-
-def _warn(count: int, style: str) -> str:
-    return f"[{style}]{count:,}[/]" if count else "[dim]0[/]"
+def _object(info: SubscriptionInfo, is_owner: bool) -> dict[str, Any]:
+    found = msgspec.structs.asdict(info)
+    if not is_owner:
+        del found["in_flight"], found["consumers"]
+    return found
 
 
 @app.command()
 def create(
+    at: At,
     id: Id,
     filter: Annotated[str, typer.Argument(help="Which topics: home/+/temp, home/#")],
     from_: Annotated[
-        str,
-        typer.Option("--start", metavar="WHERE", help="latest, earliest, an offset, a moment, or 10m (ago)."),
+        str, typer.Option("--start", metavar="WHERE", help="latest, earliest, an offset, a moment, or 10m (ago).")
     ] = "latest",
     order: Annotated[str | None, typer.Option("--order", help="strict (if not said), key or none.")] = None,
     max_in_flight: Annotated[int | None, typer.Option("--max-in-flight", help="Messages handed out at once.")] = None,
@@ -96,9 +77,6 @@ def create(
     expire_after_s: Annotated[
         float | None, typer.Option("--expire-after-s", help="Unused for so long, it is deleted; if not said, never.")
     ] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Make a subscription that nobody takes from yet. The same again changes nothing."""
     stated = {
@@ -110,62 +88,47 @@ def create(
     }
     given = {name: value for name, value in stated.items() if value is not None}
     begin = start(from_)
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).create(id, filter, start=begin, **given)
-    _done(id, "is there", json)
+    done(id, "is there", at.json)
 
 
 @app.command()
 def delete(
-    id: Id,
-    force: Annotated[bool, typer.Option("--force", help="Also while somebody takes from it.")] = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
+    at: At, id: Id, force: Annotated[bool, typer.Option("--force", help="Also while somebody takes from it.")] = False
 ) -> None:
     """Delete a subscription, its place and its dead letters. Who takes from it is told."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).delete(id, force=force)
-    _done(id, "deleted", json)
+    done(id, "deleted", at.json)
 
 
 @app.command()
-def pause(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def pause(at: At, id: Id) -> None:
     """Hand out nothing, to any consumer, until it is resumed."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).pause(id)
-    _done(id, "paused", json)
+    done(id, "paused", at.json)
 
 
 @app.command()
-def resume(id: Id, data: Data = None, url: Url = None, json: Json = False) -> None:
+def resume(at: At, id: Id) -> None:
     """Go on after pause."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).resume(id)
-    _done(id, "resumed", json)
+    done(id, "resumed", at.json)
 
 
 @app.command()
 def seek(
-    id: Id,
-    to: Annotated[str, typer.Argument(help="earliest, latest, an offset, a moment, or 10m (ago).")],
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
+    at: At, id: Id, to: Annotated[str, typer.Argument(help="earliest, latest, an offset, a moment, or 10m (ago).")]
 ) -> None:
     """Go on from another place, whoever takes from it."""
     where = start(to)
-    with own(data, url) as bus:
+    with at.own() as bus:
         _durables(bus).seek(id, where)
-    _done(id, f"goes on from {to}", json)
+    done(id, f"goes on from {to}", at.json)
 
 
 def _durables(bus: Any) -> Any:
     return bus.durables if isinstance(bus, Bus) else Admin(bus).subscriptions
-
-
-def _done(id: str, what: str, json: bool) -> None:
-    if json:
-        emit({"id": id, "done": what})
-    else:
-        say((safe(id), "cyan"), f"  {what}")

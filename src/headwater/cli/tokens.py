@@ -5,22 +5,28 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 import headwater
+from headwater.access.tokens import TokenInfo
 from headwater.admin import Admin
-from headwater.cli.options import Data, Json, Url, look, own
-from headwater.cli.output import clock_time, console, emit, iso, safe, say
+from headwater.cli.options import At, CommandGroup
+from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
 
-app = typer.Typer(help="Tokens that open the HTTP API for clients: add, list, remove.", no_args_is_help=True)
+app = CommandGroup(help="Tokens that open the HTTP API for clients: add, list, remove.", no_args_is_help=True)
 
 ADDRESS = "http://127.0.0.1:7480/v1"
+COLUMNS: Columns[TokenInfo] = {
+    "client": lambda token: named(token.client),
+    "role": lambda token: token.role,
+    "id": lambda token: token.id,
+    "created": lambda token: clock_time(to_datetime(token.created_us)),
+}
 
 
 @app.command()
 def add(
+    at: At,
     client: Annotated[str, typer.Argument(help="Which client's; it is registered already.")],
     role: Annotated[
         str,
@@ -29,17 +35,14 @@ def add(
             help="reader: may look. operator: may publish, and look after what is there. admin: may do everything.",
         ),
     ],
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Make a token for a client, and show it: once. It is gone with the client.
 
     With --json: an object with id, client, role and token.
     """
-    with own(data, url) as bus:
+    with at.own() as bus:
         made = _tokens(bus).add(client, role)
-    if json:
+    if at.json:
         emit({"id": made.id, "client": made.client, "role": made.role, "token": made.token})
         return
     say((safe(made.client), "cyan"), f"  {made.role}  token {made.id} added")
@@ -48,41 +51,27 @@ def add(
 
 
 @app.command()
-def remove(
-    id: Annotated[str, typer.Argument(help="Which token, by its id.")],
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+def remove(at: At, id: Annotated[str, typer.Argument(help="Which token, by its id.")]) -> None:
     """Let a token open nothing more."""
-    with own(data, url) as bus:
+    with at.own() as bus:
         _tokens(bus).remove(id)
-    if json:
-        emit({"id": id, "done": "removed"})
-    else:
-        say((safe(id), "cyan"), "  removed")
+    done(id, "removed", at.json)
 
 
 @app.command("list")
-def list_(data: Data = None, url: Url = None, json: Json = False) -> None:
+def list_(at: At) -> None:
     """List tokens, without their texts.
 
     With --json: an object for each (id, client, role, created).
     """
-    with look(data, url) as bus:
+    with at.look() as bus:
         found = _tokens(bus).list()
-    if json:
-        for info in found:
-            created = iso(to_datetime(info.created_us))
-            emit({"id": info.id, "client": info.client, "role": info.role, "created": created})
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("client", "role", "id", "created"):
-        table.add_column(title, overflow="fold")
-    for info in found:
-        created = clock_time(to_datetime(info.created_us))
-        table.add_row(Text(safe(info.client), style="cyan"), info.role, info.id, created)
-    console().print(table)
+    show_all(found, COLUMNS, _object, at.json)
+
+
+def _object(token: TokenInfo) -> dict[str, str]:
+    created = iso(to_datetime(token.created_us))
+    return {"id": token.id, "client": token.client, "role": token.role, "created": created}
 
 
 def _tokens(bus: Any) -> Any:

@@ -20,7 +20,7 @@ from headwater.admin.client import Admin, connect
 from headwater.admin.rates import Rates
 from headwater.cli.following import pause
 from headwater.cli.options import Json, Url, without_secret
-from headwater.cli.output import console, emit, iso, safe, size
+from headwater.cli.output import console, emit, iso, named, number, safe, size
 from headwater.clock import to_datetime
 from headwater.counts import COUNTERS
 from headwater.wire.administration import Figures
@@ -145,7 +145,7 @@ def _keys() -> Iterator[_Keys]:
 
 def shown(figures: Figures, rates: Rates, url: str) -> RenderableType:
     """A look for people."""
-    parts: list[RenderableType] = [_head(figures, url), "", _flow(figures, rates), ""]
+    parts: list[RenderableType] = [_head(figures, url), "", _flow(rates), ""]
     parts.append(_subscriptions(figures))
     if figures.slow:
         parts += ["", _slow(figures)]
@@ -168,7 +168,7 @@ def _head(figures: Figures, url: str) -> Text:
     )
 
 
-def _flow(figures: Figures, rates: Rates) -> Table:
+def _flow(rates: Rates) -> Table:
     table = _table(("", "messages/s", "bytes/s", "   ", "", "p50", "p99", "   ", "", "/s"), left=("", "   "))
     waits = [("commit", "commit"), ("loop lag", "loop_lag")]
     others = [("acked", "acks"), ("retried", "retries"), ("dead", "dead_letters")]
@@ -200,12 +200,12 @@ def _subscriptions(figures: Figures) -> Table:
     table = _table((f"subscription ({lag} in all)", "lag", "in flight", "retrying", "dead", "consumers"))
     for one in figures.subscriptions[:ROWS_MAX]:
         table.add_row(
-            Text(safe(one.id), style="cyan"),
-            _number(one.lag, "yellow"),
-            _number(one.in_flight),
-            _number(one.retrying, "yellow"),
-            _number(one.dead, "red"),
-            _number(one.consumers) if one.consumers else Text("0", style="yellow"),
+            named(one.id),
+            number(one.lag, "yellow"),
+            number(one.in_flight),
+            number(one.retrying, "yellow"),
+            number(one.dead, "red"),
+            number(one.consumers) if one.consumers else Text("0", style="yellow"),
         )
     _tell_of_more(table, gauges["subscriptions_durable"])
     return table
@@ -215,7 +215,7 @@ def _slow(figures: Figures) -> Table:
     table = _table(("slow consumer", "user", "waiting", "dropped"), left=("slow consumer", "user"))
     for one in figures.slow[:ROWS_MAX]:
         waiting = Text(size(one.waiting_bytes), style="yellow")
-        table.add_row(Text(safe(one.session), style="cyan"), Text(safe(one.user)), waiting, _number(one.dropped, "red"))
+        table.add_row(named(one.session), Text(safe(one.user)), waiting, number(one.dropped, "red"))
     _tell_of_more(table, len(figures.slow))
     return table
 
@@ -224,7 +224,7 @@ def _roots(figures: Figures, rates: Rates) -> Table:
     table = _table(("root", "messages/s", "first", "end", "size", "topics"))
     for one in figures.roots[:ROWS_MAX]:
         table.add_row(
-            Text(safe(one.root), style="cyan"),
+            named(one.root),
             f"{rates.of_root_per_s(one.root):,.0f}",
             f"{one.first:,}",
             f"{one.end:,}",
@@ -246,7 +246,3 @@ def _table(names: tuple[str, ...], left: tuple[str, ...] = ()) -> Table:
 def _tell_of_more(table: Table, count: float) -> None:
     if count > table.row_count:
         table.add_row(Text(f"… {count - table.row_count:,.0f} more", style="dim"))
-
-
-def _number(count: int, style: str = "") -> Text:
-    return Text(f"{count:,}", style=style if count else "dim")

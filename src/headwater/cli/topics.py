@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -14,14 +15,18 @@ from rich.tree import Tree
 
 from headwater import Bus, TopicInfo
 from headwater.cli.following import pause
-from headwater.cli.options import Data, Json, Url, look, place
+from headwater.cli.options import At
 from headwater.cli.output import console, emit, safe
 
 INTERVAL_S = 1.0
 RETAINED = "●"
 
+Rates = Mapping[str, float] | None
+"""Messages per second of each topic; None where there was one look alone."""
+
 
 def topics(
+    at: At,
     filter: Annotated[str, typer.Argument(help="Which topics.")] = "#",
     depth: Annotated[int | None, typer.Option("--depth", min=1, help="Show so many levels, and sums below.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
@@ -29,9 +34,6 @@ def topics(
         float | None,
         typer.Option("--interval", min=0.05, help="Seconds between looks; also without --watch, to see rates once."),
     ] = None,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Show topics as a tree: messages, last offset, whether there is a retained value (●), and messages per second.
 
@@ -40,24 +42,16 @@ def topics(
     With --json: an object for each topic (topic, messages, last_offset, retained, and rate where there are two looks);
     with --watch, all of them at each look.
     """
-    is_served = place(data, url).is_served
-    with look(data, url) as bus:
-        # A server always knows; beside an owner one has to look again.
-        refresh = _nothing if is_served else bus.refresh
-        before = Sample(bus.topics(filter))
-        if watch:
-            _watch(bus, refresh, filter, before, interval_s or INTERVAL_S, depth, json)
-        elif interval_s is not None:
-            pause(interval_s)
-            refresh()
-            sample = Sample(bus.topics(filter))
-            _show(sample, sample.rates_since(before), depth, json)
-        else:
-            _show(before, None, depth, json)
-
-
-def _nothing() -> None:
-    pass
+    is_served = at.is_served
+    with at.look() as bus:
+        looks = _looks(bus, filter, interval_s or INTERVAL_S, is_served)
+        if watch and not at.json:
+            with Live(console=console(), auto_refresh=False) as live:
+                for sample, rates in looks:
+                    live.update(tree_of(sample.topics, rates, depth), refresh=True)
+        first = 1 if watch or interval_s is not None else 0
+        for sample, rates in islice(looks, first, None if watch else first + 1):
+            _show(sample, rates, depth, at.json)
 
 
 class Sample:
@@ -74,32 +68,19 @@ class Sample:
         return {info.topic: max(0, info.messages - known.get(info.topic, 0)) / elapsed_s for info in self.topics}
 
 
-def _watch(
-    bus: Bus,
-    refresh: Callable[[], None],
-    filter: str,
-    before: Sample,
-    interval_s: float,
-    depth: int | None,
-    json: bool,
-) -> None:
-    if json:
-        while True:
-            pause(interval_s)
-            refresh()
-            sample = Sample(bus.topics(filter))
-            _show(sample, sample.rates_since(before), depth, json)
-            before = sample
-    with Live(tree_of(before.topics, None, depth), console=console(), auto_refresh=False) as live:
-        while True:
-            pause(interval_s)
-            refresh()
-            sample = Sample(bus.topics(filter))
-            live.update(tree_of(sample.topics, sample.rates_since(before), depth), refresh=True)
-            before = sample
+def _looks(bus: Bus, filter: str, interval_s: float, is_served: bool) -> Iterator[tuple[Sample, Rates]]:
+    """The topics again and again, with the rates since the look before."""
+    sample = Sample(bus.topics(filter))
+    yield sample, None
+    while True:
+        pause(interval_s)
+        if not is_served:  # a server always knows; beside an owner one has to look again
+            bus.refresh()
+        before, sample = sample, Sample(bus.topics(filter))
+        yield sample, sample.rates_since(before)
 
 
-def _show(sample: Sample, rates: Mapping[str, float] | None, depth: int | None, json: bool) -> None:
+def _show(sample: Sample, rates: Rates, depth: int | None, json: bool) -> None:
     if not json:
         console().print(tree_of(sample.topics, rates, depth), soft_wrap=True)
         return
@@ -147,7 +128,7 @@ def levels_of(topics: Sequence[TopicInfo], rates: Mapping[str, float]) -> Level:
     return top
 
 
-def tree_of(topics: Sequence[TopicInfo], rates: Mapping[str, float] | None, depth: int | None = None) -> Group:
+def tree_of(topics: Sequence[TopicInfo], rates: Rates, depth: int | None = None) -> Group:
     """Topics as people see them."""
     top = levels_of(topics, rates or {})
     summary = Text.assemble(

@@ -6,13 +6,12 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 from rich.text import Text
 
 import headwater
 from headwater import Failed, NotFound, Owned
-from headwater.cli.options import Data, Json, Url, folder
-from headwater.cli.output import console, emit, progress, safe, say, size
+from headwater.cli.options import At
+from headwater.cli.output import Columns, console, emit, named, progress, safe, say, size, table
 from headwater.cli.state_rows import DECODERS
 from headwater.log.root import RootRow
 from headwater.store import state as rows
@@ -27,12 +26,10 @@ from headwater.store.verify import verify as walk
 
 
 def verify(
+    at: At,
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Copy bad bytes into quarantine/ and record them as gaps.")
     ] = False,
-    data: Data = None,
-    url: Url = None,
-    json: Json = False,
 ) -> None:
     """Walk every byte: checksums, roots, offsets, indexes, the journal, the version, every row of the state and its
     log. Code 1 if anything is damaged.
@@ -44,7 +41,7 @@ def verify(
     torn_bytes, damages, notes, indexes), then one for the folder (folder, is_whole, quarantined, journal_batches,
     journal_pending, troubles, state: rows, last_write and losses that are known).
     """
-    data = folder(data, url, "verify walks the files of a folder")
+    data = at.folder("verify walks the files of a folder")
     files = DiskFiles()
     if not files.exists(f"{data}/{VERSION}") and not files.exists(f"{data}/streams"):
         raise NotFound(f'"{data}" is no Headwater folder; name one with --data')
@@ -61,7 +58,7 @@ def verify(
         report = _walk(files, data)
         state = _verify_state_here(files, data)
     report.troubles += state.troubles
-    if json:
+    if at.json:
         _emit(report, state, data, quarantine)
     else:
         _show(report, state, data, quarantine)
@@ -133,23 +130,8 @@ def _emit(report: Report, state: StateReport, data: str, quarantine: bool) -> No
 
 
 def _show(report: Report, state: StateReport, data: str, quarantine: bool) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("root", overflow="fold")
-    for name in ("segments", "batches", "messages", "bytes", "offsets"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for stream in report.streams:
-        table.add_row(
-            Text(safe(stream.root) or "(empty)", style="cyan"),
-            f"{stream.segments:,}",
-            f"{stream.batches:,}",
-            f"{stream.messages:,}",
-            size(stream.bytes),
-            f"{stream.first_offset}–{stream.last_offset}" if stream.last_offset >= stream.first_offset else "none",
-            _verdict(stream),
-        )
     if report.streams:
-        console().print(table)
+        console().print(table(report.streams, COLUMNS))
     for stream in report.streams:
         _show_findings(stream, quarantine)
     if report.journal_batches:
@@ -176,6 +158,21 @@ def _verdict(stream: StreamReport) -> Text:
     if known:
         return Text(f"{known} known gap{'' if known == 1 else 's'}", style="yellow")
     return Text("whole", style="green")
+
+
+def _offsets(stream: StreamReport) -> str:
+    return f"{stream.first_offset}–{stream.last_offset}" if stream.last_offset >= stream.first_offset else "none"
+
+
+COLUMNS: Columns[StreamReport] = {
+    "root": lambda stream: named(stream.root or "(empty)"),
+    ">segments": lambda stream: f"{stream.segments:,}",
+    ">batches": lambda stream: f"{stream.batches:,}",
+    ">messages": lambda stream: f"{stream.messages:,}",
+    ">bytes": lambda stream: size(stream.bytes),
+    ">offsets": _offsets,
+    "": _verdict,
+}
 
 
 def _show_findings(stream: StreamReport, quarantine: bool) -> None:

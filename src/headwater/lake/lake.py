@@ -126,10 +126,9 @@ class LostRace(Conflict):
 class Lake:
     """A lake, opened: its catalog, and what is in its tables."""
 
-    def __init__(self, where: str, catalog: Catalog, *, is_local: bool) -> None:
+    def __init__(self, where: str, catalog: Catalog) -> None:
         self.where = where
         self.catalog = catalog
-        self.is_local = is_local
 
     # Whose it is
 
@@ -143,7 +142,6 @@ class Lake:
 
     @property
     def id(self) -> str:
-        """The id of the lake."""
         return self.properties.get(LAKE, "")
 
     def check(self, bus_id: str) -> None:
@@ -224,7 +222,7 @@ def open_lake(where: str) -> Lake:
     if where.startswith(CONFIGURED):
         name = where.removeprefix(CONFIGURED)
         try:
-            return Lake(where, load_catalog(name), is_local=False)
+            return Lake(where, load_catalog(name))
         except Exception as error:
             raise Malformed(
                 f'the catalog "{name}" does not open ({error}); describe it in ~/.pyiceberg.yaml, or with '
@@ -234,7 +232,7 @@ def open_lake(where: str) -> Lake:
         raise Malformed(f'"{where}" is no lake; name a folder, or "catalog:NAME" for a catalog that pyiceberg knows')
     if re.search(r"[*?\[\]{}\\,%#]", str(Path(where).absolute())):
         raise Malformed(f'Spark would take "{where}" for a pattern; name a folder without *?[]{{}}\\,%#')
-    return Lake(where, _embedded(Path(where).absolute()), is_local=True)
+    return Lake(where, _embedded(Path(where).absolute()))
 
 
 def existing_lake(where: str) -> Lake:

@@ -15,10 +15,7 @@ from headwater.settings import Loaded
 
 
 def server_of(
-    core: Core,
-    serving: Serving | None = None,
-    settings: Loaded | None = None,
-    *others: Callable[[Server], Extension],
+    core: Core, serving: Serving | None = None, settings: Loaded | None = None, *others: Callable[[Server], Extension]
 ) -> Server:
     """A server of a core; `settings` say where the server's settings came from, `others` are asked before our own."""
     return Server(core, serving, settings, (*others, NativeProtocol, MqttProtocol, ChannelRunner))

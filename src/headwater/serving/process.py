@@ -169,20 +169,14 @@ def _unable_to_listen(error: OSError, serving: Serving, is_socket: bool) -> Head
     if is_socket:
         why = error.strerror or str(error)
         return Failed(f'cannot listen on the socket "{serving.unix_path}": {why}; use a short path in a folder of ours')
-    return _unable(error, serving.host, serving.port, "--port")
-
-
-def _unable(error: OSError, host: str, port: int, option: str) -> HeadwaterError:
-    where = f"port {port} of {host}"
+    where = f"port {serving.port} of {serving.host}"
     match error.errno:
         case errno.EADDRINUSE:
-            return Conflict(
-                f"{where} is in use, perhaps by another headwater; end that, or use {option} (0: a free one)"
-            )
+            return Conflict(f"{where} is in use, perhaps by another headwater; end that, or use --port (0: a free one)")
         case errno.EACCES | errno.EPERM:
             return Failed(f"{where} is not open to this user; use a port from 1024 up")
         case errno.EADDRNOTAVAIL:
-            return Failed(f"{host} is no address of this machine; use one that it has with --host")
+            return Failed(f"{serving.host} is no address of this machine; use one that it has with --host")
         case _:
             return Failed(f"cannot listen on {where}: {error.strerror or error}")
 

@@ -127,7 +127,6 @@ class Sidecar:
         )
 
     async def stop(self) -> None:
-        """End it."""
         if self._task is not None:
             self._task.cancel()
         if self._process is not None and self._process.returncode is None:

@@ -69,10 +69,7 @@ class Binary:
         """The Arrow array of all values."""
         offsets = self.offsets()
         return pa.Array.from_buffers(
-            kind,
-            len(offsets) - 1,
-            [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(self.pieces))],
-            nulls,
+            kind, len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(self.pieces))], nulls
         )
 
 
@@ -101,13 +98,7 @@ class Columns:
     """Gathers bodies of one root, and makes record batches of them."""
 
     def __init__(
-        self,
-        schema: Any,
-        root: str,
-        wanted: Wanted,
-        purges: tuple[Purge, ...],
-        conditions: Conditions,
-        now_us: int,
+        self, schema: Any, root: str, wanted: Wanted, purges: tuple[Purge, ...], conditions: Conditions, now_us: int
     ) -> None:
         """`schema` has any of the source's columns, as Spark spells their types."""
         self._schema = schema

@@ -121,11 +121,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
     """What /openapi.json says: every route may answer with a problem."""
     if app.openapi_schema is None:
         described = get_openapi(
-            title=app.title,
-            version=app.version,
-            description=app.description,
-            routes=app.routes,
-            tags=app.openapi_tags,
+            title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
         )
         problem.describe(described)
         app.openapi_schema = described

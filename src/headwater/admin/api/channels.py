@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Body, Broker, Id, example, needs, or_none, shown_time
+from headwater.admin.api.dependencies import Body, Broker, Id, ShownTime, example, needs, or_none, shown
 from headwater.admin.api.problem import Exists
 from headwater.admin.api.subscriptions import SubscriptionOptions
 from headwater.admin.client import Admin
 from headwater.errors import Conflict, HeadwaterError, NotFound
-from headwater.wire.administration import ChannelInfo
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"])
 
@@ -68,7 +66,7 @@ class Channel(BaseModel):
     destination_port: int
     path: str
     owner: str = Field(description="The client that subscribed with a destination; empty for administrators' ones.")
-    created: datetime | None
+    created: ShownTime = Field(validation_alias="created_us")
     batch_messages_max: int
     state: str = Field(examples=["delivering"], description="connecting, delivering, idle, failing, paused")
     error: str = Field(description="What went wrong the last time, if it has not gone right since.")
@@ -97,7 +95,7 @@ class Trial(BaseModel):
 @router.get("", summary="List channels", **needs("reader"))
 async def list_channels(broker: Broker) -> ChannelsList:
     """Every one, with how it is doing."""
-    return ChannelsList(channels=[_channel(one) for one in await broker.channels.list()])
+    return ChannelsList(channels=[shown(Channel, one) for one in await broker.channels.list()])
 
 
 @router.post("", status_code=201, summary="Make a channel", **needs("operator"))
@@ -111,7 +109,7 @@ async def add(new: NewChannel, broker: Broker) -> Channel:
         if existing is None:
             raise
         raise Exists(str(error.args[0]), existing.model_dump(mode="json")) from None
-    return _channel(made[0])
+    return shown(Channel, made[0])
 
 
 @router.get("/{id:segment}", summary="Show a channel", **needs("reader"))
@@ -123,7 +121,7 @@ async def show(id: Id, broker: Broker) -> Channel:
 @router.patch("/{id:segment}", summary="Change a channel", **needs("operator"))
 async def change(id: Id, changes: ChangedChannel, broker: Broker) -> Channel:
     """What is named; its place stays. `paused` pauses and resumes it."""
-    return _channel(await broker.channels.change(id, **changes.model_dump(exclude_none=True)))
+    return shown(Channel, await broker.channels.change(id, **changes.model_dump(exclude_none=True)))
 
 
 @router.delete("/{id:segment}", status_code=204, summary="Remove a channel", **needs("operator"))
@@ -137,17 +135,11 @@ async def remove(
 @router.post("/{id:segment}/test", summary="Try to reach a channel's destination", **needs("operator"))
 async def test(id: Id, broker: Broker) -> Trial:
     """Without a message of its own."""
-    tried = await broker.channels.test(id)
-    return Trial(ok=tried.ok, detail=tried.detail, took_s=tried.took_s)
+    return shown(Trial, await broker.channels.test(id))
 
 
 async def _found(broker: Admin, id: str) -> Channel:
     found = await broker.channels.list(id)
     if not found:
         raise NotFound(f'there is no channel "{id}"; GET /v1/channels lists those that are')
-    return _channel(found[0])
-
-
-def _channel(info: ChannelInfo) -> Channel:
-    shown = {name: getattr(info, name) for name in Channel.model_fields if name != "created"}
-    return Channel(**shown, created=shown_time(info.created_us))
+    return shown(Channel, found[0])

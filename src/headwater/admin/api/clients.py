@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Body, Broker, Id, example, needs, shown_time
+from headwater.admin.api.dependencies import Body, Broker, Id, ShownTime, example, needs, shown
 from headwater.admin.api.problem import Exists
 from headwater.admin.client import Admin
 from headwater.admin.gate import Gate
@@ -49,8 +48,8 @@ class Client(BaseModel):
 
     id: str
     name: str
-    created: datetime | None
-    rotated: datetime | None = Field(description="When it got its secret.")
+    created: ShownTime = Field(validation_alias="created_us")
+    rotated: ShownTime = Field(validation_alias="rotated_us", description="When it got its secret.")
 
 
 class ClientsList(BaseModel):
@@ -62,7 +61,7 @@ class ClientsList(BaseModel):
 @router.get("", summary="List clients", **needs("admin"))
 async def list_clients(broker: Broker) -> ClientsList:
     """Every one, by name."""
-    return ClientsList(clients=[_client(one) for one in await broker.clients.list()])
+    return ClientsList(clients=[shown(Client, one) for one in await broker.clients.list()])
 
 
 @router.post("", status_code=201, summary="Let a client in", **needs("admin"))
@@ -72,7 +71,7 @@ async def add(new: NewClient, broker: Broker) -> Registration:
         made = await broker.clients.add(new.name, new.secret)
     except Conflict as error:
         raise Exists(str(error.args[0]), (await _found(broker, new.name)).model_dump(mode="json")) from None
-    return Registration(id=made.id, name=made.name, secret=made.secret)
+    return shown(Registration, made)
 
 
 @router.get("/{name:segment}", summary="Show a client", **needs("admin"))
@@ -85,7 +84,7 @@ async def show(name: Id, broker: Broker) -> Client:
 async def rotate(name: Id, broker: Broker, new: NewSecret | None = None) -> Registration:
     """It is told this once."""
     made = await broker.clients.rotate(name, None if new is None else new.secret)
-    return Registration(id=made.id, name=made.name, secret=made.secret)
+    return shown(Registration, made)
 
 
 @router.delete("/{name:segment}", status_code=204, summary="Let a client in no more", **needs("admin"))
@@ -109,14 +108,5 @@ async def remove(
 async def _found(broker: Admin, name: str) -> Client:
     for one in await broker.clients.list():
         if one.name == name:
-            return _client(one)
+            return shown(Client, one)
     raise NotFound(f'there is no client "{name}"; GET /v1/clients lists those that are')
-
-
-def _client(client: Any) -> Client:
-    return Client(
-        id=client.id,
-        name=client.name,
-        created=shown_time(client.created_us),
-        rotated=shown_time(client.rotated_us),
-    )

@@ -1,7 +1,8 @@
 """Cursors: where a reader is in the messages of a filter, as text that a client keeps and sends back.
 
 Within one root that is an offset. Over several roots it is an offset for each root that brought something, and the
-moment from which the others are read; that is base64url of JSON, which clients need not look into.
+moment from which the others are read; that is base64url of JSON, which clients need not look into. Dead letters and
+states of messages are paged by their place as text: root:offset.
 """
 
 from __future__ import annotations
@@ -93,3 +94,16 @@ def _offset(text: str) -> int:
     if len(text) > DIGITS_MAX:
         raise Malformed(f"after is an offset of {len(text)} digits; none is as large")
     return min(int(text), 2**63 - 1)
+
+
+def place_text(root: str, offset: int) -> str:
+    """A place as text."""
+    return f"{root}:{offset}"
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """The place that a text is; Malformed (422) if it is none."""
+    root, _, digits = text.rpartition(":")
+    if not root or not digits.isascii() or not digits.isdigit() or len(digits) > DIGITS_MAX:
+        raise Malformed(f'"{text}" is no place; use root:offset, as in a `next`')
+    return root, min(int(digits), 2**63 - 1)

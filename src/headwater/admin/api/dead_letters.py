@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field, StrictInt
 
+from headwater.admin.api.cursor import place_of, place_text
 from headwater.admin.api.dependencies import NUMBER_MAX, Body, Broker, Id, Limit, example, needs
 from headwater.admin.api.payload import Shown, shown_contents
-from headwater.admin.api.places import place_of, place_text
 from headwater.admin.client import Admin
 from headwater.delivery.dead_letters import PAGE_BYTES_MAX
 from headwater.errors import Malformed, NotFound

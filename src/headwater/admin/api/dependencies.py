@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict
 from starlette.convertors import Convertor, register_url_convertor
 
 from headwater.admin.client import Admin
@@ -18,6 +18,7 @@ from headwater.clock import to_datetime
 from headwater.wire.administration import Role
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 PAGE_MAX = 1000
 NUMBER_MAX = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,6 +96,15 @@ def example(**members: Any) -> ConfigDict:
 def shown_time(time_us: int) -> datetime | None:
     """A moment as it is shown; None for none."""
     return to_datetime(time_us) if time_us else None
+
+
+ShownTime = Annotated[datetime | None, BeforeValidator(shown_time)]
+"""Of microseconds, 0 for none."""
+
+
+def shown(model: type[M], found: object) -> M:
+    """What the broker answered, as the API shows it: the attributes that a model names."""
+    return model.model_validate(found, from_attributes=True)
 
 
 def page(found: Sequence[T], key: Callable[[T], Any], after: Any | None, limit: int) -> tuple[list[T], Any | None]:

@@ -12,11 +12,11 @@ from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
 from headwater.admin.api.cursor import Cursor
-from headwater.admin.api.dependencies import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs
+from headwater.admin.api.dependencies import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs, shown
 from headwater.admin.api.following import Followers
 from headwater.admin.api.payload import Encoding, Shown, shown_message, to_bytes
 from headwater.errors import Gap, Malformed, TimedOut
-from headwater.message import Outgoing, Receipt
+from headwater.message import Outgoing
 from headwater.topics.name import check_filter
 from headwater.wire.request import SECONDS_MAX
 
@@ -82,7 +82,7 @@ class PublishReceipt(BaseModel):
 
     topic: str
     offset: int = Field(description="Its id within the topic's root; 0 for one that is delivered later.")
-    time: datetime
+    time: datetime = Field(validation_alias="timestamp")
     duplicate: bool = Field(description="An idempotent producer's repeat: this is the receipt of the first time.")
 
 
@@ -135,7 +135,8 @@ Since = Annotated[Moment | None, Query(description="From this moment on.")]
 async def publish(message: SingleMessage, broker: Broker) -> PublishReceipt:
     """Answers once it is on disk."""
     out = message.outgoing()
-    return _receipt(
+    return shown(
+        PublishReceipt,
         await broker.bus.publish(
             out.topic,
             out.payload,
@@ -146,7 +147,7 @@ async def publish(message: SingleMessage, broker: Broker) -> PublishReceipt:
             producer=message.producer,
             sequence=message.sequence,
             deliver_at=message.deliver_at,
-        )
+        ),
     )
 
 
@@ -156,7 +157,7 @@ async def publish_batch(batch: NewBatch, broker: Broker) -> BatchReceipts:
     receipts = await broker.bus.publish_many(
         [message.outgoing() for message in batch.messages], producer=batch.producer, sequence=batch.sequence
     )
-    return BatchReceipts(receipts=[_receipt(one) for one in receipts])
+    return BatchReceipts(receipts=[shown(PublishReceipt, one) for one in receipts])
 
 
 @router.post(
@@ -176,7 +177,8 @@ async def publish_raw(
 ) -> PublishReceipt:
     """The payload is the body, whatever its content type says."""
     pairs = tuple(_pair(text) for text in header or ())
-    return _receipt(
+    return shown(
+        PublishReceipt,
         await broker.bus.publish(
             topic,
             await request.body(),
@@ -184,7 +186,7 @@ async def publish_raw(
             key=None if key is None else to_bytes(key, "text", "key"),
             headers=pairs,
             ttl_s=ttl_s,
-        )
+        ),
     )
 
 
@@ -193,12 +195,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not colon:
         raise Malformed(f'header is "{text}"; use name:value')
     return name, value
-
-
-def _receipt(receipt: Receipt) -> PublishReceipt:
-    return PublishReceipt(
-        topic=receipt.topic, offset=receipt.offset, time=receipt.timestamp, duplicate=receipt.duplicate
-    )
 
 
 @router.get("/messages", response_model=MessagesPage, summary="Read messages, a page of them", **needs("reader"))

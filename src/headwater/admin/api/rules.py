@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from headwater.access.acl import Action
-from headwater.admin.api.dependencies import Body, Broker, example, needs
+from headwater.admin.api.dependencies import Body, Broker, example, needs, shown
 
 router = APIRouter(prefix="/v1/rules", tags=["rules"])
 
@@ -40,10 +40,7 @@ class RulesList(BaseModel):
 @router.get("", summary="List rules", **needs("admin"))
 async def list_rules(broker: Broker) -> RulesList:
     """Every one."""
-    found = await broker.acl.list()
-    return RulesList(
-        rules=[Rule(user=one.user, action=one.action, filter=one.filter, allow=one.allow) for one in found]
-    )
+    return RulesList(rules=[shown(Rule, one) for one in await broker.acl.list()])
 
 
 @router.post("", status_code=201, summary="Grant or forbid something", **needs("admin"))
@@ -51,7 +48,7 @@ async def add(rule: NewRule, broker: Broker) -> Rule:
     """One of the same user, action and filter is replaced. Sessions feel it at once."""
     change = broker.acl.allow if rule.allow else broker.acl.deny
     await change(rule.user, rule.action, rule.filter)
-    return Rule(user=rule.user, action=rule.action, filter=rule.filter, allow=rule.allow)
+    return shown(Rule, rule)
 
 
 @router.delete("", status_code=204, summary="Take a rule back", **needs("admin"))

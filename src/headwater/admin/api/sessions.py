@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Broker, Id, Limit, needs, page, shown_time
+from headwater.admin.api.dependencies import Broker, Id, Limit, ShownTime, needs, page, shown
 from headwater.wire.administration import SessionInfo
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -27,7 +25,9 @@ class Session(BaseModel):
     id: str
     user: str
     address: str = Field(description="Of who is connected; empty if nobody is.")
-    connected: datetime | None = Field(description="Since when; null if nobody is connected.")
+    connected: ShownTime = Field(
+        validation_alias="connected_us", description="Since when; null if nobody is connected."
+    )
     expire_after_s: float = Field(description="How long it is kept without a connection.")
     subscriptions: list[SessionSubscription]
     waiting_bytes: int = Field(description="Written, and not yet taken by the client.")
@@ -45,7 +45,7 @@ class SessionsPage(BaseModel):
 async def list_sessions(broker: Broker, after: str | None = None, limit: Limit = 100) -> SessionsPage:
     """By id."""
     found, further = page(sorted(await broker.sessions.list(), key=_id), _id, after, limit)
-    return SessionsPage(sessions=[_session(one) for one in found], next=further)
+    return SessionsPage(sessions=[shown(Session, one) for one in found], next=further)
 
 
 def _id(info: SessionInfo) -> str:
@@ -56,7 +56,7 @@ def _id(info: SessionInfo) -> str:
 async def show(id: Id, broker: Broker) -> Session:
     """Who it is, and what it subscribes to."""
     (found,) = await broker.sessions.show(id)
-    return _session(found)
+    return shown(Session, found)
 
 
 @router.post("/{id:segment}/disconnect", status_code=204, summary="Cut a session's connection", **needs("operator"))
@@ -69,16 +69,3 @@ async def disconnect(id: Id, broker: Broker) -> None:
 async def end(id: Id, broker: Broker) -> None:
     """For good, and its own subscriptions with it."""
     await broker.sessions.end(id)
-
-
-def _session(info: SessionInfo) -> Session:
-    return Session(
-        id=info.id,
-        user=info.user,
-        address=info.address,
-        connected=shown_time(info.connected_us),
-        expire_after_s=info.expire_after_s,
-        subscriptions=[SessionSubscription(kind=one.kind, filter=one.filter, id=one.id) for one in info.subscriptions],
-        waiting_bytes=info.waiting_bytes,
-        dropped=info.dropped,
-    )

@@ -8,8 +8,8 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, StrictInt
 
+from headwater.admin.api.cursor import place_of, place_text
 from headwater.admin.api.dependencies import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs, or_none, page
-from headwater.admin.api.places import place_of, place_text
 from headwater.admin.api.problem import Exists
 from headwater.admin.client import Admin
 from headwater.errors import Conflict, HeadwaterError

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Asking, Body, Broker, Id, example, needs, shown_time
+from headwater.admin.api.dependencies import Asking, Body, Broker, Id, ShownTime, example, needs, shown
 from headwater.admin.gate import Gate
 from headwater.wire.administration import Role
 
@@ -38,7 +36,7 @@ class Token(BaseModel):
     id: str
     client: str
     role: str
-    created: datetime | None
+    created: ShownTime = Field(validation_alias="created_us")
 
 
 class TokensList(BaseModel):
@@ -57,25 +55,19 @@ class Me(BaseModel):
 @router.get("/me", summary="Say as whom one asks", **needs("reader"))
 async def me(caller: Asking) -> Me:
     """Whose token this is, and its role."""
-    return Me(name=caller.name, role=caller.role)
+    return shown(Me, caller)
 
 
 @router.get("/tokens", summary="List tokens", **needs("admin"))
 async def list_tokens(broker: Broker) -> TokensList:
     """Every one, without its text."""
-    return TokensList(
-        tokens=[
-            Token(id=one.id, client=one.client, role=one.role, created=shown_time(one.created_us))
-            for one in await broker.tokens.list()
-        ]
-    )
+    return TokensList(tokens=[shown(Token, one) for one in await broker.tokens.list()])
 
 
 @router.post("/tokens", status_code=201, summary="Make a token", **needs("admin"))
 async def add(new: NewToken, broker: Broker) -> MadeToken:
     """Its text is told this once."""
-    made = await broker.tokens.add(new.client, new.role)
-    return MadeToken(id=made.id, client=made.client, role=made.role, token=made.token)
+    return shown(MadeToken, await broker.tokens.add(new.client, new.role))
 
 
 @router.delete("/tokens/{id:segment}", status_code=204, summary="Remove a token", **needs("admin"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
@@ -85,14 +86,8 @@ async def levels(
     growth: Growth = request.app.state.growth
     shown = [
         TopicLevel(
-            name=one.name,
-            path=one.path,
-            topics=one.topics,
-            messages=one.messages,
+            **msgspec.structs.asdict(one),
             rate=growth.rate(one.path, one.messages),
-            is_topic=one.is_topic,
-            last_offset=one.last_offset,
-            retained=one.retained,
             value=await _retained(broker, one.path) if values and one.retained else None,
         )
         for one in found[:limit]

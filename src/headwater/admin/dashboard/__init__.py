@@ -19,33 +19,31 @@ from starlette.routing import Mount
 from headwater import __version__
 from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
-from headwater.admin.dashboard import (
-    channels,
-    clients,
-    dead_letters,
-    overview,
-    pipelines,
-    sessions,
-    subscriptions,
-    topics,
-)
+from headwater.admin.dashboard.channels import Channels
+from headwater.admin.dashboard.clients import Clients
+from headwater.admin.dashboard.dead_letters import DeadLetters
 from headwater.admin.dashboard.door import Door, Rooms
 from headwater.admin.dashboard.frame import DARK_COOKIE, Frame
+from headwater.admin.dashboard.overview import Overview
+from headwater.admin.dashboard.pipelines import Pipelines
 from headwater.admin.dashboard.sampler import Sampler
+from headwater.admin.dashboard.sessions import Sessions
+from headwater.admin.dashboard.subscriptions import Subscriptions
+from headwater.admin.dashboard.topics import Topics
 from headwater.admin.dashboard.visits import Visits
 from headwater.admin.gate import Gate
 
 STATIC = Path(__file__).parent / "static"
 ACCENT = "#0b7bab"
-PAGES: tuple[tuple[str, str, str, Callable[[Frame], None]], ...] = (
-    ("/", "Overview", "insights", overview.build),
-    ("/topics", "Topics", "account_tree", topics.build),
-    ("/subscriptions", "Subscriptions", "inbox", subscriptions.build),
-    ("/dead-letters", "Dead letters", "report", dead_letters.build),
-    ("/channels", "Channels", "outbound", channels.build),
-    ("/sessions", "Sessions", "devices", sessions.build),
-    ("/clients", "Clients", "key", clients.build),
-    ("/pipelines", "Pipelines", "waves", pipelines.build),
+PAGES: tuple[tuple[str, str, str, Callable[[Frame], object]], ...] = (
+    ("/", "Overview", "insights", Overview),
+    ("/topics", "Topics", "account_tree", Topics),
+    ("/subscriptions", "Subscriptions", "inbox", Subscriptions),
+    ("/dead-letters", "Dead letters", "report", DeadLetters),
+    ("/channels", "Channels", "outbound", Channels),
+    ("/sessions", "Sessions", "devices", Sessions),
+    ("/clients", "Clients", "key", Clients),
+    ("/pipelines", "Pipelines", "waves", Pipelines),
 )
 """Path, label, icon and content of each."""
 HEAD = f"""

@@ -23,11 +23,6 @@ BUTTONS = (
 )
 
 
-def build(frame: Frame) -> None:
-    """The page."""
-    Channels(frame)
-
-
 class Channels:
     """The page while it is open."""
 
@@ -39,27 +34,24 @@ class Channels:
             frame.needs("operator", add)
         with panel():
             self._listing = Listing(
-                [
-                    column("name", "Channel"),
-                    column("filter", "Filter", mono=True),
-                    column("destination", "Destination", mono=True, wide=True),
-                    column("state", "State"),
-                    column("delivered", "Delivered", number=True, wide=True),
-                    column("lag", "Behind", number=True, wide=True),
-                    column("dead", "Dead", number=True, wide=True),
-                    column("buttons", ""),
-                ],
                 "id",
                 Empty(
                     "outbound",
                     "Nothing is pushed anywhere yet.",
                     "headwater channels add alarms 'home/+/alarm' 127.0.0.1 9000",
                 ),
+                column("name", "Channel", lambda one: shown.plain(one.name), OPENER),
+                column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True),
+                column("destination", "Destination", _destination, mono=True, wide=True),
+                column("state", "State", lambda one: one.state, BADGE),
+                column("delivered", "Delivered", lambda one: shown.count(one.delivered), number=True, wide=True),
+                column("lag", "Behind", lambda one: shown.count(one.lag), number=True, wide=True),
+                column("dead", "Dead", lambda one: shown.count(one.dead), number=True, wide=True),
+                column("buttons", ""),
+                more=_more,
                 on_open=self._open,
                 label="Channels",
             )
-            self._listing.cell("name", OPENER)
-            self._listing.cell("state", BADGE)
             if frame.may("operator"):
                 self._listing.buttons(
                     BUTTONS,
@@ -73,10 +65,9 @@ class Channels:
         frame.every(1.0, self.update)
 
     async def update(self) -> None:
-        """Show them as they are now."""
         found: list[ChannelInfo] = await self._frame.admin.channels.list()
         self._found = {one.id: one for one in found}
-        self._listing.show([_row(one) for one in found])
+        self._listing.show(found)
 
     async def _try(self, row: Row) -> None:
         async def doing(admin: Admin) -> None:
@@ -87,11 +78,13 @@ class Channels:
         await self._frame.do("operator", doing)
 
     async def _pause(self, row: Row) -> None:
-        async def doing(admin: Admin) -> str:
-            await admin.channels.change(str(row["id"]), paused=not row["paused"])
-            return "It goes on." if row["paused"] else "Paused: nothing is pushed."
-
-        await self._frame.do("operator", doing, self.update)
+        said = "It goes on." if row["paused"] else "Paused: nothing is pushed."
+        await self._frame.change(
+            "operator",
+            lambda admin: admin.channels.change(str(row["id"]), paused=not row["paused"]),
+            said,
+            self.update,
+        )
 
     async def _remove(self, row: Row) -> None:
         one = self._found.get(str(row["id"]))
@@ -195,16 +188,5 @@ def _destination(one: ChannelInfo) -> str:
     return shown.plain(f"{one.kind}://{place}{one.path}" if one.kind == "http" else f"{one.kind}://{place}")
 
 
-def _row(one: ChannelInfo) -> Row:
-    return {
-        "id": one.id,
-        "name": shown.plain(one.name),
-        "filter": shown.plain(one.filter),
-        "destination": _destination(one),
-        "state": one.state,
-        "tone": TONES.get(one.state, "quiet"),
-        "paused": one.state == "paused",
-        "delivered": shown.count(one.delivered),
-        "lag": shown.count(one.lag),
-        "dead": shown.count(one.dead),
-    }
+def _more(one: ChannelInfo) -> Row:
+    return {"id": one.id, "tone": TONES.get(one.state, "quiet"), "paused": one.state == "paused"}

@@ -26,7 +26,6 @@ class Chart:
         self._chart.props(f'role="img" aria-label="{title}"')
 
     def push(self, points: Sequence[Point]) -> None:
-        """Add points at its end."""
         ui.run_javascript(f"headwater.push({self._chart.id}, {_json(points)}, {HISTORY_MAX})")
 
 

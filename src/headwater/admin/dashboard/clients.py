@@ -11,7 +11,7 @@ from headwater.admin.dashboard.dialogs import confirm, form, show_once, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, Listing, Row, column, row_button
 from headwater.admin.gate import ROLES
-from headwater.wire.administration import Client, NewToken, Registration, Rule, Token
+from headwater.wire.administration import NewToken, Registration
 
 REMOVE_BUTTON = row_button("remove", "'delete'", "'Remove'", color="negative")
 CLIENT_BUTTONS = (
@@ -25,11 +25,6 @@ ROLE_CHOICES = {
     "admin": "admin: may do everything",
 }
 ADVICE = "Clients, rules and tokens are for those whose token has the role admin."
-
-
-def build(frame: Frame) -> None:
-    """The page."""
-    Clients(frame)
 
 
 class Clients:
@@ -51,14 +46,17 @@ class Clients:
     def _build_listings(self) -> None:
         with panel("Clients"):
             self._clients = Listing(
-                [
-                    column("name", "Client"),
-                    column("created", "Since (UTC)", wide=True),
-                    column("rotated", "Secret of (UTC)", wide=True),
-                    column("buttons", ""),
-                ],
                 "name",
                 Empty("key", "No clients yet.", "headwater clients add sensor-7"),
+                column("name", "Client", lambda one: one.name),
+                column("created", "Since (UTC)", lambda one: shown.moment(one.created_us), wide=True),
+                column(
+                    "rotated",
+                    "Secret of (UTC)",
+                    lambda one: shown.moment(one.rotated_us or one.created_us),
+                    wide=True,
+                ),
+                column("buttons", ""),
                 label="Clients",
             )
             self._clients.buttons(
@@ -66,58 +64,39 @@ class Clients:
             )
         with panel("Rules"):
             self._rules = Listing(
-                [
-                    column("user", "Client"),
-                    column("what", "Rule"),
-                    column("action", "Action"),
-                    column("filter", "Filter", mono=True),
-                    column("buttons", ""),
-                ],
                 "key",
                 Empty("rule", "No rules: with authentication on, nobody may do anything."),
+                column("user", "Client", lambda rule: rule.user),
+                column("what", "Rule", lambda rule: "allow" if rule.allow else "deny", BADGE),
+                column("action", "Action", lambda rule: rule.action),
+                column("filter", "Filter", lambda rule: rule.filter, mono=True),
+                column("buttons", ""),
+                more=lambda rule: {
+                    "key": f"{rule.user} {rule.action} {rule.filter}",
+                    "tone": "good" if rule.allow else "bad",
+                },
                 label="Rules",
             )
-            self._rules.cell("what", BADGE)
             self._rules.buttons(REMOVE_BUTTON, remove=self._remove_rule)
         with panel("Tokens"):
             self._tokens = Listing(
-                [
-                    column("id", "Token", mono=True),
-                    column("client", "Client"),
-                    column("role", "Role"),
-                    column("created", "Since (UTC)", wide=True),
-                    column("buttons", ""),
-                ],
                 "id",
                 Empty("vpn_key", "No tokens yet.", "headwater tokens add sensor-7 --role reader"),
+                column("id", "Token", lambda one: one.id, mono=True),
+                column("client", "Client", lambda one: one.client),
+                column("role", "Role", lambda one: one.role),
+                column("created", "Since (UTC)", lambda one: shown.moment(one.created_us), wide=True),
+                column("buttons", ""),
                 label="Tokens",
             )
             self._tokens.buttons(REMOVE_BUTTON, remove=self._remove_token)
 
     async def update(self) -> None:
-        """Show them as they are now."""
         (await self._frame.visit.look()).check("admin")
         admin = self._frame.admin
-        clients: list[Client] = await admin.clients.list()
-        self._clients.show(
-            [
-                {
-                    "name": one.name,
-                    "created": shown.moment(one.created_us),
-                    "rotated": shown.moment(one.rotated_us or one.created_us),
-                }
-                for one in clients
-            ]
-        )
-        rules: list[Rule] = await admin.acl.list()
-        self._rules.show([_rule_row(rule) for rule in rules])
-        tokens: list[Token] = await admin.tokens.list()
-        self._tokens.show(
-            [
-                {"id": one.id, "client": one.client, "role": one.role, "created": shown.moment(one.created_us)}
-                for one in tokens
-            ]
-        )
+        self._clients.show(await admin.clients.list())
+        self._rules.show(await admin.acl.list())
+        self._tokens.show(await admin.tokens.list())
 
     def _new_client(self) -> None:
         with form("New client") as dialog:
@@ -146,11 +125,7 @@ class Clients:
     def _new_token(self, row: Row) -> None:
         client = str(row["name"])
         with form(f"New token of {shown.plain(client)}") as dialog:
-            role = ui.select(
-                ROLE_CHOICES,
-                value=ROLES[0],
-                label="Role",
-            ).props("outlined dense")
+            role = ui.select(ROLE_CHOICES, value=ROLES[0], label="Role").props("outlined dense")
 
             async def doing(admin: Admin) -> None:
                 made: NewToken = await admin.tokens.add(client, role.value)
@@ -170,40 +145,16 @@ class Clients:
         await self._frame.do("admin", doing, self.update)
 
     async def _remove_client(self, row: Row) -> None:
-        name = str(row["name"])
-        if not await confirm(f"Remove {shown.plain(name)} and its tokens? It can come in no more.", "Remove"):
-            return
-
-        async def doing(admin: Admin) -> str:
-            await admin.clients.remove(name)
-            return f"{shown.plain(name)} is removed."
-
-        await self._frame.do("admin", doing, self.update)
+        name, shown_name = str(row["name"]), shown.plain(str(row["name"]))
+        if await confirm(f"Remove {shown_name} and its tokens? It can come in no more.", "Remove"):
+            said = f"{shown_name} is removed."
+            await self._frame.change("admin", lambda admin: admin.clients.remove(name), said, self.update)
 
     async def _remove_rule(self, row: Row) -> None:
-        async def doing(admin: Admin) -> str:
-            await admin.acl.remove(str(row["user"]), str(row["action"]), str(row["filter"]))
-            return "The rule is taken back."
-
-        await self._frame.do("admin", doing, self.update)
+        rule = (str(row["user"]), str(row["action"]), str(row["filter"]))
+        await self._frame.change("admin", lambda admin: admin.acl.remove(*rule), "The rule is taken back.", self.update)
 
     async def _remove_token(self, row: Row) -> None:
-        if not await confirm(f"Remove token {row['id']}? It opens nothing more.", "Remove"):
-            return
-
-        async def doing(admin: Admin) -> str:
-            await admin.tokens.remove(str(row["id"]))
-            return "The token opens nothing more."
-
-        await self._frame.do("admin", doing, self.update)
-
-
-def _rule_row(rule: Rule) -> Row:
-    return {
-        "key": f"{rule.user} {rule.action} {rule.filter}",
-        "user": rule.user,
-        "what": "allow" if rule.allow else "deny",
-        "tone": "good" if rule.allow else "bad",
-        "action": rule.action,
-        "filter": rule.filter,
-    }
+        if await confirm(f"Remove token {row['id']}? It opens nothing more.", "Remove"):
+            said = "The token opens nothing more."
+            await self._frame.change("admin", lambda admin: admin.tokens.remove(str(row["id"])), said, self.update)

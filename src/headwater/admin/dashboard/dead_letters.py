@@ -19,15 +19,11 @@ LOOKED_MAX = 1_000
 EMPTY = "No dead letters: whatever failed was retried and done."
 
 
-def build(frame: Frame, id: str = "") -> None:
-    """The page; `id`: the subscription to begin with."""
-    DeadLetters(frame, id)
-
-
 class DeadLetters:
     """The page while it is open."""
 
-    def __init__(self, frame: Frame, id: str) -> None:
+    def __init__(self, frame: Frame, id: str = "") -> None:
+        """`id`: the subscription to begin with."""
         self._frame = frame
         self._wanted = id
         self._letters: dict[str, DeadLetter] = {}
@@ -50,38 +46,34 @@ class DeadLetters:
                 frame.needs("operator", redrive, drop, everything)
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
-                [
-                    column("offset", "Offset"),
-                    column("topic", "Topic", mono=True),
-                    column("attempts", "Attempts", number=True, wide=True),
-                    column("dead", "Given up (UTC)", wide=True),
-                    column("error", "Last error"),
-                    column("buttons", ""),
-                ],
                 "key",
                 Empty("mark_email_read", EMPTY),
+                column("offset", "Offset", lambda one: one.offset, OPENER),
+                column("topic", "Topic", lambda one: shown.plain(one.topic), mono=True),
+                column("attempts", "Attempts", lambda one: str(one.attempts), number=True, wide=True),
+                column("dead", "Given up (UTC)", lambda one: shown.moment(one.dead_at_us), wide=True),
+                column("error", "Last error", lambda one: shown.plain(one.errors[-1]) if one.errors else ""),
+                column("buttons", ""),
+                more=lambda one: {"key": _key(one)},
                 on_open=self._open,
                 selection=True,
                 label="Dead letters",
             )
-            self._listing.cell("offset", OPENER)
             if frame.may("operator"):
                 self._listing.buttons(
-                    row_button("redrive", "'replay'", "'Redrive'"),
-                    redrive=lambda row: self._redrive([str(row["key"])]),
+                    row_button("redrive", "'replay'", "'Redrive'"), redrive=lambda row: self._redrive([str(row["key"])])
                 )
         frame.every(2.0, self.update)
 
     async def update(self) -> None:
-        """Show them as they are now."""
         await self._update_choice()
         chosen = self._id.value
         bus = self._frame.admin.bus
         found: list[DeadLetter] = await bus.dead_letters(chosen, limit=LOOKED_MAX) if chosen else []
         text = (self._find.value or "").strip().lower()
         found = [letter for letter in found if not text or text in _searched(letter)]
-        self._letters = {f"{letter.topic.partition('/')[0]}/{letter.offset}": letter for letter in found[:SHOWN]}
-        self._listing.show([_row(key, letter) for key, letter in self._letters.items()])
+        self._letters = {_key(letter): letter for letter in found[:SHOWN]}
+        self._listing.show(self._letters.values())
         left = len(found) - SHOWN
         self._note.text = f"{shown.count(left)} more are not shown; find them by their text." if left > 0 else ""
 
@@ -157,16 +149,9 @@ class DeadLetters:
             show_payload(letter.payload)
 
 
+def _key(letter: DeadLetter) -> str:
+    return f"{letter.topic.partition('/')[0]}/{letter.offset}"
+
+
 def _searched(letter: DeadLetter) -> str:
     return f"{letter.topic} {' '.join(letter.errors)} {shown.preview(letter.payload)}".lower()
-
-
-def _row(key: str, letter: DeadLetter) -> Row:
-    return {
-        "key": key,
-        "offset": letter.offset,
-        "topic": shown.plain(letter.topic),
-        "attempts": str(letter.attempts),
-        "dead": shown.moment(letter.dead_at_us),
-        "error": shown.plain(letter.errors[-1]) if letter.errors else "",
-    }

@@ -119,12 +119,7 @@ class Door:
         answer = RedirectResponse(place, 303)
         is_https = request.scope["scheme"] == "https"
         answer.set_cookie(
-            _cookie(request),
-            key,
-            max_age=IDLE_US_MAX // SECOND_US,
-            httponly=True,
-            samesite="lax",
-            secure=is_https,
+            _cookie(request), key, max_age=IDLE_US_MAX // SECOND_US, httponly=True, samesite="lax", secure=is_https
         )
         return answer
 

@@ -7,7 +7,8 @@ the broker took to answer. What goes wrong is shown as the error's own sentence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from nicegui import ui
@@ -41,6 +42,7 @@ NEXT_DARK: dict[bool | None, tuple[bool | None, str, str]] = {
 Work = Callable[[], Awaitable[object]]
 Doing = Callable[[Admin], Awaitable[str | None]]
 """Changes something, and says what it did."""
+Changing = Callable[[Admin], Awaitable[object]]
 
 
 class Frame:
@@ -188,6 +190,15 @@ class Frame:
             await then()
         return True
 
+    async def change(self, role: Role, doing: Changing, said: str, then: Work | None = None) -> bool:
+        """Change something, and say so in these words."""
+
+        async def done(admin: Admin) -> str:
+            await doing(admin)
+            return said
+
+        return await self.do(role, done, then)
+
 
 async def _leave() -> None:
     """To the log-in, and back here from there; this page answers no more."""
@@ -210,6 +221,15 @@ def say(text: str, kind: Literal["positive", "negative", "warning", "info"] = "p
         ui.notify(text, type=kind, multi_line=True, close_button="Close", timeout=12_000)
     else:
         ui.notify(text, type=kind)
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Say what goes wrong in the block, and go on after it."""
+    try:
+        yield
+    except HeadwaterError as error:
+        say(str(error.args[0]), "negative")
 
 
 def heading(title: str, explanation: str) -> ui.row:
@@ -242,6 +262,5 @@ class Empty:
         self._whole.visible = False
 
     def show(self, is_empty: bool) -> None:
-        """Show it, or not."""
         if self._whole.visible != is_empty:
             self._whole.visible = is_empty

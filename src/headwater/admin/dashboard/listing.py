@@ -5,8 +5,8 @@ Cells are text, whatever is in them. A column that is not needed on a phone is l
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from nicegui import ui
 from nicegui.events import GenericEventArguments
@@ -41,21 +41,37 @@ def row_button(event: str, icon: str, label: str, *, color: str = "", disabled: 
     )
 
 
+class Column(NamedTuple):
+    """A column: what it shows of something, the template of Vue that draws it if it is not plain text, and its look."""
+
+    value: Callable[[Any], Any] | None
+    cell: str
+    look: Row
+
+
 def column(
-    name: str, label: str, *, number: bool = False, wide: bool = False, mono: bool = False, line: bool = False
-) -> Row:
+    name: str,
+    label: str,
+    value: Callable[[Any], Any] | None = None,
+    cell: str = "",
+    *,
+    number: bool = False,
+    wide: bool = False,
+    mono: bool = False,
+    line: bool = False,
+) -> Column:
     """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line."""
     is_time = label.endswith("(UTC)")
     styles = (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line), ("hw-time", is_time))
-    kinds = [word for word, is_so in styles if is_so]
-    return {
+    look = {
         "name": name,
         "label": label,
         "field": name,
         "align": "right" if number else "left",
-        "classes": " ".join(kinds),
+        "classes": " ".join(word for word, is_so in styles if is_so),
         "headerClasses": "hw-wide" if wide else "",
     }
+    return Column(value, cell, look)
 
 
 class Listing:
@@ -63,17 +79,21 @@ class Listing:
 
     def __init__(
         self,
-        columns: list[Row],
         key: str,
         empty: Empty,
-        *,
+        *columns: Column,
+        more: Callable[[Any], Row] | None = None,
         on_open: Callable[[Row], Any] | None = None,
         selection: bool = False,
         label: str = "",
     ) -> None:
+        """`more`: what buttons and templates need of a row, besides its columns."""
         self._empty = empty
+        self._values = {column.look["name"]: column.value for column in columns if column.value is not None}
+        self._more = more or (lambda _: {})
+        looks = [column.look for column in columns]
         self.table = ui.table(
-            columns=columns, rows=[], row_key=key, selection="multiple" if selection else None, pagination=0
+            columns=looks, rows=[], row_key=key, selection="multiple" if selection else None, pagination=0
         )
         self.table.props("flat dense hide-pagination wrap-cells").classes("hw-table")
         if label:
@@ -82,19 +102,19 @@ class Listing:
             opened = on_open
             self.table.on("open", lambda event: opened(event.args))
         self.table.visible = False
-
-    def cell(self, name: str, template: str) -> None:
-        """Draw a column's cells by a template of Vue; rows come in as data, never as part of it."""
-        self.table.add_slot(f"body-cell-{name}", template)
+        for column in columns:
+            if column.cell:  # rows come into it as data, never as part of it
+                self.table.add_slot(f"body-cell-{column.look['name']}", column.cell)
 
     def buttons(self, template: str, **handlers: Callable[[Row], Any]) -> None:
         """Buttons at the end of each row: `$parent.$emit('name', props.row)`."""
-        self.cell("buttons", f'<q-td :props="props" class="hw-buttons">{template}</q-td>')
+        self.table.add_slot("body-cell-buttons", f'<q-td :props="props" class="hw-buttons">{template}</q-td>')
         for name, handler in handlers.items():
             self.table.on(name, _handing(handler))
 
-    def show(self, rows: list[Row]) -> None:
-        """Show these rows."""
+    def show(self, found: Iterable[Any]) -> None:
+        """Show these, a row each."""
+        rows = [{name: value(one) for name, value in self._values.items()} | self._more(one) for one in found]
         if self.table.rows != rows:
             self.table.rows = rows
         if self.table.visible != bool(rows):

@@ -10,10 +10,10 @@ from nicegui import ui
 
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import copy, detail
-from headwater.admin.dashboard.frame import Empty, Frame, say
+from headwater.admin.dashboard.frame import Empty, Frame, telling
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
 from headwater.admin.dashboard.pager import PAGE, Page, Pager
-from headwater.errors import HeadwaterError, Malformed
+from headwater.errors import Malformed
 from headwater.message import Envelope, Headers
 
 PLACE = "an offset, or a time (UTC): 2026-01-31 12:00"
@@ -23,10 +23,9 @@ class Messages:
     """The messages that a filter matches."""
 
     def __init__(self, frame: Frame, filter: str) -> None:
-        self._frame = frame
         self._pager = Pager(frame.admin.bus, filter)
         self._page: Page | None = None
-        self._rows: list[Row] = []
+        self._shown: list[Envelope] = []
         self._follows = False
         with ui.row().classes("hw-toolbar"):
             ui.button("Newest", icon="first_page", on_click=self._newest).props("flat dense no-caps")
@@ -40,21 +39,18 @@ class Messages:
             ui.switch("Follow", on_change=self._set_follows).props("dense")
         self._note = ui.label().classes("hw-note").props('role="status"')
         is_one = not set("+#") & set(filter)
-        topic = [] if is_one else [column("topic", "Topic", mono=True, line=True)]
+        topic = [] if is_one else [column("topic", "Topic", lambda one: shown.plain(one.topic), mono=True, line=True)]
         self._listing = Listing(
-            [
-                column("offset", "Offset"),
-                column("time", "Time (UTC)", wide=True),
-                *topic,
-                column("preview", "Payload", mono=True, line=True),
-                column("size", "Size", number=True, wide=True),
-            ],
             "offset",
             Empty("forum", "No messages here.", f"headwater pub {_quoted(filter)} 'hello'" if is_one else ""),
+            column("offset", "Offset", lambda one: one.offset, OPENER),
+            column("time", "Time (UTC)", lambda one: shown.moment(one.time_us), wide=True),
+            *topic,
+            column("preview", "Payload", lambda one: shown.preview(one.payload), mono=True, line=True),
+            column("size", "Size", lambda one: shown.size(len(one.payload)), number=True, wide=True),
             on_open=self._open,
             label="Messages",
         )
-        self._listing.cell("offset", OPENER)
         frame.every(1.0, self._tick)
 
     async def _tick(self) -> None:
@@ -75,14 +71,14 @@ class Messages:
             self._say(f"Faster than can be shown: {shown.count(page.left_out)} more came in the last second.")
         else:
             self._say("Following.")
-        self._rows = [*map(_row, page.messages), *self._rows][:PAGE]
-        self._listing.show(self._rows)
+        self._shown = [*page.messages, *self._shown][:PAGE]
+        self._listing.show(self._shown)
 
     async def _show(self, page: Page) -> None:
         self._page = page
         self._older.set_enabled(not page.is_first)
-        self._rows = [_row(message) for message in page.messages]
-        self._listing.show(self._rows)
+        self._shown = list(page.messages)
+        self._listing.show(self._shown)
         if page.messages and len(page.messages) == PAGE:
             self._say("")
         elif page.is_first:
@@ -102,19 +98,13 @@ class Messages:
             await self._try(self._pager.upto(self._page.first - 1))
 
     async def _go(self) -> None:
-        text = (self._place.value or "").strip()
-        try:
-            place = _place(text)
-        except Malformed as error:
-            say(str(error.args[0]), "negative")
-            return
-        await self._try(self._pager.at_time(place) if isinstance(place, datetime) else self._pager.upto(place))
+        with telling():
+            place = _place((self._place.value or "").strip())
+            await self._try(self._pager.at_time(place) if isinstance(place, datetime) else self._pager.upto(place))
 
     async def _try(self, reading: Any) -> None:
-        try:
+        with telling():
             await self._show(await reading)
-        except HeadwaterError as error:
-            say(str(error.args[0]), "negative")
 
     async def _set_follows(self, event: Any) -> None:
         self._follows = bool(event.value)
@@ -128,22 +118,8 @@ class Messages:
             self._say("")
 
     async def _open(self, row: Row) -> None:
-        try:
-            message = await self._pager.one(int(row["offset"]))
-        except HeadwaterError as error:
-            say(str(error.args[0]), "negative")
-            return
-        show_message(message)
-
-
-def _row(message: Envelope) -> Row:
-    return {
-        "offset": message.offset,
-        "time": shown.moment(message.time_us),
-        "topic": shown.plain(message.topic),
-        "preview": shown.preview(message.payload),
-        "size": shown.size(len(message.payload)),
-    }
+        with telling():
+            show_message(await self._pager.one(int(row["offset"])))
 
 
 def _place(text: str) -> int | datetime:

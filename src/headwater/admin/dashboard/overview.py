@@ -25,11 +25,6 @@ BYTES = "v => v == null ? '–' : headwater.brief(v) + 'B/s'"
 NUMBER = "v => v == null ? '–' : headwater.brief(v)"
 
 
-def build(frame: Frame) -> None:
-    """The page."""
-    Overview(frame)
-
-
 class Overview:
     """The page while it is open."""
 
@@ -50,30 +45,31 @@ class Overview:
             with panel("Roots"):
                 empty = Empty("water_drop", "Nothing was published yet.", "headwater pub home/kitchen/temp 21.5")
                 self._roots = Listing(
-                    [
-                        column("root", "Root"),
-                        column("messages", "Messages", number=True),
-                        column("topics", "Topics", number=True, wide=True),
-                        column("size", "Size", number=True),
-                    ],
                     "root",
                     empty,
+                    column("root", "Root", lambda one: shown.plain(one.root)),
+                    column("messages", "Messages", lambda one: shown.count(one.end - one.first), number=True),
+                    column("topics", "Topics", lambda one: shown.count(one.topics), number=True, wide=True),
+                    column("size", "Size", lambda one: shown.size(one.bytes), number=True),
                 )
             with panel("Events"):
                 empty = Empty("check_circle", "Nothing happened that somebody should know.")
                 self._events = Listing(
-                    [column("time", "Time (UTC)"), column("kind", "Kind"), column("text", "What")], "key", empty
+                    "key",
+                    empty,
+                    column("time", "Time (UTC)", lambda event: shown.moment(event[1].time_us)),
+                    column("kind", "Kind", lambda event: event[1].kind),
+                    column("text", "What", lambda event: shown.plain(event[1].text)),
+                    more=lambda event: {"key": f"{event[1].time_us}-{event[0]}"},
                 )
         with panel("Slow consumers") as self._slow_panel:
             self._slow = Listing(
-                [
-                    column("session", "Session", mono=True),
-                    column("user", "User"),
-                    column("waiting", "Waiting", number=True),
-                    column("dropped", "Dropped", number=True),
-                ],
                 "session",
                 Empty("bolt", "Everybody keeps up."),
+                column("session", "Session", lambda one: one.session, mono=True),
+                column("user", "User", lambda one: shown.plain(one.user)),
+                column("waiting", "Waiting", lambda one: shown.size(one.waiting_bytes), number=True),
+                column("dropped", "Dropped", lambda one: shown.count(one.dropped), number=True),
             )
         self._slow_panel.visible = False
         frame.every(1.0, self._update)
@@ -124,29 +120,9 @@ class Overview:
         tiles["Topics"].show(shown.brief(gauges.get("topics", 0)), f"in {shown.count(gauges.get('roots', 0))} roots")
         up_s = (figures.time_us - figures.started_us) / SECOND_US
         tiles["Stored"].show(shown.size(gauges.get("stream_bytes", 0)), f"up for {shown.span(up_s)}")
-        self._roots.show(
-            [
-                {
-                    "root": shown.plain(root.root),
-                    "messages": shown.count(root.end - root.first),
-                    "topics": shown.count(root.topics),
-                    "size": shown.size(root.bytes),
-                }
-                for root in figures.roots[:ROOTS_SHOWN]
-            ]
-        )
+        self._roots.show(figures.roots[:ROOTS_SHOWN])
         self._slow_panel.visible = bool(figures.slow)
-        self._slow.show(
-            [
-                {
-                    "session": slow.session,
-                    "user": shown.plain(slow.user),
-                    "waiting": shown.size(slow.waiting_bytes),
-                    "dropped": shown.count(slow.dropped),
-                }
-                for slow in figures.slow
-            ]
-        )
+        self._slow.show(figures.slow)
 
     def _show_health(self, health: Health) -> None:
         said = "|".join(f"{check.name}:{check.ok}:{check.detail}" for check in health.checks)
@@ -163,17 +139,7 @@ class Overview:
 
     async def _update_events(self) -> None:
         events: list[Event] = await self._frame.admin.bus.events()
-        self._events.show(
-            [
-                {
-                    "key": f"{event.time_us}-{at}",
-                    "time": shown.moment(event.time_us),
-                    "kind": event.kind,
-                    "text": shown.plain(event.text),
-                }
-                for at, event in enumerate(reversed(events[-EVENTS_SHOWN:]))
-            ]
-        )
+        self._events.show(enumerate(reversed(events[-EVENTS_SHOWN:])))
 
 
 class _Tile:

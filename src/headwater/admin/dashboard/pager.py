@@ -53,7 +53,6 @@ class Pager:
             raise Malformed(f'"{filter}" spans roots; offsets count within one: name the first level')
 
     async def newest(self) -> Page:
-        """The newest page."""
         extent = await self.extent()
         last = extent.end - 1
         if not set("+#") & set(self.filter):
@@ -92,7 +91,6 @@ class Pager:
         return await self.upto(extent.places[0] - 1 if extent.places else extent.end - 1, extent)
 
     async def one(self, offset: int) -> Envelope:
-        """One message."""
         found = await self._read(offset, offset, 1)
         if not found:
             raise NotFound(f'message {offset} of "{self.root}" is gone, or "{self.filter}" does not match it')

@@ -11,11 +11,6 @@ from headwater.wire.administration import Pipeline
 SHOWN = 100
 
 
-def build(frame: Frame) -> None:
-    """The page."""
-    Pipelines(frame)
-
-
 class Pipelines:
     """The page while it is open."""
 
@@ -36,7 +31,6 @@ class Pipelines:
         frame.every(2.0, self.update)
 
     async def update(self) -> None:
-        """Draw them as they are now."""
         found: list[Pipeline] = await self._frame.admin.pipelines()
         found = sorted(found, key=lambda one: (-one.lag, one.root))[:SHOWN]
         there = {(one.root, one.lake): one for one in found}
@@ -90,5 +84,4 @@ class _Line:
         self._said.text, self._ends.text = said, text
 
     def delete(self) -> None:
-        """Take it away."""
         self._whole.delete()

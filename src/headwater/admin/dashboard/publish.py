@@ -8,7 +8,7 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
-from headwater.admin.dashboard.frame import Frame, Work, say
+from headwater.admin.dashboard.frame import Frame, Work
 from headwater.errors import Malformed
 from headwater.message import Headers, Receipt
 
@@ -37,19 +37,13 @@ class PublishForm:
                 ui.label("Publishing takes a token of role operator.").classes("hw-note")
 
     async def _publish(self) -> None:
-        try:
-            payload, headers = self._read_payload(), _headers(self._headers.value or "")
-        except Malformed as error:
-            say(str(error.args[0]), "negative")
-            return
-
         async def doing(admin: Admin) -> str:
             receipt: Receipt = await admin.bus.publish(
                 (self._topic.value or "").strip(),
-                payload,
+                self._read_payload(),
                 retain=bool(self._retain.value),
                 key=self._key.value.encode() if self._key.value else None,
-                headers=headers,
+                headers=_headers(self._headers.value or ""),
                 ttl_s=float(self._ttl_s.value) if self._ttl_s.value else None,
             )
             return f"Published as offset {shown.count(receipt.offset)}."

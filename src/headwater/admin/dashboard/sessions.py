@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from nicegui import ui
 
-from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import confirm, detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
@@ -15,11 +14,6 @@ from headwater.wire.administration import SessionInfo
 SHOWN = 200
 DISCONNECT = row_button("disconnect", "'link_off'", "'Disconnect'", disabled="!props.row.is_here")
 END = row_button("end", "'delete'", "'End session'", color="negative")
-
-
-def build(frame: Frame) -> None:
-    """The page."""
-    Sessions(frame)
 
 
 class Sessions:
@@ -35,58 +29,54 @@ class Sessions:
             )
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
-                [
-                    column("id", "Session", mono=True),
-                    column("user", "User"),
-                    column("address", "Address", mono=True, wide=True),
-                    column("state", "State"),
-                    column("subscriptions", "Subscribes", number=True, wide=True),
-                    column("waiting", "Waiting", number=True, wide=True),
-                    column("dropped", "Dropped", number=True, wide=True),
-                    column("buttons", ""),
-                ],
                 "id",
                 Empty("devices", "Nobody is connected.", "headwater sub 'home/#' --url headwater://127.0.0.1:7411"),
+                column("id", "Session", lambda one: one.id, OPENER, mono=True),
+                column("user", "User", lambda one: shown.plain(one.user)),
+                column("address", "Address", lambda one: shown.plain(one.address), mono=True, wide=True),
+                column("state", "State", self._state, BADGE),
+                column(
+                    "subscriptions",
+                    "Subscribes",
+                    lambda one: shown.count(len(one.subscriptions)),
+                    number=True,
+                    wide=True,
+                ),
+                column("waiting", "Waiting", lambda one: shown.size(one.waiting_bytes), number=True, wide=True),
+                column("dropped", "Dropped", lambda one: shown.count(one.dropped), number=True, wide=True),
+                column("buttons", ""),
+                more=lambda one: {"is_here": bool(one.connected_us), "tone": "good" if one.connected_us else "quiet"},
                 on_open=self._open,
                 label="Sessions",
             )
-            self._listing.cell("id", OPENER)
-            self._listing.cell("state", BADGE)
             if frame.may("operator"):
                 buttons = DISCONNECT + END if frame.may("admin") else DISCONNECT
                 self._listing.buttons(buttons, disconnect=self._disconnect, end=self._end)
         frame.every(1.0, self.update)
 
     async def update(self) -> None:
-        """Show them as they are now."""
         everyone: list[SessionInfo] = await self._frame.admin.sessions.list()
         text = (self._find.value or "").strip().lower()
         found = [one for one in everyone if text in f"{one.id} {one.user} {one.address}".lower()]
         found.sort(key=lambda one: (not one.connected_us, -one.waiting_bytes, one.user, one.id))
         self._found = {one.id: one for one in found[:SHOWN]}
-        now_us = _now_us(self._frame)
-        self._listing.show([_row(one, now_us) for one in self._found.values()])
+        self._listing.show(self._found.values())
         left = len(found) - SHOWN
         self._note.text = (
             f"{shown.count(left)} more are not shown; find them by user, address or id." if left > 0 else ""
         )
 
-    async def _disconnect(self, row: Row) -> None:
-        async def doing(admin: Admin) -> str:
-            await admin.sessions.disconnect(str(row["id"]))
-            return "Disconnected; the client may come back."
+    def _state(self, one: SessionInfo) -> str:
+        here_s = self._frame.admin.bus.now.timestamp() - one.connected_us / 1e6
+        return f"for {shown.span(here_s)}" if one.connected_us else "away"
 
-        await self._frame.do("operator", doing, self.update)
+    async def _disconnect(self, row: Row) -> None:
+        said = "Disconnected; the client may come back."
+        await self._frame.change("operator", lambda admin: admin.sessions.disconnect(str(row["id"])), said, self.update)
 
     async def _end(self, row: Row) -> None:
-        if not await confirm("End this session, and its own subscriptions with it?", "End session"):
-            return
-
-        async def doing(admin: Admin) -> str:
-            await admin.sessions.end(str(row["id"]))
-            return "Ended."
-
-        await self._frame.do("admin", doing, self.update)
+        if await confirm("End this session, and its own subscriptions with it?", "End session"):
+            await self._frame.change("admin", lambda admin: admin.sessions.end(str(row["id"])), "Ended.", self.update)
 
     def _open(self, row: Row) -> None:
         one = self._found.get(str(row["id"]))
@@ -106,22 +96,3 @@ class Sessions:
                     for sub in one.subscriptions
                 ),
             )
-
-
-def _now_us(frame: Frame) -> int:
-    return int(frame.admin.bus.now.timestamp() * 1_000_000)
-
-
-def _row(one: SessionInfo, now_us: int) -> Row:
-    is_here = bool(one.connected_us)
-    return {
-        "id": one.id,
-        "user": shown.plain(one.user),
-        "address": shown.plain(one.address),
-        "state": f"for {shown.span((now_us - one.connected_us) / 1e6)}" if is_here else "away",
-        "tone": "good" if is_here else "quiet",
-        "is_here": is_here,
-        "subscriptions": shown.count(len(one.subscriptions)),
-        "waiting": shown.size(one.waiting_bytes),
-        "dropped": shown.count(one.dropped),
-    }

@@ -10,8 +10,8 @@ from nicegui import ui
 from headwater.admin.client import Admin, Start
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, submit
-from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
-from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, Row, column
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, column
 from headwater.admin.dashboard.messages import show_facts
 from headwater.errors import Malformed
 from headwater.message import SubscriptionInfo
@@ -21,20 +21,19 @@ from headwater.wire.request import Option
 SHOWN = 200
 """Subscriptions that are listed, furthest behind first; others are found by their name."""
 STATES_SHOWN = 200
+STATE_TONES = {"retry": "busy", "dead": "bad"}
 EMPTY = "Nobody subscribes durably yet."
 COMMAND = "headwater sub 'home/#' --id watcher --start earliest"
-
-
-def build(frame: Frame, id: str = "") -> None:
-    """The page; `id`: the one to begin with."""
-    Subscriptions(frame, id)
 
 
 class Subscriptions:
     """The page while it is open."""
 
-    def __init__(self, frame: Frame, id: str) -> None:
+    def __init__(self, frame: Frame, id: str = "") -> None:
+        """`id`: the one to begin with."""
         self._frame = frame
+        self._most = 1
+        """How far behind the last of them is."""
         with heading("Subscriptions", "Who gets what, how far they are, and what failed."):
             add = ui.button("New subscription", icon="add", on_click=self._new).props("unelevated no-caps")
             frame.needs("operator", add)
@@ -44,35 +43,30 @@ class Subscriptions:
             )
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
-                [
-                    column("id", "Subscription"),
-                    column("filter", "Filter", mono=True, wide=True),
-                    column("lag", "Behind", number=True),
-                    column("in_flight", "In flight", number=True, wide=True),
-                    column("retrying", "Retrying", number=True, wide=True),
-                    column("dead", "Dead", number=True),
-                    column("state", "State"),
-                ],
                 "id",
                 Empty("inbox", EMPTY, COMMAND),
-                on_open=lambda row: _Shown(frame, str(row["id"]), self.update),
+                column("id", "Subscription", lambda one: one.id, OPENER),
+                column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True, wide=True),
+                column("lag", "Behind", lambda one: shown.count(one.lag), BAR, number=True),
+                column("in_flight", "In flight", lambda one: shown.count(one.in_flight), number=True, wide=True),
+                column("retrying", "Retrying", lambda one: shown.count(one.retrying), number=True, wide=True),
+                column("dead", "Dead", lambda one: shown.count(one.dead), number=True),
+                column("state", "State", lambda one: _state(one)[0], BADGE),
+                more=lambda one: {"share": one.lag / self._most, "tone": _state(one)[1]},
+                on_open=lambda row: _Shown(frame, str(row["id"])),
                 label="Subscriptions",
             )
-            self._listing.cell("id", OPENER)
-            self._listing.cell("lag", BAR)
-            self._listing.cell("state", BADGE)
         frame.every(1.0, self.update)
         if id:
-            _Shown(frame, id, self.update)
+            _Shown(frame, id)
 
     async def update(self) -> None:
-        """Show them as they are now."""
         everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
         text = (self._find.value or "").strip().lower()
         found = [one for one in everyone if text in one.id.lower() or text in one.filter.lower()]
         found.sort(key=lambda one: (-one.lag, one.id))
-        most = max([1, *(one.lag for one in found)])
-        self._listing.show([_row(one, most) for one in found[:SHOWN]])
+        self._most = max([1, *(one.lag for one in found)])
+        self._listing.show(found[:SHOWN])
         left = len(found) - SHOWN
         self._note.text = f"{shown.count(left)} more are not shown; find them by id or filter." if left > 0 else ""
 
@@ -92,21 +86,6 @@ class Subscriptions:
             submit(dialog, "Create", lambda: self._frame.do("operator", doing, self.update))
 
 
-def _row(one: SubscriptionInfo, most: int) -> Row:
-    state, tone = _state(one)
-    return {
-        "id": one.id,
-        "filter": shown.plain(one.filter),
-        "lag": shown.count(one.lag),
-        "share": one.lag / most,
-        "in_flight": shown.count(one.in_flight),
-        "retrying": shown.count(one.retrying),
-        "dead": shown.count(one.dead),
-        "state": state,
-        "tone": tone,
-    }
-
-
 def _state(one: SubscriptionInfo) -> tuple[str, str]:
     if one.paused:
         return "paused", "quiet"
@@ -118,10 +97,9 @@ def _state(one: SubscriptionInfo) -> tuple[str, str]:
 class _Shown:
     """One subscription, in a dialog that is kept up to date."""
 
-    def __init__(self, frame: Frame, id: str, changed: object) -> None:
+    def __init__(self, frame: Frame, id: str) -> None:
         self._frame = frame
         self._id = id
-        self._changed = changed
         with detail(id, "hw-wide-dialog") as self._dialog:
             self._facts = ui.column().classes("hw-grow")
             self._said = ""
@@ -138,18 +116,16 @@ class _Shown:
             frame.needs("operator", self._pause, seek, delete)
             ui.label("Messages in flight and failed").classes("hw-panel-title")
             self._states = Listing(
-                [
-                    column("place", "Root"),
-                    column("offset", "Offset", number=True),
-                    column("state", "State"),
-                    column("attempts", "Attempts", number=True, wide=True),
-                    column("errors", "Errors"),
-                ],
                 "key",
                 Empty("done_all", "None: everything it was handed is done."),
+                column("place", "Root", lambda one: shown.plain(one[0])),
+                column("offset", "Offset", lambda one: shown.count(one[1]), number=True),
+                column("state", "State", lambda one: one[2].replace("_", " "), BADGE),
+                column("attempts", "Attempts", lambda one: str(one[3]), number=True, wide=True),
+                column("errors", "Errors", lambda one: shown.plain("; ".join(one[4]))),
+                more=lambda one: {"key": f"{one[0]}/{one[1]}", "tone": STATE_TONES.get(one[2], "quiet")},
                 label="Messages in flight and failed",
             )
-            self._states.cell("state", BADGE)
             self._is_paused = False
             frame.every(1.0, self._update)
 
@@ -175,7 +151,7 @@ class _Shown:
             with self._facts:
                 show_facts(*facts)
         states = await self._frame.admin.bus.states(self._id)
-        self._states.show([_state_row(*state) for state in states[:STATES_SHOWN]])
+        self._states.show(states[:STATES_SHOWN])
 
     async def _toggle(self) -> None:
         async def doing(admin: Admin) -> str:
@@ -188,14 +164,8 @@ class _Shown:
         await self._frame.do("operator", doing, self._update)
 
     async def _seek(self) -> None:
-        try:
-            to = _start(str(self._to.value or "").strip())
-        except Malformed as error:
-            say(str(error.args[0]), "negative")
-            return
-
         async def doing(admin: Admin) -> str:
-            await admin.subscriptions.seek(self._id, to)
+            await admin.subscriptions.seek(self._id, _start(str(self._to.value or "").strip()))
             return "It goes on from there."
 
         await self._frame.do("operator", doing, self._update)
@@ -228,15 +198,3 @@ def _start(text: str) -> Start:
     except ValueError:
         raise Malformed('give "earliest", "latest", an offset, or a time (UTC): 2026-01-31 12:00') from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _state_row(root: str, offset: int, state: str, attempts: int, errors: tuple[str, ...]) -> Row:
-    return {
-        "key": f"{root}/{offset}",
-        "place": shown.plain(root),
-        "offset": shown.count(offset),
-        "state": state.replace("_", " "),
-        "tone": {"retry": "busy", "dead": "bad"}.get(state, "quiet"),
-        "attempts": str(attempts),
-        "errors": shown.plain("; ".join(errors)),
-    }

@@ -8,26 +8,21 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from headwater.admin.dashboard import formatting as shown
-from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
+from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, telling
 from headwater.admin.dashboard.messages import Messages, show_payload
 from headwater.admin.dashboard.publish import PublishForm
 from headwater.admin.dashboard.tree import Tree, TreeView
-from headwater.errors import HeadwaterError, Malformed
 from headwater.message import Envelope
 
 REFRESH_S = 2.0
 FIRST = "headwater pub home/kitchen/temp 21.5"
 
 
-def build(frame: Frame, topic: str = "") -> None:
-    """The page; `topic`: the one to begin with."""
-    Topics(frame, topic)
-
-
 class Topics:
     """The page while it is open."""
 
-    def __init__(self, frame: Frame, topic: str) -> None:
+    def __init__(self, frame: Frame, topic: str = "") -> None:
+        """`topic`: the one to begin with."""
         self._frame = frame
         self._tree = Tree(frame.admin, frame.growth)
         self._selected = topic
@@ -61,10 +56,8 @@ class Topics:
         text = (self._search.value or "").strip()
         if set("+#") & set(text):
             return
-        try:
+        with telling():
             await self._tree.search(text)
-        except HeadwaterError as error:
-            say(str(error.args[0]), "negative")
         self._show_tree()
 
     def _go(self, event: GenericEventArguments) -> None:
@@ -74,7 +67,7 @@ class Topics:
             self._select(text)
 
     async def _on(self, verb: str, path: str) -> None:
-        try:
+        with telling():
             if verb == "select":
                 self._select(path)
             elif verb == "more":
@@ -83,8 +76,6 @@ class Topics:
                 self._tree.close(path)
             else:
                 await self._tree.open(path)
-        except HeadwaterError as error:
-            say(str(error.args[0]), "negative")
         self._show_tree()
 
     def _select(self, topic: str) -> None:
@@ -101,10 +92,8 @@ class Topics:
                 with panel("Publish"):
                     PublishForm(self._frame, "", self._refresh)
                 return
-            try:
+            with telling():
                 _Detail(self._frame, self._selected, self._tree)
-            except Malformed as error:
-                say(str(error.args[0]), "negative")
 
 
 class _Detail:

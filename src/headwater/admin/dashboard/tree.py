@@ -171,7 +171,6 @@ class TreeView(Element, component="static/tree.js"):
             self.on(verb, lambda event, verb=verb: on(verb, str(event.args)))
 
     def show(self, rows: list[dict[str, Any]]) -> None:
-        """Show these rows."""
         before, self._rows = self._rows, rows
         if [_shape(row) for row in before] != [_shape(row) for row in rows]:
             self._props["rows"] = rows

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 
 from headwater.admin.client import Admin
 from headwater.admin.gate import Caller, Gate, address_of
-from headwater.clock import SECOND_US, Clock, SystemClock
+from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Unauthenticated
 from headwater.wire.administration import Role
 
@@ -59,9 +59,9 @@ class Visit:
 class Visits:
     """Everybody who is logged in."""
 
-    def __init__(self, gate: Gate, clock: Clock | None = None) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._visits: OrderedDict[str, Visit] = OrderedDict()
         """By key, the one used last at the end."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +46,9 @@ COUNT = 200_000
 STORED = 1_000_000
 SUBSCRIPTIONS = 1_000_000
 
+MODULES = {"open": "reopen", "import": "importing"}
+"""Of parts whose names are none for a module."""
+
 Part = tuple[str, Callable[[], "Iterable[Figure]"]]
 
 
@@ -53,7 +58,7 @@ def publish(data: Where = ".", url: Url = "", seconds: Seconds = SECONDS, json: 
 
     With --url: over the wire to a broker that runs, in batches and one by one, one client and 16.
     """
-    _run([_publish(data, seconds) if not url else _publish_to(url, seconds)], json)
+    _run([_elsewhere("publish", url, seconds) if url else _part("publish", data, seconds)], json)
 
 
 @app.command()
@@ -62,7 +67,7 @@ def deliver(data: Where = ".", url: Url = "", count: Count = COUNT, json: Json =
 
     With --url: over the wire from a broker that runs, to a receiver that acks whole hand-outs.
     """
-    _run([_deliver(data, count) if not url else _deliver_from(url, count)], json)
+    _run([_elsewhere("deliver", url, count) if url else _part("deliver", data, count)], json)
 
 
 @app.command()
@@ -71,7 +76,7 @@ def replay(data: Where = ".", url: Url = "", count: Count = COUNT, json: Json = 
 
     With --url: over the wire from a broker that runs, as batches.
     """
-    _run([_replay(data, count) if not url else _replay_from(url, count)], json)
+    _run([_elsewhere("replay", url, count) if url else _part("replay", data, count)], json)
 
 
 @app.command()
@@ -91,26 +96,26 @@ def served(
     parts = tuple(only or PARTS)
     if not set(parts) <= set(PARTS):
         raise Malformed(f"--only is one of {', '.join(PARTS)}")
-    _run([(part, lambda part=part: measure(data, quick, (part,))) for part in parts], json)  # type: ignore[misc]
+    _run([(part, partial(measure, data, quick, (part,))) for part in parts], json)
 
 
 @app.command()
 def match(seconds: Seconds = SECONDS, subscriptions: Subscriptions = SUBSCRIPTIONS, json: Json = False) -> None:
     """Look-up of the subscribers of a topic: warm, cold, and while filters come and go."""
-    _run([_match(seconds, subscriptions)], json)
+    _run([_part("match", subscriptions, seconds)], json)
 
 
 @app.command("open")
 def open_(data: Where = ".", stored: Stored = STORED, json: Json = False) -> None:
     """How long open takes after kill -9, with a tenth of the messages stored, with all of them, and with as many
     retained topics."""
-    _run([_open(data, stored)], json)
+    _run([_part("open", data, stored)], json)
 
 
 @app.command("import")
 def import_(json: Json = False) -> None:
     """How long `import headwater` takes."""
-    _run([_import()], json)
+    _run([_part("import")], json)
 
 
 @app.command("all")
@@ -128,68 +133,26 @@ def all_(
     ratio, goal, is_met).
     """
     parts = [
-        _import(),
-        _publish(data, seconds),
-        _deliver(data, count),
-        _replay(data, count),
-        _match(seconds, subscriptions),
-        _open(data, stored),
+        _part("import"),
+        _part("publish", data, seconds),
+        _part("deliver", data, count),
+        _part("replay", data, count),
+        _part("match", subscriptions, seconds),
+        _part("open", data, stored),
     ]
     _run(parts, json)
 
 
-def _publish(data: str, seconds: float) -> Part:
-    from headwater.cli.bench.publish import measure
-
-    return "publish", lambda: measure(data, seconds)
-
-
-def _deliver(data: str, count: int) -> Part:
-    from headwater.cli.bench.deliver import measure
-
-    return "deliver", lambda: measure(data, count)
+def _part(name: str, *given: object) -> Part:
+    """What is measured, by a module that is loaded now."""
+    return name, partial(import_module(f"{__name__}.{MODULES.get(name, name)}").measure, *given)
 
 
-def _replay(data: str, count: int) -> Part:
-    from headwater.cli.bench.replay import measure
+def _elsewhere(name: str, *given: object) -> Part:
+    """The same of a broker that runs, over the wire."""
+    from headwater.cli.bench.served import elsewhere
 
-    return "replay", lambda: measure(data, count)
-
-
-def _publish_to(url: str, seconds: float) -> Part:
-    from headwater.cli.bench.served.elsewhere import publish
-
-    return "publish", lambda: publish(url, seconds)
-
-
-def _deliver_from(url: str, count: int) -> Part:
-    from headwater.cli.bench.served.elsewhere import deliver
-
-    return "deliver", lambda: deliver(url, count)
-
-
-def _replay_from(url: str, count: int) -> Part:
-    from headwater.cli.bench.served.elsewhere import replay
-
-    return "replay", lambda: replay(url, count)
-
-
-def _match(seconds: float, subscriptions: int) -> Part:
-    from headwater.cli.bench.match import measure
-
-    return "match", lambda: measure(subscriptions, seconds)
-
-
-def _open(data: str, stored: int) -> Part:
-    from headwater.cli.bench.reopen import measure
-
-    return "open", lambda: measure(data, stored)
-
-
-def _import() -> Part:
-    from headwater.cli.bench.importing import measure
-
-    return "import", measure
+    return name, partial(getattr(elsewhere, name), *given)
 
 
 def _run(parts: list[Part], json: bool) -> None:

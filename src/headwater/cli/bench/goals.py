@@ -1,7 +1,5 @@
 """What is to be reached wherever it is measured: by `headwater bench`, and beside other brokers by `bench/peers`."""
 
-from __future__ import annotations
-
 LOOK_UPS_WARM_PER_S = 3_000_000
 LOOK_UPS_COLD_PER_S = 150_000
 SUBSCRIPTION_BYTES = 400

@@ -54,13 +54,11 @@ class RawFile:
         self._end = 0
 
     def append(self, buffers: list[bytes]) -> None:
-        """Append and sync."""
         self._file.pwritev(buffers, self._end)
         self._file.datasync()
         self._end += sum(map(len, buffers))
 
     def close(self) -> None:
-        """Let go of it."""
         self._file.close()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from collections import defaultdict
 
 from rich.table import Table
 
 from headwater import Bus, Closed, Message
-from headwater.cli.demo.stage import sparkline
+from headwater.cli.demo.stage import Worker, sparkline
 from headwater.cli.following import pause
 from headwater.delivery.live import Live
 
@@ -21,30 +20,20 @@ BROKEN_EVERY = 40
 """Every so many values of the cellar's thermometer it says what no thermostat understands."""
 
 
-class House:
+class House(Worker):
     """Publishes until it is told to stop."""
 
     def __init__(self, bus: Bus, tick_s: float) -> None:
+        super().__init__("house")
         self._bus = bus
         self._tick_s = tick_s
         self._random = random.Random(4)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="house", daemon=True)
         self.published: dict[str, int] = defaultdict(int)
-        self.broken = 0
 
-    def start(self) -> None:
-        """Move in."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Move out."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """One value of each sensor after another."""
         tick = 0
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             for number, room in enumerate(ROOMS):
                 for sensor in SENSORS:
                     try:
@@ -58,7 +47,6 @@ class House:
         wave = math.sin(tick / 9 + room)
         if sensor == "temp":
             if room == ROOMS.index("cellar") and tick % BROKEN_EVERY == BROKEN_EVERY // 2:
-                self.broken += 1
                 return BROKEN
             return f"{19 + 2 * wave + self._random.uniform(-0.2, 0.2):.2f}".encode()
         if sensor == "humidity":
@@ -71,29 +59,20 @@ class House:
         self.published[topic] += 1
 
 
-class Watcher:
+class Watcher(Worker):
     """A live subscriber that shows what it sees."""
 
     def __init__(self, live: Live) -> None:
+        super().__init__("watcher")
         self._live = live
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self.seen = 0
         self.retained: list[str] = []
         self.is_retained_first = True
         self._last: dict[str, str] = {}
         self._graphs: dict[str, list[float]] = defaultdict(list)
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look at what is left, and end."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Look, and at the end at what is left."""
         while True:
             try:
                 found = self._live.batch(100, 0.05)
@@ -101,7 +80,7 @@ class Watcher:
                 return
             for message in found:
                 self._see(message)
-            if not found and self._stop.is_set():
+            if not found and self.stopping.is_set():
                 return
 
     def _see(self, message: Message) -> None:

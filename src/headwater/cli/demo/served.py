@@ -8,11 +8,10 @@ import threading
 from collections import defaultdict
 
 from rich.table import Table
-from rich.text import Text
 
 import headwater
 from headwater import Closed, HeadwaterError
-from headwater.cli.demo.stage import Stage, meter
+from headwater.cli.demo.stage import Stage, meter, pairs
 from headwater.cli.demo.thermostat import wait_until
 from headwater.cli.following import pause
 
@@ -35,7 +34,6 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"headwater://127.0.0.1:{self._port}"
 
     def start(self) -> None:
@@ -43,9 +41,7 @@ class Served:
         command = [sys.executable, "-m", "headwater", "serve", "--data", self._folder, "--port", str(self._port)]
         doors = ["--no-mqtt", *(["--http-port", "0"] if self._with_http else ["--no-http"])]
         self.process = subprocess.Popen(  # noqa: S603  (our own module)
-            [*command, *doors, "--log-level", "error"],
-            stdout=subprocess.PIPE,
-            text=True,
+            [*command, *doors, "--log-level", "error"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -59,7 +55,6 @@ class Served:
         raise Closed("the demo's server did not start")
 
     def kill(self) -> None:
-        """kill -9."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -140,14 +135,11 @@ def serve(stage: Stage, folder: str, each: int) -> None:
     killed = 0
 
     def show() -> Table:
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(style="dim")
-        table.add_column()
-        for truck in trucks:
-            table.add_row(truck.name, meter(truck.acknowledged, each))
-        table.add_row("dispatcher", meter(dispatcher.count, total))
-        table.add_row("server", Text(f"killed {killed} times" if killed else "up"))
-        return table
+        return pairs(
+            *((truck.name, meter(truck.acknowledged, each)) for truck in trucks),
+            ("dispatcher", meter(dispatcher.count, total)),
+            ("server", f"killed {killed} times" if killed else "up"),
+        )
 
     try:
         with stage.moving(show):

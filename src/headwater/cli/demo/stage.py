@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -28,7 +29,6 @@ class Stage:
         self.figures: list[tuple[str, str]] = []
 
     def act(self, title: str, sentence: str) -> None:
-        """Begin an act."""
         self._acts += 1
         self._console.print()
         self._console.print(Rule(Text(f"{self._acts}  {title}", style="bold"), align="left", style="dim"))
@@ -78,6 +78,29 @@ class Stage:
         self.act("What happened", "Figures of this run, on this machine.")
         self.show(Group(table, Text(), verdict))
         return not failed
+
+
+class Worker(threading.Thread):
+    """Somebody who works beside the story, until told to stop."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Have it end, and wait for that."""
+        self.stopping.set()
+        self.join()
+
+
+def pairs(*rows: tuple[str, RenderableType]) -> Table:
+    """Names and values, below one another."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def sparkline(values: list[float], width: int = 24) -> str:

@@ -17,7 +17,7 @@ from headwater.cli.demo.administration import look_after
 from headwater.cli.demo.house import ROOMS, House, Watcher
 from headwater.cli.demo.lake import archive_and_ask
 from headwater.cli.demo.served import serve
-from headwater.cli.demo.stage import Stage, meter
+from headwater.cli.demo.stage import Stage, meter, pairs
 from headwater.cli.demo.thermostat import (
     FILTER,
     ID,
@@ -30,8 +30,8 @@ from headwater.cli.demo.thermostat import (
 )
 from headwater.cli.demo.writer import CALL, ROOT, message
 from headwater.cli.following import pause
-from headwater.cli.output import preview, safe
-from headwater.cli.subs import table_of
+from headwater.cli.output import preview, safe, table
+from headwater.cli.subs import columns
 from headwater.cli.topics import tree_of
 
 LIMIT_S = 60.0
@@ -221,12 +221,9 @@ def _follow(stage: Stage, bus: Bus, count: int) -> None:
     publisher = threading.Thread(target=_publish_on, args=(bus, stored + 1, total), name="mill", daemon=True)
 
     def show() -> Table:
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(style="dim")
-        table.add_column()
-        table.add_row("history", meter(min(seen, stored), stored))
-        table.add_row("live", meter(max(0, seen - stored), total - stored))
-        return table
+        return pairs(
+            ("history", meter(min(seen, stored), stored)), ("live", meter(max(0, seen - stored), total - stored))
+        )
 
     start = time.perf_counter()
     with stage.moving(show), bus.follow(f"{ROOT}/#", after=0) as reading:
@@ -260,4 +257,4 @@ def _publish_on(bus: Bus, first: int, last: int) -> None:
 def _look_round(stage: Stage, bus: Bus) -> None:
     stage.act("What is in the folder", "As `headwater topics` and `headwater subs` show it.")
     stage.show(tree_of(bus.topics(), None, depth=2))
-    stage.show(table_of(bus.subscriptions(), is_owner=True))
+    stage.show(table(bus.subscriptions(), columns(is_owner=True)))

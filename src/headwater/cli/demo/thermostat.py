@@ -6,10 +6,11 @@ import random
 import threading
 from collections.abc import Callable
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from headwater import Bus, Closed, Message, Recalled
-from headwater.cli.demo.stage import meter
+from headwater.cli.demo.stage import Worker, meter, pairs
 from headwater.cli.following import pause
 from headwater.delivery.consumer import Consumer
 
@@ -30,34 +31,32 @@ class Handled:
         self.by: dict[str, int] = {}
 
 
-class Thermostat:
+class Thermostat(Worker):
     """One consumer, in a thread of its own."""
 
     def __init__(self, name: str, bus: Bus, handled: Handled, parse: Callable[[bytes], float], pace_s: float) -> None:
-        self.name = name
+        super().__init__(name)
         self._handled = handled
         self._parse = parse
         self._pace_s = pace_s
         self._random = random.Random(name)
-        self._stop = threading.Event()
         handled.by.setdefault(name, 0)
         self._sub: Consumer = bus.subscribe(
             FILTER, id=ID, start="earliest", max_attempts=ATTEMPTS_MAX, retry_delay_s=RETRY_S, max_in_flight=32
         )
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self.start()
 
     def stop(self) -> None:
         """Go, with whatever it has in its hands."""
-        self._stop.set()
-        self._thread.join()
+        super().stop()
         self._sub.close()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def run(self) -> None:
+        """Take, and handle."""
+        while not self.stopping.is_set():
             try:
                 for message in self._sub.batch(8, 0.05):
-                    if self._stop.is_set():
+                    if self.stopping.is_set():
                         return  # messages in hand, not acked: the next consumer gets them
                     self._handle(message)
             except Recalled:
@@ -95,16 +94,15 @@ def parse_kindly(payload: bytes) -> float:
 def picture(bus: Bus, handled: Handled, total: int, active: str) -> Table:
     """How far it has come."""
     info = next((info for info in bus.subscriptions() if info.id == ID), None)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="dim")
-    table.add_column()
-    table.add_row("acked", meter(len(handled.offsets), total))
-    table.add_row("by", "  ".join(f"[cyan]{name}[/] {count:,}" for name, count in handled.by.items()))
-    table.add_row("active", active)
+    rows: list[tuple[str, RenderableType]] = [
+        ("acked", meter(len(handled.offsets), total)),
+        ("by", "  ".join(f"[cyan]{name}[/] {count:,}" for name, count in handled.by.items())),
+        ("active", active),
+    ]
     if info is not None:
-        table.add_row("retrying", f"[yellow]{info.retrying}[/], {handled.retries:,} failures so far")
-        table.add_row("dead letters", f"[red]{info.dead}[/]" if info.dead else "0")
-    return table
+        rows.append(("retrying", f"[yellow]{info.retrying}[/], {handled.retries:,} failures so far"))
+        rows.append(("dead letters", f"[red]{info.dead}[/]" if info.dead else "0"))
+    return pairs(*rows)
 
 
 def wait_until(done: Callable[[], bool], limit_s: float) -> bool:

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from headwater.cli.following import pause
-from headwater.cli.options import RELATIVE, UNITS_S, Data, Json, Target, Url, connect, place
-from headwater.cli.output import emit, progress, remark, safe, say, size
+from headwater.cli.options import RELATIVE, UNITS_S, At, CommandGroup, connect
+from headwater.cli.output import emit, progress, remark, safe, say, size, tell
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from headwater.spark.pipelines.archive import Archive, Compacted, Step
     from headwater.spark.pipelines.rollup import Rolled
 
-app = typer.Typer(help="Jobs on Spark over topics: archive them, roll them up, replay them.", no_args_is_help=True)
+app = CommandGroup(help="Jobs on Spark over topics: archive them, roll them up, replay them.", no_args_is_help=True)
 
 LakeDir = Annotated[
-    str,
-    typer.Option("--lake", metavar="DIR", help="The lake: a folder, or catalog:NAME of pyiceberg's configuration."),
+    str, typer.Option("--lake", metavar="DIR", help="The lake: a folder, or catalog:NAME of pyiceberg's configuration.")
+]
+Every = Annotated[
+    str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
 ]
 Master = Annotated[
     str | None,
@@ -38,11 +41,10 @@ COMPACT_ALL = 1
 
 @app.command()
 def archive(
+    at: At,
     lake: LakeDir,
     once: Annotated[bool, typer.Option("--once", help="Archive what there is, and end (the default).")] = False,
-    every: Annotated[
-        str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
-    ] = None,
+    every: Every = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Join small files now, and not only where there are many.")
     ] = False,
@@ -52,11 +54,8 @@ def archive(
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Go on where messages were lost before they were archived.")
     ] = False,
-    data: Data = None,
-    url: Url = None,
     master: Master = None,
     spark_logs: SparkLogs = False,
-    json: Json = False,
 ) -> None:
     """Keep an Iceberg table of each root: what is new is written by Spark and committed with the offset it reaches.
 
@@ -67,26 +66,14 @@ def archive(
     With --json: an object for each commit (root, first, last, rows, bytes, files, seconds), each day compacted (root,
     day, files_before, files_after, rows) and each sweep (deleted).
     """
-    if once and every is not None:
-        raise Malformed("--once ends, --every goes on; give one of them")
-    wait_s = None if every is None else seconds(every, "--every")
-    at = place(data, url)
+    wait_s = interval(once, every)
     grace_s = seconds(grace, "--grace")
     check_source(at)
     with running(master, spark_logs, "headwater archive") as spark:
         from headwater.spark.pipelines.archive import Archive, Options
 
         job = Archive(spark, lake, source_of(at), Options(skip_lost=skip_lost, grace_s=grace_s))
-        while True:
-            try:
-                _archive_once(job, COMPACT_ALL if compact else None, json)
-            except HeadwaterError as error:
-                if wait_s is None or not (error.retryable or isinstance(error, Conflict)):
-                    raise
-                remark(f"{error}; trying again in {every}")
-            if wait_s is None:
-                break
-            pause(wait_s)
+        again(lambda: _archive_once(job, COMPACT_ALL if compact else None, at.json), every, wait_s, Conflict)
 
 
 def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> None:
@@ -100,13 +87,11 @@ def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> N
         _show_compacted(compacted, as_json)
     deleted = job.sweep()
     if deleted:
-        emit({"deleted": deleted}) if as_json else say(f"{deleted} files that nobody needs any more were deleted")
+        tell(as_json, {"deleted": deleted}, f"{deleted} files that nobody needs any more were deleted")
 
 
 def _show_step(step: Step, as_json: bool) -> None:
     if as_json:
-        from msgspec.structs import asdict
-
         emit(asdict(step))
         return
     rate = step.rows / step.seconds if step.seconds else 0
@@ -119,8 +104,6 @@ def _show_step(step: Step, as_json: bool) -> None:
 
 def _show_compacted(done: Compacted, as_json: bool) -> None:
     if as_json:
-        from msgspec.structs import asdict
-
         emit(asdict(done))
         return
     say((safe(done.root), "cyan"), f"  {done.files_before} files of a day became {done.files_after}")
@@ -128,26 +111,21 @@ def _show_compacted(done: Compacted, as_json: bool) -> None:
 
 @app.command()
 def rollup(
+    at: At,
     lake: LakeDir,
     topics: Annotated[str, typer.Option("--topics", metavar="FILTER", help="Which topics.")] = "#",
     window: Annotated[str, typer.Option("--window", metavar="TIME", help="How long a window is: 10s, 1m, 1h.")] = "1m",
     watermark: Annotated[
-        str,
-        typer.Option("--watermark", metavar="TIME", help="How much later a message is that completes a window."),
+        str, typer.Option("--watermark", metavar="TIME", help="How much later a message is that completes a window.")
     ] = "1m",
     name: Annotated[str, typer.Option("--name", help="Of the rollup; its table is headwater.=rollup=NAME.")] = "topics",
     picture: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Draw rates, sizes and gaps: FILE.png, .svg or .pdf.")
     ] = None,
-    every: Annotated[
-        str | None, typer.Option("--every", metavar="TIME", help="Again and again, so often: 30s, 5m; until Ctrl-C.")
-    ] = None,
+    every: Every = None,
     once: Annotated[bool, typer.Option("--once", help="Roll up what is complete, and end (the default).")] = False,
-    data: Data = None,
-    url: Url = None,
     master: Master = None,
     spark_logs: SparkLogs = False,
-    json: Json = False,
 ) -> None:
     """Roll up topics in windows of event time: counts, bytes, rates, payload sizes, gaps, and the numbers in JSON.
 
@@ -157,10 +135,7 @@ def rollup(
 
     With --json: an object for each run (rows, late, since_us, upto_us, seconds).
     """
-    if once and every is not None:
-        raise Malformed("--once ends, --every goes on; give one of them")
-    at = place(data, url)
-    wait_s = None if every is None else seconds(every, "--every")
+    wait_s = interval(once, every)
     window_s, delay_s = seconds(window, "--window"), seconds(watermark, "--watermark")
     check_source(at)
     if picture is not None:
@@ -169,20 +144,15 @@ def rollup(
         from headwater.spark.pipelines import rollup as rollups
 
         job = rollups.Rollup(spark, lake, source_of(at), name, rollups.Settings(topics, window_s, delay_s))
-        while True:
-            try:
-                _show_rolled(job.run(), json)
-                if picture is not None:
-                    drawn = rollups.plot(job.frame(), picture, f"{topics}, windows of {window}")
-                    if not json:
-                        say(f"{picture} shows ", (", ".join(map(safe, drawn)), "cyan"))
-            except HeadwaterError as error:
-                if wait_s is None or not error.retryable:
-                    raise
-                remark(f"{error}; trying again in {every}")
-            if wait_s is None:
-                break
-            pause(wait_s)
+
+        def work() -> None:
+            _show_rolled(job.run(), at.json)
+            if picture is not None:
+                drawn = rollups.plot(job.frame(), picture, f"{topics}, windows of {window}")
+                if not at.json:
+                    say(f"{picture} shows ", (", ".join(map(safe, drawn)), "cyan"))
+
+        again(work, every, wait_s)
 
 
 def check_picture(path: str) -> None:
@@ -195,8 +165,6 @@ def check_picture(path: str) -> None:
 
 def _show_rolled(done: Rolled, as_json: bool) -> None:
     if as_json:
-        from msgspec.structs import asdict
-
         emit(asdict(done))
         return
     if done.since_us == done.upto_us:
@@ -222,12 +190,33 @@ def seconds(text: str, name: str) -> float:
     return float(found[2]) * UNITS_S[found[3]]
 
 
-def source_of(at: Target) -> dict[str, str]:
+def interval(once: bool, every: str | None) -> float | None:
+    """Seconds after which to begin again; None to end."""
+    if once and every is not None:
+        raise Malformed("--once ends, --every goes on; give one of them")
+    return None if every is None else seconds(every, "--every")
+
+
+def again(work: Callable[[], None], every: str | None, wait_s: float | None, *passing: type[HeadwaterError]) -> None:
+    """Work once; or again and again, also after an error that passes: one that is retryable, or of these."""
+    while True:
+        try:
+            work()
+        except HeadwaterError as error:
+            if wait_s is None or not (error.retryable or isinstance(error, passing)):
+                raise
+            remark(f"{error}; trying again in {every}")
+        if wait_s is None:
+            return
+        pause(wait_s)
+
+
+def source_of(at: At) -> dict[str, str]:
     """The options of the source for a place."""
     return {"url": at.url} if at.url is not None else {"data": at.data}
 
 
-def check_source(at: Target) -> None:
+def check_source(at: At) -> None:
     """That there is something to read, before Spark is started for it."""
     if at.url is not None:
         connect(at.url).close()

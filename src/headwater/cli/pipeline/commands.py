@@ -1,7 +1,5 @@
 """Every command of `headwater pipeline`, in one group."""
 
-from __future__ import annotations
-
 from headwater.cli.pipeline import app, dead_letters, replay, run
 
 __all__ = ["app"]

@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from headwater.cli.options import Data, Json, Url, place
-from headwater.cli.output import clock_time, console, emit, iso, payload_object, preview, remark, safe, say
+from headwater.cli.options import At
+from headwater.cli.output import (
+    Columns,
+    clock_time,
+    console,
+    emit,
+    iso,
+    named,
+    payload_object,
+    preview,
+    remark,
+    safe,
+    say,
+    table,
+)
 from headwater.cli.pipeline import Master, SparkLogs, check_source, running, source_of
 
 if TYPE_CHECKING:
@@ -17,16 +29,14 @@ if TYPE_CHECKING:
 
 
 def dead_letters(
+    at: At,
     subscription: Annotated[
         str | None, typer.Argument(help="Of this subscription; all if left out.", show_default=False)
     ] = None,
     examples: Annotated[int, typer.Option("--examples", min=0, max=100, help="Letters of each group to show.")] = 3,
     groups: Annotated[int, typer.Option("--groups", min=1, help="Groups to show, the largest first.")] = 100,
-    data: Data = None,
-    url: Url = None,
     master: Master = None,
     spark_logs: SparkLogs = False,
-    json: Json = False,
 ) -> None:
     """Group dead letters by subscription, error and topic, with counts, times and examples.
 
@@ -36,41 +46,34 @@ def dead_letters(
     With --json: an object for each group (subscription, error, topic, letters, attempts, first, last, examples: offset,
     and payload or payload_base64, up to 1 KiB of it).
     """
-    at = place(data, url)
     check_source(at)
     with running(master, spark_logs, "headwater dead-letters") as spark:
         from headwater.spark.pipelines.dead_letters import grouped
 
         found = grouped(spark, source_of(at), subscription=subscription, examples=examples, groups_max=groups)
-    if json:
+    if at.json:
         for group in found.groups:
             emit(_object(group))
         return
     if not found.groups:
         say("there are no dead letters" + (f" of {safe(subscription)}" if subscription is not None else ""))
         return
-    console().print(_table(found.groups))
+    console().print(table(found.groups, COLUMNS))
     if found.groups_in_all > len(found.groups):
         remark(f"{found.groups_in_all - len(found.groups):,} smaller groups are not shown; --groups shows more")
     say((f"{found.letters_in_all:,} dead letters in {found.groups_in_all:,} groups", "dim"))
 
 
-def _table(groups: tuple[Group, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("subscription", "topic", "letters", "attempts", "first", "last", "error", "examples"):
-        table.add_column(name, justify="right" if name in ("letters", "attempts") else "left", overflow="fold")
-    for group in groups:
-        table.add_row(
-            Text(safe(group.subscription), style="cyan"),
-            Text(safe(group.topic)),
-            f"{group.letters:,}",
-            str(group.attempts),
-            clock_time(group.first),
-            clock_time(group.last),
-            Text(safe(group.error), style="red"),
-            Text("\n".join(f"{one.offset}: {preview(one.payload)}" for one in group.examples)),
-        )
-    return table
+COLUMNS: Columns[Group] = {
+    "subscription": lambda group: named(group.subscription),
+    "topic": lambda group: safe(group.topic),
+    ">letters": lambda group: f"{group.letters:,}",
+    ">attempts": lambda group: str(group.attempts),
+    "first": lambda group: clock_time(group.first),
+    "last": lambda group: clock_time(group.last),
+    "error": lambda group: Text(safe(group.error), style="red"),
+    "examples": lambda group: "\n".join(f"{one.offset}: {preview(one.payload)}" for one in group.examples),
+}
 
 
 def _object(group: Group) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
 import headwater
-from headwater.cli.options import Data, Json, Target, Url, lake_of, moment, place
+from headwater.cli.options import At, lake_of, moment
 from headwater.cli.output import emit, progress, safe, say
 from headwater.cli.pipeline import Master, SparkLogs, check_source, running, source_of
 from headwater.cli.temporary import temporary_folder, temporary_place
@@ -28,6 +29,7 @@ SPEED = re.compile(r"(\d+(?:\.\d+)?)x?")
 
 
 def replay(
+    at: At,
     to: Annotated[str, typer.Option("--to", metavar="PREFIX", help="What is put before each topic: replay/")],
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Sent at 2026-01-31T12:00, or 2h (ago), or later.")
@@ -44,11 +46,8 @@ def replay(
         str | None,
         typer.Option("--checkpoint", metavar="DIR", help="Remembers how far it is: run again, it goes on from there."),
     ] = None,
-    data: Data = None,
-    url: Url = None,
     master: Master = None,
     spark_logs: SparkLogs = False,
-    json: Json = False,
 ) -> None:
     """Publish history again: home/hall/temp as replay/home/hall/temp, at the pace at which it was sent, or faster.
 
@@ -60,24 +59,20 @@ def replay(
 
     With --json: an object for each window (epoch, messages, since_us, upto_us, seconds, behind_s).
     """
-    at, times, below = place(data, url), factor(speed), prefix(to)
+    times, below = factor(speed), prefix(to)
     check_filter(topics, Config())
     since_us = None if since is None else from_datetime(moment(since, ago=True))
     until_us = from_datetime(moment(until or "0s", ago=True))
     if since_us is not None and since_us >= until_us:
         raise Malformed(f"--since {since} is not before --until {until or 'now'}; nothing was sent between them")
     check_source(at)
-    with (
-        kept(checkpoint) as folder,
-        served(at) as target,
-        running(master, spark_logs, "headwater replay") as spark,
-    ):
+    with kept(checkpoint) as folder, served(at) as target, running(master, spark_logs, "headwater replay") as spark:
         from headwater.spark.pipelines.replay import Asked, History, Pace, Replay
 
         asked = Asked(topics, below, since, until)
         history = History(source_of(at), lake_of(lake, None), since_us, until_us)
         with closing(Replay(spark, folder, history, target, asked)) as job:
-            _play(job, Pace(times), json)
+            _play(job, Pace(times), at.json)
 
 
 def _play(job: Replay, pace: Pace, as_json: bool) -> None:
@@ -86,8 +81,6 @@ def _play(job: Replay, pace: Pace, as_json: bool) -> None:
         for window in job.play(pace):
             advance(window.messages)
             if as_json:
-                from msgspec.structs import asdict
-
                 emit(asdict(window))
     if not as_json:
         say(f"{left:,} messages were published below ", (safe(job.plan.asked.to), "cyan"))
@@ -123,7 +116,7 @@ def kept(checkpoint: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def served(at: Target) -> Iterator[str]:
+def served(at: At) -> Iterator[str]:
     """The server to publish to: the one that is named, or one on the folder for as long as this runs."""
     if at.url is not None:
         yield at.url

@@ -13,7 +13,7 @@ import typer
 from msgspec.structs import asdict
 
 from headwater.cli.following import pause
-from headwater.cli.options import Data, Json, Url, place
+from headwater.cli.options import At
 from headwater.cli.output import emit, remark, safe, say, side
 from headwater.cli.pipeline import Master, SparkLogs, check_source, running, source_of
 from headwater.errors import Malformed
@@ -27,6 +27,7 @@ CHECKPOINTS = "headwater-checkpoints"
 
 
 def run(
+    at: At,
     file: Annotated[Path, typer.Argument(metavar="FILE.py", help=f"A file with a function {FUNCTION}(run).")],
     once: Annotated[bool, typer.Option("--once", help="Work on what there is now, and end.")] = False,
     checkpoints: Annotated[
@@ -45,11 +46,8 @@ def run(
     lake: Annotated[
         str | None, typer.Option("--lake", metavar="DIR", help="Read what is archived there, too.", show_default=False)
     ] = None,
-    data: Data = None,
-    url: Url = None,
     master: Master = None,
     spark_logs: SparkLogs = False,
-    json: Json = False,
 ) -> None:
     """Run a pipeline of your own, until Ctrl-C.
 
@@ -59,7 +57,6 @@ def run(
 
     With --json: an object for each micro-batch (query, batch, rows, rows_per_s, lag).
     """
-    at = place(data, url)
     given = _settings(settings or [])
     function = _function(file)
     if at.url is None:  # a server that is away is waited for
@@ -80,7 +77,7 @@ def run(
                 raise
             return made
 
-        with _shown(json) as show:
+        with _shown(at.json) as show:
             Supervision(
                 start,
                 str(file.absolute()),

@@ -17,17 +17,7 @@ from pyspark.sql import functions as f
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict, Gap
 from headwater.lake import files as lake_files
-from headwater.lake.lake import (
-    Lake,
-    LakeFile,
-    LostRace,
-    append,
-    archived_in,
-    data_files,
-    offset_of,
-    open_lake,
-    replace,
-)
+from headwater.lake.lake import Lake, LakeFile, LostRace, append, archived_in, data_files, offset_of, open_lake, replace
 from headwater.spark import plan
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write

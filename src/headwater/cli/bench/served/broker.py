@@ -36,7 +36,6 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self._process.pid
 
     @property
@@ -53,7 +52,6 @@ class Broker:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
         return "127.0.0.1", self.port
 
     def _read(self, name: str) -> str:

@@ -20,17 +20,7 @@ from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import latencies_s, messages
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max, running
 from headwater.cli.bench.served.latency import at_share
-from headwater.cli.bench.served.raw import (
-    CREDIT_BYTES,
-    CREDIT_MESSAGES,
-    Address,
-    Greeting,
-    Login,
-    Raw,
-    check,
-    connect,
-    publish_frame,
-)
+from headwater.cli.bench.served.raw import Address, Greeting, Login, Raw, check, connect, publish_frame, subscription
 from headwater.clock import SystemClock
 from headwater.errors import Failed
 from headwater.wire import requests
@@ -86,19 +76,11 @@ class Crowd:
             if answer is None:
                 if not self._filter:
                     return True
-                subscribe = requests.Subscribe(
-                    number=1,
-                    filter=self._filter,
-                    kind=self._kind,  # type: ignore[arg-type]  # checked by the broker
-                    credit_messages=CREDIT_MESSAGES,
-                    credit_bytes=CREDIT_BYTES,
-                )
-                answer = requests.pack_request(2, subscribe)
+                answer = requests.pack_request(2, subscription(1, self._filter, self._kind))
             connection.sendall(answer)
         return False
 
     def close(self) -> None:
-        """All leave."""
         for made in self.sockets:
             made.close()
 

@@ -11,7 +11,7 @@ from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import MANY_TOPICS, variant
 from headwater.cli.bench.served.broker import Broker, Spent
 from headwater.cli.bench.served.publish import fill
-from headwater.cli.bench.served.raw import Address, Login, Raw, Tally
+from headwater.cli.bench.served.raw import Address, Login, Raw, Tally, subscription
 from headwater.errors import Failed
 from headwater.wire import batches, requests
 from headwater.wire.frame import Kind
@@ -52,14 +52,7 @@ def measure_replay(address: Address, login: Login | None, count: int, root: str)
         for _ in range(ROUNDS):
             with Raw(address, login) as client:
                 start = time.perf_counter()
-                client.socket.sendall(
-                    requests.pack_request(
-                        1,
-                        requests.Subscribe(
-                            number=1, filter=f"{name}/#", kind="replay", credit_messages=1 << 20, credit_bytes=1 << 28
-                        ),
-                    )
-                )
+                client.socket.sendall(requests.pack_request(1, subscription(1, f"{name}/#", "replay")))
                 Receiver(client, acks=False).take(stored)
                 rates.append(stored / (time.perf_counter() - start))
         yield Figure("replay", variant(topics), median(rates), "messages/s")
@@ -70,16 +63,8 @@ def _drain(address: Address, login: Login | None, root: str, count: int, window:
     with Raw(address, login) as client:
         name = f"bench-{os.urandom(4).hex()}"
         start = time.perf_counter()
-        subscribe = requests.Subscribe(
-            number=1,
-            filter=f"{root}/#",
-            kind="named",
-            id=name,
-            start="earliest",
-            options={"max_in_flight": window},
-            credit_messages=1 << 20,
-            credit_bytes=1 << 28,
-        )
+        options = {"max_in_flight": window}
+        subscribe = subscription(1, f"{root}/#", "named", id=name, start="earliest", options=options)
         client.socket.sendall(requests.pack_request(client.next_id(), subscribe))
         Receiver(client, acks=True).take(count)
         elapsed = time.perf_counter() - start

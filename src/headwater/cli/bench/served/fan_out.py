@@ -72,7 +72,7 @@ class _Synced:
     def __init__(self, address: tuple[str, int], topics: int, root: str) -> None:
         frames = batches_of(topics, root, WINDOW)
         self.delivered_bytes = _delivered_bytes(frames[0], root)
-        self._stream = Stream(address, None, frames, 1)
+        self._stream = Stream(address, None, frames)
 
     def run(self, seconds: float) -> None:
         start = time.perf_counter()

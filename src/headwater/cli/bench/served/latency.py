@@ -55,7 +55,8 @@ def measure(broker: Broker, seconds: float) -> Iterator[Figure]:
 def _live(broker: Broker, publisher: Raw, echo: socket.socket, seconds: float, place: str) -> Iterator[Figure]:
     frame = publish_frame(messages(1, ROOT)[:1], SystemClock().now_us(), flags=batches.QUIET)
     taken: dict[str, list[float]] = {"live": [], "echo": []}
-    with _Live(broker.address) as live:
+    with Raw(broker.address) as client:
+        live = _Live(client)
         _turns(taken, seconds, live=lambda: live.one(publisher, frame), echo=lambda: _echo(echo, frame))
     yield from _figures("live, nobody waits", place, taken["live"], taken["echo"], "echo")
 
@@ -65,7 +66,8 @@ def _durable(
 ) -> Iterator[Figure]:
     frame = publish_frame(messages(1, ROOT)[:1], SystemClock().now_us())
     taken: dict[str, list[float]] = {"durable": [], "echo": [], "sync": []}
-    with _Durable(broker.address) as durable:
+    with Raw(broker.address) as client:
+        durable = _Durable(client)
         _turns(
             taken,
             seconds,
@@ -122,11 +124,9 @@ def _delivered(client: Raw) -> bytes:
 class _Live:
     """A live subscriber, in the process of its publisher."""
 
-    kind = "live"
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.client = Raw(address)
-        self.client.subscribe(1, f"{ROOT}/#", self.kind)
+    def __init__(self, client: Raw) -> None:
+        self.client = client
+        client.subscribe(1, f"{ROOT}/#", "live")
 
     def one(self, publisher: Raw, frame: bytes) -> float:
         start = time.perf_counter()
@@ -134,19 +134,13 @@ class _Live:
         _delivered(self.client)
         return time.perf_counter() - start
 
-    def __enter__(self) -> _Live:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.close()
-
 
 class _Durable:
     """A durable one; each message is acked, and the ack answered, before the next is published."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.client = Raw(address)
-        self.client.subscribe(1, f"{ROOT}/#", "session")
+    def __init__(self, client: Raw) -> None:
+        self.client = client
+        client.subscribe(1, f"{ROOT}/#", "session")
 
     def one(self, publisher: Raw, frame: bytes) -> float:
         client = self.client
@@ -163,12 +157,6 @@ class _Durable:
         while publisher.read().kind != Kind.PUBLISHED:
             pass
         return taken
-
-    def __enter__(self) -> _Durable:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.close()
 
 
 class Echo(asyncio.Protocol):

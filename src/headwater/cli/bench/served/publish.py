@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import selectors
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -28,19 +27,17 @@ CALLS_MAX = 10_000
 class Stream:
     """A connection that publishes the same frames over and over, a few of them under way."""
 
-    def __init__(self, address: Address, login: Login | None, pieces: list[bytes], answers: int) -> None:
-        """`answers` is how many publishes a piece holds."""
+    def __init__(self, address: Address, login: Login | None, pieces: list[bytes]) -> None:
         self.client = Raw(address, login)
         self.tally = Tally(self.client.socket)
         self._pieces = pieces
-        self._answers = answers
         self._sent = 0
         self.done = 0
         """Publishes that are on disk."""
 
     def fill(self) -> None:
         """Send as much as may be under way."""
-        while self._sent - self.done // self._answers < len(self._pieces):
+        while self._sent - self.done < len(self._pieces):
             self.client.socket.sendall(self._pieces[self._sent % len(self._pieces)])
             self._sent += 1
 
@@ -54,7 +51,7 @@ class Stream:
 
     def finish(self) -> None:
         """Wait for everything that is under way."""
-        while self.done < self._sent * self._answers:
+        while self.done < self._sent:
             self.receive()
 
 
@@ -64,7 +61,7 @@ def measure(
     """All figures of publishing."""
     for topics in (1, MANY_TOPICS):
         spent = Spent(broker)
-        rate = _rate(address, login, batches_of(topics, root), BATCH, 1, 1, seconds, spent)
+        rate = _rate(address, login, batches_of(topics, root), seconds, spent)
         name = "publish, 1,000 a frame, pipelined"
         yield Figure(name, variant(topics), rate, "messages/s", *spent.beside(), goal=("value ≥", 400_000))
     for verb in ("publish_soon", "send"):
@@ -107,41 +104,26 @@ def _rate_of_calls(
     return sorted(rates[1:])[ROUNDS // 2]
 
 
-def _rate(
-    address: Address,
-    login: Login | None,
-    pieces: list[bytes],
-    size: int,
-    answers: int,
-    connections: int,
-    seconds: float,
-    spent: Spent,
-) -> float:
-    """The median of messages per second that several clients get answered, so many in each publish."""
-    streams = [Stream(address, login, pieces, answers) for _ in range(connections)]
-    selector = selectors.DefaultSelector()
-    for stream in streams:
-        selector.register(stream.client.socket, selectors.EVENT_READ, stream)
-        stream.fill()
-    rates = []
+def _rate(address: Address, login: Login | None, pieces: list[bytes], seconds: float, spent: Spent) -> float:
+    """The median of messages per second that a client gets answered, 1,000 in each publish."""
+    stream, rates = Stream(address, login, pieces), []
+    stream.fill()
     for _ in range(ROUNDS + 1):
-        start, before = time.perf_counter(), sum(stream.done for stream in streams)
+        start, before = time.perf_counter(), stream.done
         while (elapsed := time.perf_counter() - start) < seconds / ROUNDS:
-            for key, _ in selector.select():
-                key.data.receive()
-                key.data.fill()
-        done = size * (sum(stream.done for stream in streams) - before)
+            stream.receive()
+            stream.fill()
+        done = BATCH * (stream.done - before)
         rates.append(done / elapsed)
         spent.add(done)
-    for stream in streams:
-        stream.finish()
-        stream.client.close()
+    stream.finish()
+    stream.client.close()
     return sorted(rates[1:])[ROUNDS // 2]
 
 
 def fill(address: Address, login: Login | None, topics: int, count: int, root: str) -> int:
     """Have so many messages stored, rounded up to whole batches; answers how many."""
-    stream = Stream(address, login, batches_of(topics, root), 1)
+    stream = Stream(address, login, batches_of(topics, root))
     rounded = -(-count // BATCH)
     for number in range(rounded):
         stream.client.socket.sendall(stream._pieces[number % WINDOW])

@@ -66,7 +66,6 @@ class Raw:
             self.socket.sendall(answer)
 
     def read(self) -> Frame:
-        """The next frame."""
         while not self._frames:
             received = self.socket.recv(READ_BYTES)
             if not received:
@@ -91,17 +90,8 @@ class Raw:
             check(frame)
 
     def subscribe(self, number: int, filter: str, kind: str, **more: Any) -> None:
-        """Subscribe with as much credit as there is."""
-        self.ask(
-            requests.Subscribe(
-                number=number,
-                filter=filter,
-                kind=kind,  # type: ignore[arg-type]  # checked by the broker
-                credit_messages=CREDIT_MESSAGES,
-                credit_bytes=CREDIT_BYTES,
-                **more,
-            )
-        )
+        """Subscribe, and wait for the answer."""
+        self.ask(subscription(number, filter, kind, **more))
 
     def publish(self, frame: bytes) -> None:
         """Send a PUBLISH frame, and wait until it is on disk."""
@@ -152,6 +142,12 @@ class Greeting:
             return None
         check(frame)
         return b""
+
+
+def subscription(number: int, filter: str, kind: Any, **more: Any) -> requests.Subscribe:
+    """A subscription with as much credit as there is."""
+    credit: dict[str, Any] = {"credit_messages": CREDIT_MESSAGES, "credit_bytes": CREDIT_BYTES}
+    return requests.Subscribe(number=number, filter=filter, kind=kind, **credit, **more)
 
 
 def check(frame: Frame) -> None:
