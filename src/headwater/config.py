@@ -311,6 +311,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A body that is not whole by then: TimedOut (408)."""
     http_connections_max: int = 1000
     """One more connection, or request under way, is answered with 503."""
+    http_connections_per_address_max: int = 500
+    """One more connection from the same address (of IPv6: from the same network, /64) is answered with 503. Where all
+    come through a proxy, raise it to `http_connections_max`."""
     http_followers_max: int = 100
     """Those who follow messages as server-sent events; one more: QuotaExceeded (429)."""
     http_restart_s_max: float = 30.0
@@ -342,7 +345,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     connections_per_address_max: int = 10_000
     """One more connection from the same address is refused (429)."""
     handshakes_max: int = 1000
-    """Connections that have not registered yet; one more is refused (429)."""
+    """Connections that have not registered yet, TLS that is not through included; one more is refused (429)."""
+    handshakes_per_address_max: int = 500
+    """The same from one address (of IPv6: from one network, /64), so that nobody has all of them; one more is refused
+    (429). Clients behind one NAT, or one proxy, share it: where all come through a proxy, raise it to
+    `handshakes_max`."""
+    proofs_waiting_max: int = 1000
+    """Passwords (MQTT) that wait to be checked; one more is refused (429)."""
     handshake_s: float = 10.0
     """A connection that has not registered by then is closed (504)."""
     hello_bytes_max: int = 16 * KIB

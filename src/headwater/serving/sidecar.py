@@ -17,6 +17,7 @@ import msgspec
 
 from headwater.mqtt.protocol import MqttProtocol
 from headwater.native.protocol import NativeProtocol
+from headwater.server.accepting import Door
 from headwater.server.log import Log
 from headwater.server.server import Server
 from headwater.serving.outside import Listening, Outside
@@ -46,7 +47,7 @@ class Sidecar:
         self._announce = announce
         self._files = DiskFiles()
         self._folder = ""
-        self._doors: list[asyncio.Server] = []
+        self._doors: list[asyncio.Server | Door] = []
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
 
