@@ -6,7 +6,7 @@ A name ends in its unit. A limit that a client can reach names the error that it
 from __future__ import annotations
 
 from functools import cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,6 +16,11 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+PER_CONNECTION = msgspec.Meta(extra={"limits": "a connection"})
+PER_CLIENT = msgspec.Meta(extra={"limits": "a client"})
+PER_ADDRESS = msgspec.Meta(extra={"limits": "an address"})
+IN_ALL = msgspec.Meta(extra={"limits": "all"})
+"""Of whom a limit is; docs/access.md has a table of them, which is made from here."""
 
 AT_LEAST_ONE = frozenset(
     (
@@ -95,7 +100,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Topics and filters with more levels: Malformed (422)."""
     root_bytes_max: int = 64
     """A longer first level: Malformed (422); it names a folder on disk."""
-    roots_max: int = 4096
+    roots_max: Annotated[int, IN_ALL] = 4096
     """A publish that would create one more root: QuotaExceeded (429). A root is a folder of its own, with about 70 KiB
     and some milliseconds at each start; devices by the thousand are better told apart by the second level."""
     topics_per_root_max: int = 1_000_000
@@ -188,7 +193,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A publish with which retained payloads, keys and headers would have more: QuotaExceeded (429)."""
 
     # Delayed messages
-    delayed_max: int = 1_000_000
+    delayed_max: Annotated[int, IN_ALL] = 1_000_000
     """One more waiting message: QuotaExceeded (429)."""
     delay_s_max: float = 366 * 86_400.0
     """A longer delay: Malformed (422)."""
@@ -200,7 +205,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes staged for one epoch, which its commit holds in memory; a body beyond it: TooLarge (413)."""
 
     # Subscriptions
-    subscriptions_max: int = 100_000
+    subscriptions_max: Annotated[int, IN_ALL] = 100_000
     """One more durable subscription: QuotaExceeded (429)."""
     subscription_id_bytes_max: int = 1280
     """A longer id: Malformed (422); that of a session's subscription is the session's and the filter."""
@@ -278,23 +283,23 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """0: one that is free."""
     mqtt_tls_port: int = 8883
     """With `tls_certificate`: the port that speaks TLS; 0: one that is free."""
-    mqtt_aliases_max: int = 16
+    mqtt_aliases_max: Annotated[int, PER_CONNECTION] = 16
     """Topics that an MQTT 5 client may name by a number; a larger number ends its connection (0x94)."""
-    mqtt_client_id_chars_max: int = 256
+    mqtt_client_id_chars_max: Annotated[int, PER_CONNECTION] = 256
     """A longer client id is refused (0x85)."""
-    mqtt_receive_max: int = 1024
+    mqtt_receive_max: Annotated[int, PER_CONNECTION] = 1024
     """Messages of QoS 1 and 2 that an MQTT client may have under way; one more ends its connection (0x93)."""
-    mqtt_in_flight_max: int = 65_535
+    mqtt_in_flight_max: Annotated[int, PER_CONNECTION] = 65_535
     """Messages of QoS 1 and 2 that are on their way to an MQTT client, which may ask for fewer; others wait."""
-    mqtt_wills_max: int = 100_000
+    mqtt_wills_max: Annotated[int, IN_ALL] = 100_000
     """Wills that are stored; one more client that brings one is refused (0x97). Each has as much as fits into a CONNECT
     (`hello_bytes_max`),"""
-    mqtt_wills_bytes_max: int = 256 * MIB
+    mqtt_wills_bytes_max: Annotated[int, IN_ALL] = 256 * MIB
     """and all of them this; more: the same."""
     mqtt_keep_alive_s_max: int = 60
     """The longest that a client of MQTT 5 may be silent, which is told so if it asks for more."""
 
-    refusals_logged_per_minute_max: int = 6
+    refusals_logged_per_minute_max: Annotated[int, PER_CLIENT] = 6
     """Lines in the log about messages of one MQTT client that were not stored; more are counted, and the next tells how
     many."""
 
@@ -305,13 +310,16 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Empty: that of `host`. Beyond loopback only with authentication, and then nothing without a token."""
     http_port: int = 7480
     """0: one that is free."""
-    http_body_bytes_max: int = 8 * MIB
+    http_body_bytes_max: Annotated[int, PER_CONNECTION] = 8 * MIB
     """A longer body of a request: TooLarge (413)."""
     http_body_s: float = 30.0
     """A body that is not whole by then: TimedOut (408)."""
-    http_connections_max: int = 1000
+    http_connections_max: Annotated[int, IN_ALL] = 1000
     """One more connection, or request under way, is answered with 503."""
-    http_followers_max: int = 100
+    http_connections_per_address_max: Annotated[int, PER_ADDRESS] = 500
+    """One more connection from the same address (of IPv6: from the same network, /64) is answered with 503. Where all
+    come through a proxy, raise it to `http_connections_max`."""
+    http_followers_max: Annotated[int, IN_ALL] = 100
     """Those who follow messages as server-sent events; one more: QuotaExceeded (429)."""
     http_restart_s_max: float = 30.0
     """The longest that a process which keeps failing is left before it is started again."""
@@ -324,62 +332,68 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     may in any case."""
     scram_iterations: int = 15_000
     """What a guess costs; of secrets that are set from now on."""
-    clients_max: int = 100_000
+    clients_max: Annotated[int, IN_ALL] = 100_000
     """One more client: QuotaExceeded (429)."""
-    rules_max: int = 100_000
+    rules_max: Annotated[int, IN_ALL] = 100_000
     """One more rule: QuotaExceeded (429)."""
-    tokens_max: int = 10_000
+    tokens_max: Annotated[int, IN_ALL] = 10_000
     """One more token: QuotaExceeded (429)."""
-    topics_created_per_minute_max: int = 10_000
+    topics_created_per_minute_max: Annotated[int, PER_CLIENT] = 10_000
     """Topics that a client may create in a minute: QuotaExceeded (429). A gateway, or Home Assistant, that announces
     all its devices at its first start makes some thousands; one that makes names up takes hours to fill a root."""
-    guess_delay_s_max: float = 10.0
+    guess_delay_s_max: Annotated[float, PER_ADDRESS] = 10.0
     """The longest that the answer to a wrong secret is held back."""
 
     # Connections
-    connections_max: int = 10_000
+    connections_max: Annotated[int, IN_ALL] = 10_000
     """One more connection is refused (429)."""
-    connections_per_address_max: int = 10_000
+    connections_per_address_max: Annotated[int, PER_ADDRESS] = 10_000
     """One more connection from the same address is refused (429)."""
-    handshakes_max: int = 1000
-    """Connections that have not registered yet; one more is refused (429)."""
+    handshakes_max: Annotated[int, IN_ALL] = 1000
+    """Connections that have not registered yet, TLS that is not through included; one more is refused (429)."""
+    handshakes_per_address_max: Annotated[int, PER_ADDRESS] = 500
+    """The same from one address (of IPv6: from one network, /64), so that nobody has all of them; one more is refused
+    (429). Clients behind one NAT, or one proxy, share it: where all come through a proxy, raise it to
+    `handshakes_max`."""
+    proofs_waiting_max: Annotated[int, IN_ALL] = 1000
+    """Passwords (MQTT) that wait to be checked; one more is refused (429)."""
     handshake_s: float = 10.0
     """A connection that has not registered by then is closed (504)."""
-    hello_bytes_max: int = 16 * KIB
+    hello_bytes_max: Annotated[int, PER_CONNECTION] = 16 * KIB
     """A longer frame before the handshake is through: TooLarge (413)."""
     keepalive_s: float = 30.0
     """With nothing heard for so long PING is sent; with nothing for twice as long the connection is closed."""
     frame_s: float = 30.0
     """A frame that has begun and not ended by then, with a second more for each 64 KiB of it: Malformed (422)."""
-    write_bytes_max: int = 8 * MIB
+    write_bytes_max: Annotated[int, PER_CONNECTION] = 8 * MIB
     """Bytes that wait for a slow reader; beyond it nothing more is taken for it from its subscriptions."""
     write_stalled_s: float = 60.0
     """A reader that takes nothing at all for so long, while bytes wait for it, is closed (504)."""
     linger_s: float = 5.0
     """How long a connection that is closed may take to receive what was written before; then it is cut."""
-    publishes_in_flight_max: int = 64
+    publishes_in_flight_max: Annotated[int, PER_CONNECTION] = 64
     """Publishes of a connection that are not on disk yet; beyond it nothing more is read from it."""
-    publish_bytes_in_flight_max: int = 32 * MIB
+    publish_bytes_in_flight_max: Annotated[int, PER_CONNECTION] = 32 * MIB
     """The same, in bytes."""
     attention_us: int = 100
     """How long the server looks for the next message before it sleeps, where looking pays; 0: it sleeps at once."""
-    requests_in_flight_max: int = 256
+    requests_in_flight_max: Annotated[int, PER_CONNECTION] = 256
     """Requests of a connection that are not answered yet; beyond it nothing more is read from it."""
 
     # Sessions
-    sessions_max: int = 100_000
+    sessions_max: Annotated[int, IN_ALL] = 100_000
     """One more session: QuotaExceeded (429)."""
-    sessions_per_client_max: int = 10_000
+    sessions_per_client_max: Annotated[int, PER_CLIENT] = 10_000
     """One more session of the same client: QuotaExceeded (429)."""
     session_expire_after_s: float = 300.0
     """How long a session is kept once its connection is gone, unless the client says otherwise."""
     session_expire_after_s_max: float = 7 * 86_400.0
     """The longest that a client may ask for; more is cut to it."""
-    subscriptions_per_session_max: int = 1000
+    subscriptions_per_session_max: Annotated[int, PER_CONNECTION] = 1000
     """One more subscription in a session: QuotaExceeded (429)."""
-    credit_messages_max: int = 1_000_000
+    credit_messages_max: Annotated[int, PER_CONNECTION] = 1_000_000
     """Messages that a subscription may be sent ahead; more credit is cut to it."""
-    credit_bytes_max: int = 256 * MIB
+    credit_bytes_max: Annotated[int, PER_CONNECTION] = 256 * MIB
     """The same, in bytes."""
     drain_s: float = 10.0
     """At its end the server waits so long, at most, for what is under way."""
@@ -387,9 +401,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # Channels
     channel_hosts: tuple[str, ...] = ("127.0.0.0/8", "::1")
     """Networks, addresses and names that channels may push to; any other destination: NotAllowed (403)."""
-    channels_max: int = 1000
+    channels_max: Annotated[int, IN_ALL] = 1000
     """One more channel: QuotaExceeded (429)."""
-    channels_per_client_max: int = 100
+    channels_per_client_max: Annotated[int, PER_CLIENT] = 100
     """One more channel that a client subscribes with: QuotaExceeded (429)."""
     channel_connect_s: float = 10.0
     """A destination that has not taken a connection, and greeted, by then counts as down."""

@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -157,13 +157,18 @@ def known() -> Mapping[str, Kind]:
             if field.name == "retention":
                 found |= {f"retention.{name}": kind for name, kind in _kinds(Retention).items()}
             elif field.name != "retention_roots":
-                found[field.name] = Kind(field.type, _default(field))
+                found[field.name] = Kind(_plain(field.type), _default(field))
     return MappingProxyType(found)
 
 
 @functools.cache
 def _kinds(struct: type[msgspec.Struct]) -> dict[str, Kind]:
-    return {field.name: Kind(field.type, _default(field)) for field in msgspec.structs.fields(struct)}
+    return {field.name: Kind(_plain(field.type), _default(field)) for field in msgspec.structs.fields(struct)}
+
+
+def _plain(kind: Any) -> Any:
+    """A type without what is said about it."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:

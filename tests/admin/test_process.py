@@ -17,6 +17,7 @@ import pytest
 
 import headwater
 from admin.served import TIMEOUT_S, Served, serving
+from headwater.server.tls import peer_name
 from server.authority import LOCAL, Authority
 
 
@@ -104,3 +105,30 @@ def test_a_port_that_is_in_use_leaves_the_server_serving_and_says_what_to_do(dat
             taken.close()
             # It is tried again, and by then the port is free.
             assert served.read_http().endswith(f":{port}")
+
+
+def name_over_https(url: str, authority: Authority) -> str | None:
+    host, port = url.partition("://")[2].split(":")
+    context = ssl.create_default_context(cafile=authority.path)
+    with (
+        socket.create_connection((host, int(port)), TIMEOUT_S) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        return peer_name(connection)
+
+
+def test_sighup_gives_https_the_new_certificate_and_keeps_the_old_one_if_it_is_bad(data: Path, tmp_path: Path):
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("server", "before", others=LOCAL)
+    with serving(data, "--tls-certificate", certificate, "--tls-key", key) as served:
+        url = served.read_http()
+        assert name_over_https(url, authority) == "before"
+        authority.issue("server", "after", others=LOCAL)
+        served.process.send_signal(signal.SIGHUP)
+        for _ in ("the server's", "HTTP's"):
+            served.wait_for("certificates-loaded")
+        assert name_over_https(url, authority) == "after"
+        Path(certificate).write_text("garbage")
+        served.process.send_signal(signal.SIGHUP)
+        served.wait_for("certificates-kept")
+        assert name_over_https(url, authority) == "after"

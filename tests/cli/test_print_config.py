@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from cli.command import objects, run
-from headwater.cli.print_config import described, example, written
+from headwater.cli.print_config import described, example, limits, written
 from headwater.config import Config, Serving
 from headwater.settings import Process, known, load
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+DOCS = DEPLOY.with_name("docs")
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,13 @@ def test_print_config_is_a_table_for_people():
 def test_the_example_in_deploy_is_what_the_code_says():
     regenerate = "python -c 'from headwater.cli.print_config import example; print(example(), end=\"\")'"
     assert (DEPLOY / "headwater.toml").read_text(encoding="utf-8") == example(), f"{regenerate} > deploy/headwater.toml"
+
+
+def test_the_limits_in_the_docs_are_what_the_code_says():
+    regenerate = "python -c 'from headwater.cli.print_config import limits; print(limits())'"
+    assert limits() in (DOCS / "access.md").read_text(encoding="utf-8"), f"{regenerate}: put it into docs/access.md"
+    for name in [field.name for field in msgspec.structs.fields(Serving) if "_per_address_" in field.name]:
+        assert f"| an address | `{name}` |" in limits()
 
 
 def test_the_example_changes_nothing_and_uncommented_says_every_default(elsewhere: Path):

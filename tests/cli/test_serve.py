@@ -301,6 +301,20 @@ def test_listening_beyond_loopback_without_authentication_is_refused(data: Path,
     assert not data.exists()
 
 
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_mqtt_that_can_be_read_on_its_way_is_warned_of(data: Path, tmp_path: Path, has_tls: bool):
+    arguments = ["--no-http", "--auth", "scram", "--set", "mqtt_host=0.0.0.0"]
+    if has_tls:
+        certificate, key = Authority(tmp_path, "authority").issue("server", "localhost", others=LOCAL)
+        arguments += ["--tls-certificate", certificate, "--tls-key", key, "--set", "mqtt_tls_port=0"]
+    with serving(data, *arguments, HEADWATER_MQTT="yes", HEADWATER_MQTT_PORT="0") as served:
+        assert "host=0.0.0.0" in served.wait_for("plain-text")
+        served.signal(signal.SIGTERM)
+        code, rest = served.end()
+    assert code == 0
+    assert "plain-text" not in rest
+
+
 def test_an_address_of_another_machine_is_said(data: Path):
     assert "no address of this machine" in refusal(data, "--port", 0, "--host", "192.0.2.1", "--auth", "scram")
 

@@ -531,7 +531,7 @@ def test_those_who_connect_and_go_at_once_leave_nothing_behind():
         listener = running.server.listener
 
         def left() -> tuple[int, int, int]:
-            return len(listener.connections), sum(listener._by_address.values()), len(listener._greeting)
+            return len(listener.connections), sum(listener._by_network.values()), len(listener._greeting)
 
         # Those whom the system still holds for the server to accept may come after a moment that looks like the end.
         running.until(lambda: left() == (1, 1, 0), "the end of all but one")

@@ -401,11 +401,22 @@ def test_a_gatekeeper_states_a_user_that_can_be_one(user: str, mechanism: str, e
         running.connect().shake(user, mechanism=mechanism)
 
 
-def test_secrets_are_not_taken_from_behind_a_gatekeeper():
-    with Running(auth="gatekeeper") as running:
-        running.client("ann")
-        with code(422):
-            running.connect().shake("ann", SECRET)
+def test_others_than_gatekeepers_prove_themselves_with_a_secret(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headwater.native.greeting.is_local", lambda _: False)
+    with Running(auth="gatekeeper", guess_delay_s_max=0.01) as running:
+        running.client("ann", allow=["publish a", "create a"])
+        peer = running.connect()
+        assert peer.shake("ann", SECRET).user == "ann"
+        peer.register()
+        assert peer.publish("a") == 1
+        for user, secret, mechanism in (("ann", "wrong", None), ("ann", None, "gatekeeper"), ("ann", None, "none")):
+            with code(401):
+                running.connect().shake(user, secret, mechanism)
+
+
+def test_a_server_that_goes_by_certificates_takes_no_secrets(keys: Path):
+    with secure(keys, auth="certificate") as running, code(422):
+        running.connect(tls=tls(keys, "ann")).shake("ann", SECRET)
 
 
 def test_a_gatekeeper_from_elsewhere_shows_a_certificate_that_is_listed(keys: Path, monkeypatch: pytest.MonkeyPatch):

@@ -27,10 +27,13 @@ from headwater.client import bus as client_bus
 from headwater.client import receiver as client_receiver
 from headwater.client.feed import Held
 from headwater.clock import SystemClock
+from headwater.server import accepting
+from headwater.server.connection import Connection
+from headwater.server.listener import Listener
 from headwater.server.log import Flood
 from sim.green import Threads
 from sim.loop import Loop
-from sim.network import Network
+from sim.network import Network, Server
 from sim.world import Clock, Killed, World
 
 NAMES = ("Condition", "Event", "Lock", "RLock", "Thread", "ThreadPoolExecutor", "current_thread", "get_ident", "local")
@@ -124,6 +127,13 @@ def tidied() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
+async def listen(listener: Listener, make: Callable[[], Connection], host: str, port: int, _: object) -> Server:
+    """A port of the simulated network, in which nothing waits to be accepted."""
+    loop = listener.loop
+    assert isinstance(loop, Loop)
+    return await loop.create_server(make, host, port)
+
+
 @contextmanager
 def opened(world: World, network: Network, seed: int) -> Iterator[Threads]:
     """While it is open, the product's threads are this world's, and its chance comes from a seed."""
@@ -143,6 +153,7 @@ def opened(world: World, network: Network, seed: int) -> Iterator[Threads]:
         stack.enter_context(patch.object(secrets, "token_bytes", lambda length=32: chance.randbytes(length)))
         stack.enter_context(patch.object(os, "urandom", chance.randbytes))
         stack.enter_context(patch.object(hashlib, "pbkdf2_hmac", pbkdf2_hmac))
+        stack.enter_context(patch.object(accepting, "listen", listen))
         stack.enter_context(patch.object(os, "sched_yield", lambda: None))  # there is nobody to yield to
         random.seed(seed)
         stack.callback(random.setstate, before)

@@ -1,6 +1,7 @@
 """The line to somebody who asks over HTTP: at most `http_connections_max` of them, and none that holds one for nothing.
 
-A connection on which no request comes, or whose request's head does not end, is closed; uvicorn would wait forever.
+One address has `http_connections_per_address_max` of them at most, WebSockets included. A connection on which no
+request comes, or whose request's head does not end, is closed; uvicorn would wait forever.
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headwater.admin.api.problem import MEDIA_TYPE, answer
+from headwater.server.network import network_of
+from headwater.serving.outside import Outside
 
 HEAD_S = 10.0
 """How long the head of a request may take."""
 
 
-def _refusal() -> bytes:
-    full = answer(503, "as many are connected as may be (http_connections_max); come back in a moment")
+def _refusal(setting: str) -> bytes:
+    full = answer(503, f"as many are connected as may be ({setting}); come back in a moment")
     head = f"HTTP/1.1 503 \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(full.body)}\r\n"
     return head.encode() + b"Retry-After: 1\r\nConnection: close\r\n\r\n" + bytes(full.body)
 
 
-REFUSAL = _refusal()
+REFUSAL = _refusal("http_connections_max")
+SHARE_REFUSAL = _refusal("http_connections_per_address_max")
 
 
 class HttpProtocol(H11Protocol):
     """HTTP over one connection."""
 
     head_s = HEAD_S
+    per_address_max = 500
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -37,11 +42,22 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            transport.write(REFUSAL)
-            transport.close()
+        if self._share() > self.per_address_max:
+            self._refuse(SHARE_REFUSAL)
+        elif self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self._refuse(REFUSAL)
         else:
             self._wait_for_head()
+
+    def _refuse(self, refusal: bytes) -> None:
+        self.connections.discard(self)  # it is none, though it may take a moment to go
+        self.transport.write(refusal)
+        self.transport.close()
+
+    def _share(self) -> int:
+        """How many connections there are from where this one comes from; WebSockets are among them."""
+        network = _network(self)
+        return sum(_network(one) == network for one in self.connections)
 
     def data_received(self, data: bytes) -> None:
         """Some of a request, or more than one."""
@@ -63,3 +79,12 @@ class HttpProtocol(H11Protocol):
         if self._head is not None:
             self._head.cancel()
             self._head = None
+
+
+def _network(protocol: Any) -> str:
+    return network_of(protocol.client[0]) if protocol.client else ""
+
+
+def http_of(outside: Outside) -> type[HttpProtocol]:
+    """HTTP as the settings limit it."""
+    return type("OutsideHttp", (HttpProtocol,), {"per_address_max": outside.connections_per_address_max})

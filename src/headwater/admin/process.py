@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import socket
+import ssl
 import sys
 from typing import IO
 
@@ -20,7 +21,8 @@ import uvicorn
 from headwater import aio
 from headwater.admin.api.app import make_app
 from headwater.admin.client import Admin
-from headwater.admin.http_protocol import HttpProtocol
+from headwater.admin.http_protocol import http_of
+from headwater.admin.websocket_protocol import websocket_of
 from headwater.config import Connecting
 from headwater.errors import HeadwaterError
 from headwater.server.log import Log, configure
@@ -83,7 +85,8 @@ async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> in
             access_log=False,
             server_header=False,
             proxy_headers=False,  # what a proxy says about others, anybody on this machine could say
-            http=HttpProtocol,
+            http=http_of(outside),
+            ws=websocket_of(outside),
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             limit_concurrency=outside.connections_max,
             ssl_certfile=outside.tls_certificate or None,
@@ -105,9 +108,26 @@ async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> in
 
 
 def _on_input(server: uvicorn.Server, source: IO[bytes]) -> None:
-    """Nothing more is said after the settings: this is the end."""
+    """The certificate is another, or this is the end."""
+    if os.read(source.fileno(), SETTINGS_BYTES_MAX):
+        _reload(server.config)
+        return
     asyncio.get_running_loop().remove_reader(source.fileno())
     server.should_exit = True
+
+
+def _reload(config: uvicorn.Config) -> None:
+    """Use the files of the certificate as they are now, for new connections; if they are bad, the old ones stay."""
+    if not config.loaded or config.ssl is None or config.ssl_certfile is None:
+        return  # they are yet to be read
+    try:
+        # Elsewhere first: a context that has half of a pair is of no use.
+        for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), config.ssl):
+            context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
+    except OSError as error:
+        log.error("certificates-kept", reason=error.strerror or error, certificate=config.ssl_certfile)
+    else:
+        log.info("certificates-loaded", certificate=config.ssl_certfile)
 
 
 def _listen(outside: Outside) -> socket.socket:

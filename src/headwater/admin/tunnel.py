@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from headwater.admin.gate import address_of
+from headwater.admin.websocket_protocol import OPEN, TUNNEL_PATH
+from headwater.mqtt.kinds import Kind
 from headwater.mqtt.tunnel import preamble
 
-PATH = "/mqtt"
 SUBPROTOCOL = "mqtt"
+CONNACK = Kind.CONNACK << 4
 PIECE_BYTES = 64 * 1024
+UNSENT_BYTES_MAX = 16 * 1024
+"""What waits here for the server to take it; beyond it nothing more is taken from the client."""
 CLOSE_S = 5.0
 DONE = 1000
 NO_MQTT = 1002
@@ -29,7 +34,7 @@ GOING = 1001
 router = APIRouter()
 
 
-@router.websocket(PATH)
+@router.websocket(TUNNEL_PATH)
 async def tunnel(websocket: WebSocket) -> None:
     """Pass on what an MQTT client sends, and what it is sent, until either side ends."""
     path: str = websocket.app.state.outside.mqtt_path
@@ -41,6 +46,7 @@ async def tunnel(websocket: WebSocket) -> None:
     except OSError:  # the server ends
         await websocket.close(GOING)
         return
+    writer.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
     writer.write(preamble(address_of(websocket)))
     await websocket.accept(SUBPROTOCOL)
     inward = asyncio.create_task(_inward(websocket, writer))
@@ -71,7 +77,12 @@ async def _inward(websocket: WebSocket, writer: asyncio.StreamWriter) -> int:
 
 
 async def _outward(reader: asyncio.StreamReader, websocket: WebSocket) -> None:
-    """Until the server ends, or the client has gone."""
+    """Until the server ends, or the client has gone. The first piece that begins with a CONNACK lets the client in, or
+    is the last: until then it is asked for a proof, and answers."""
+    lift: Callable[[], None] | None = websocket.scope["extensions"].get(OPEN)
     with contextlib.suppress(WebSocketDisconnect, ConnectionError, RuntimeError):  # it may end between two pieces
         while data := await reader.read(PIECE_BYTES):
+            if lift is not None and data[0] == CONNACK:
+                lift()
+                lift = None
             await websocket.send_bytes(data)

@@ -1,11 +1,12 @@
-"""`headwater serve --print-config`, and the example file in deploy/: every setting, and what the code says about it."""
+"""`headwater serve --print-config`, the example file in deploy/, and the table of limits in docs/access.md: every
+setting, and what the code says about it."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from rich.table import Table
@@ -14,7 +15,7 @@ from rich.text import Text
 from headwater import config as bus_settings
 from headwater import settings as process_settings
 from headwater.cli.output import console, emit, safe
-from headwater.config import Config, Retention, Serving
+from headwater.config import IN_ALL, PER_ADDRESS, PER_CLIENT, PER_CONNECTION, Config, Retention, Serving
 from headwater.settings import DEFAULT, Loaded, Process, is_size, known
 
 SECTION = re.compile(r"    # (.+)")
@@ -143,3 +144,26 @@ def _wrapped(text: str) -> list[str]:
     from textwrap import wrap
 
     return [f"# {row}" for row in wrap(text, LINE_CHARS, break_long_words=False, break_on_hyphens=False)]
+
+
+# For docs/access.md
+
+
+def limits() -> str:
+    """What is limited, and of whom: a table as Markdown has them."""
+    lines, rows = described(), []
+    for whose in (PER_CONNECTION, PER_CLIENT, PER_ADDRESS, IN_ALL):
+        for struct in (Serving, Config):
+            rows += [
+                f"| {_whose(whose)} | `{field.name}` | {written(field.name, field.default).strip(chr(34))} "
+                f"| {lines[field.name].text} |"
+                for field in msgspec.structs.fields(struct)
+                if whose in get_args(field.type)
+            ]
+    return "\n".join(
+        ("| of | setting | default | what it limits, and what happens there |", "|---|---|---|---|", *rows)
+    )
+
+
+def _whose(whose: msgspec.Meta) -> str:
+    return str((whose.extra or {})["limits"])

@@ -24,6 +24,7 @@ from headwater.mqtt.reasons import MqttError, Reason, violation
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
     from headwater.server.broker import Broker
+    from headwater.server.proofs import Proofs
 
 METHOD: Final = "SCRAM-SHA-256"
 
@@ -34,10 +35,11 @@ Proven = Callable[[str, bytes], None]
 class Authentication:
     """That of one connection."""
 
-    __slots__ = ("_broker", "_connection", "_login")
+    __slots__ = ("_broker", "_connection", "_login", "_proofs")
 
-    def __init__(self, broker: Broker, connection: MqttConnection) -> None:
+    def __init__(self, broker: Broker, proofs: Proofs, connection: MqttConnection) -> None:
         self._broker = broker
+        self._proofs = proofs
         self._connection = connection
         self._login: ServerLogin | None = None
 
@@ -65,32 +67,18 @@ class Authentication:
             raise violation("this AUTH answers nothing that was asked")
         _check_method(packet.properties)
         proof = packet.properties.authentication_data or b""
-        delay_s = self._broker.guesses.delay_s(self._guesser(login))
-        self._connection.hold()
-        self._connection.listener.loop.call_later(delay_s, self._prove, login, proof, then)
 
-    def _guesser(self, login: ServerLogin) -> str:
-        return f"{login.claimed_user}@{self._connection.address}"
+        def looked(final: bytes | None, _: HeadwaterError | None) -> None:
+            connection = self._connection
+            if final is None:
+                connection.refuse(MqttError(REFUSED, Reason.NOT_AUTHORIZED))
+                return
+            try:
+                then(login.user, final)
+            except HeadwaterError as error:
+                connection.refuse(error)
 
-    def _prove(self, login: ServerLogin, proof: bytes, then: Proven) -> None:
-        connection, guesses = self._connection, self._broker.guesses
-        if connection.is_closed:
-            return
-        keys = (self._guesser(login), connection.address)
-        try:
-            final = login.final(proof)
-        except HeadwaterError:
-            for key in keys:
-                guesses.failed(key)
-            refusal = MqttError(REFUSED, Reason.NOT_AUTHORIZED)
-            connection.listener.loop.call_later(max(map(guesses.delay_s, keys)), connection.refuse, refusal)
-            return
-        guesses.succeeded(keys[0])
-        connection.release()
-        try:
-            then(login.user, final)
-        except HeadwaterError as error:
-            connection.refuse(error)
+        self._proofs.prove(self._connection, login.claimed_user, lambda: login.final(proof), looked, is_slow=False)
 
     def again(self, packet: Auth) -> None:
         """The client of a session proves once more who it is."""

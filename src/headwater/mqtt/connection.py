@@ -26,7 +26,7 @@ from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import MqttError, Reason, VersionRefused, violation
 from headwater.mqtt.refusal import goodbye_of, reason_of
 from headwater.mqtt.window import NUMBER_MAX
-from headwater.server.connection import Connection
+from headwater.server.connection import GONE, Connection
 
 if TYPE_CHECKING:
     from headwater.mqtt.authentication import Authentication, Proven
@@ -40,6 +40,7 @@ PACKET_BYTES_MAX = 1 << 28
 """No packet is longer."""
 PATIENCE = 1.5
 """Times its keep alive that a client may be silent."""
+BEFORE_CONNACK = "a client that is asked for a proof sends an AUTH, and nothing else before its CONNACK"
 
 
 class MqttConnection(Connection):
@@ -143,6 +144,21 @@ class MqttConnection(Connection):
             self.hold()
             self._greeter.greet(self, first)
 
+    def _is_over(self, events: int) -> bool:
+        """One that sent all it has behind its CONNECT may have ended its side, and is served all the same."""
+        return bool(events & GONE) or (events != 0 and not self._early and not self._reader.waits)
+
+    def let_go(self) -> None:
+        super().let_go()
+        self._reader.let_go()
+        self._early = []
+        self.authentication = self.on_proven = None
+
+    def check_nothing_follows(self) -> None:
+        """Who is to be asked for a proof has nothing to say before that."""
+        if self._early or self._reader.waits:
+            raise violation(BEFORE_CONNACK)
+
     def _take_proof(self, packets: list[Received]) -> None:
         assert self.authentication is not None
         assert self.on_proven is not None
@@ -152,7 +168,7 @@ class MqttConnection(Connection):
             case [Disconnect(), *_]:
                 self.close()
             case _:
-                raise violation("a client that is asked for a proof sends an AUTH, and nothing else before its CONNACK")
+                raise violation(BEFORE_CONNACK)
 
     def on_auth(self, packet: Auth) -> None:
         """The client of a session wants to prove again who it is, or does."""
@@ -163,6 +179,7 @@ class MqttConnection(Connection):
     def on_greeted(self, answer: Connack) -> None:
         """The client has its session: it is told so, and what it sent meanwhile is taken."""
         self._is_greeting, self._is_greeted = False, True
+        self.on_proven = None
         self._reader.bytes_max = self._reader.limits.packet_bytes_max
         self._limit_writes(self.listener.serving.write_bytes_max)
         self._greeter.on_greeted(self)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from headwater.access.name import check_name
+from headwater.access.scram import REFUSED
 from headwater.errors import Conflict, HeadwaterError, Malformed, Unauthenticated
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.authentication import Authentication, answer
@@ -24,6 +25,7 @@ from headwater.mqtt.wills import item_of
 from headwater.mqtt.window import NUMBER_MAX
 from headwater.requests import REPLY_ROOT
 from headwater.server.listener import is_local
+from headwater.server.proofs import SECRETS
 from headwater.server.session_row import SessionRow
 from headwater.server.tls import peer_name
 from headwater.topics.name import check_topic
@@ -45,13 +47,12 @@ class Greeter:
         self._serving = server.serving
         self._listener = server.listener
         self._loop = server.loop
-        self._executor = server.executor
+        self._proofs = server.proofs
         self.refused = mqtt.refused
         self.wills = mqtt.wills
 
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""
-        auth = self._serving.auth
         connection.bytes_max = connect.properties.maximum_packet_size or PACKET_BYTES_MAX
         if len(connect.client_id) > self._serving.mqtt_client_id_chars_max or (
             not connect.client_id and connect.version != V5 and not connect.clean_start
@@ -60,14 +61,15 @@ class Greeter:
         if connect.properties.authentication_method is not None:
             self._authenticate(connection, connect)
             return
-        if auth == "scram" and connect.user_name is not None and connect.password is not None:
-            self._check_secret(connection, connect, connect.user_name, connect.password)
+        name, password = connect.user_name, connect.password
+        if name is not None and password is not None and self._takes_secrets(connection):
+            self._check_secret(connection, connect, name, password)
             return
         self._admit(connection, connect, self._trusted(connection, connect))
 
     def _authenticate(self, connection: MqttConnection, connect: Connect) -> None:
         """Have the client prove who it is, in as many packets as its method takes."""
-        if self._serving.auth != "scram":
+        if self._serving.auth not in SECRETS:
             raise MqttError("this server knows no authentication method", Reason.BAD_AUTHENTICATION_METHOD)
 
         def proven(user: str, final: bytes) -> None:
@@ -76,10 +78,20 @@ class Greeter:
             connection.proof = answer(final)
             self._admit(connection, connect, user)
 
-        connection.authentication = Authentication(self._broker, connection)
+        connection.check_nothing_follows()
+        connection.authentication = Authentication(self._broker, self._proofs, connection)
         connection.authentication.begin(connect.properties)
         connection.on_proven = proven
         connection.release()
+
+    def _takes_secrets(self, connection: MqttConnection) -> bool:
+        """Whether a password says who a client is: not for a gatekeeper, whose word does."""
+        auth = self._serving.auth
+        return auth == "scram" or (auth == "gatekeeper" and not self._is_gatekeeper(connection))
+
+    def _is_gatekeeper(self, connection: MqttConnection) -> bool:
+        is_near = is_local(connection.address) and not connection.is_tunnelled
+        return is_near or peer_name(connection.peer_certificate) in self._serving.gatekeepers
 
     def _trusted(self, connection: MqttConnection, connect: Connect) -> str:
         """Who it is by its word or its certificate, where that is enough."""
@@ -88,17 +100,14 @@ class Greeter:
             return _name(connect.user_name) if connect.user_name else "anonymous"
         if auth in ("scram", "certificate") and certified is not None:
             return _name(certified)
-        is_near = is_local(connection.address) and not connection.is_tunnelled
-        if auth == "gatekeeper" and (certified in self._serving.gatekeepers or is_near):
+        if auth == "gatekeeper" and self._is_gatekeeper(connection):
             if not connect.user_name:
                 raise Unauthenticated("a gatekeeper states the user; there is none")
             return _name(connect.user_name)
         raise Unauthenticated(f'this server asks who you are; its auth is "{auth}"')
 
     def _check_secret(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
-        """Look at a secret in a thread, as that takes a while; one who has guessed wrong waits before that."""
-        guesses = self._broker.guesses
-        keys = (f"{name}@{connection.address}", connection.address)
+        """Look at a secret, which takes a while."""
 
         def check() -> str:
             try:
@@ -106,29 +115,17 @@ class Greeter:
             except (Malformed, UnicodeDecodeError):
                 raise Unauthenticated("the name or the secret is wrong") from None
 
-        def checked(user: str | None, error: BaseException | None) -> None:
-            if connection.is_closed:
+        def checked(user: str | None, error: HeadwaterError | None) -> None:
+            if user is None:  # not raised: what was raised holds its frames, and they hold it
+                connection.refuse(error or Unauthenticated(REFUSED))
                 return
-            if user is None:
-                for key in keys:
-                    guesses.failed(key)
-                refusal = error if isinstance(error, HeadwaterError) else Unauthenticated("it could not be checked")
-                self._loop.call_later(max(map(guesses.delay_s, keys)), connection.refuse, refusal)
-                return
-            guesses.succeeded(keys[0])
             connection.has_secret = True
             try:
                 self._admit(connection, connect, user)
             except HeadwaterError as refusal:
                 connection.refuse(refusal)
 
-        def begin() -> None:
-            future = self._loop.run_in_executor(self._executor, check)
-            future.add_done_callback(
-                lambda done: checked(None, done.exception()) if done.exception() else checked(done.result(), None)
-            )
-
-        self._loop.call_later(guesses.delay_s(keys[0]), begin)
+        self._proofs.prove(connection, name, check, checked, is_slow=True)
 
     def _admit(self, connection: MqttConnection, connect: Connect, user: str) -> None:
         """Give a client that is known its session."""

@@ -6,7 +6,6 @@ between the beginning of the one and the end of the other leaves behind, the lat
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from headwater.mqtt.session import MqttSession
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.tunnel import TunnelledConnection
 from headwater.mqtt.wills import Wills
+from headwater.server.accepting import Door, listen_unix
 from headwater.server.exposure import is_loopback
 from headwater.server.extension import Extension
 
@@ -98,10 +98,10 @@ class MqttProtocol(Extension):
         self.urls.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{found}")
         return found
 
-    async def listen_tunnels(self, path: str) -> asyncio.Server:
+    async def listen_tunnels(self, path: str) -> Door:
         """A door for clients that come over WebSockets, of which another process knows the way."""
         listener, greeter = self.server.listener, self._greeter
-        return await self.server.open_door(lambda: TunnelledConnection(listener, greeter), path)
+        return await listen_unix(listener, lambda: TunnelledConnection(listener, greeter), path)
 
     async def close(self) -> None:
         self.broker_topics.stop()

@@ -15,7 +15,7 @@ from typing import Final
 from headwater.mqtt.decoding import Decoder, Limits
 from headwater.mqtt.fields import Fields
 from headwater.mqtt.kinds import FLAGS, FROM_CLIENT, FROM_SERVER, V4, V5, Kind
-from headwater.mqtt.packets import Packet, Pingreq, Received
+from headwater.mqtt.packets import Connect, Packet, Pingreq, Received
 from headwater.mqtt.reasons import MqttError, Reason, VersionRefused, violation
 from headwater.mqtt.runs import ACK_FIRSTS, PUBLISH_FIRST, read_acks, read_run
 
@@ -109,7 +109,8 @@ class PacketReader:
         start = at + 1 + length_bytes
         end = start + length
         if end - at > self.bytes_max:
-            setting = "message_bytes_max" if self.version else "hello_bytes_max"
+            is_open = self.version and self.bytes_max == self.limits.packet_bytes_max
+            setting = "message_bytes_max" if is_open else "hello_bytes_max"
             raise MqttError(
                 f"a packet of {end - at} bytes is over the limit of {self.bytes_max}; send less, or raise {setting}",
                 Reason.PACKET_TOO_LARGE,
@@ -125,8 +126,15 @@ class PacketReader:
         packet = self._decoder.decode(kind, flags, fields)
         if kind == Kind.CONNECT:  # before it, nobody knew which rules hold
             self._check_minimal(length, length_bytes)
-            self.bytes_max = self.limits.packet_bytes_max
+            if isinstance(packet, Connect) and packet.properties.authentication_method is None:
+                self.bytes_max = self.limits.packet_bytes_max
+            # Who announces a proof has that to send, and nothing longer: whoever finds it right raises the limit.
         return packet
+
+    def let_go(self) -> None:
+        """Take nothing more, and hold nothing: the connection is gone."""
+        self._partial = None
+        self.error = MqttError("the connection is gone")
 
     def _kind(self, first: int) -> Kind:
         """What a packet is, if it may come now; seen with its first byte."""

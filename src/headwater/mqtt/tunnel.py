@@ -33,7 +33,7 @@ class TunnelledConnection(MqttConnection):
 
     def __init__(self, listener: Listener, greeter: Greeter) -> None:
         super().__init__(listener, greeter)
-        self.is_tunnelled = True
+        self.is_tunnelled = self.is_passed_on = True
         self._doorkeeper = listener
         self._told: bytes | None = b""
         """What has come of the preamble; None once it is over."""

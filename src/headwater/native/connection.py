@@ -76,6 +76,10 @@ class NativeConnection(Connection):
                     raise Malformed(EARLY)
                 return
 
+    def let_go(self) -> None:
+        super().let_go()
+        self._reader.let_go()
+
     def on_released(self) -> None:
         self.frame_s = self.heard_s
 

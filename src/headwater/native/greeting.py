@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.access.name import INNER, check_name
-from headwater.access.scram import ServerLogin
+from headwater.access.scram import REFUSED, ServerLogin
 from headwater.actor import Answer
 from headwater.errors import HeadwaterError, Malformed, TimedOut, Unauthenticated
 from headwater.native.connection import NativeConnection
 from headwater.server.listener import is_local
+from headwater.server.proofs import SECRETS
 from headwater.server.tls import peer_name
 from headwater.version import __version__
 from headwater.wire import handshake
@@ -24,6 +25,7 @@ from headwater.wire.requests import Register, Registered, decode, encode, pack_e
 if TYPE_CHECKING:
     from headwater.server.broker import Broker
     from headwater.server.listener import Listener
+    from headwater.server.proofs import Proofs
 
 
 class Greeting(Protocol):
@@ -36,9 +38,10 @@ class Greeting(Protocol):
 class Greeter:
     """Greets all native clients of a server."""
 
-    def __init__(self, listener: Listener, broker: Broker) -> None:
+    def __init__(self, listener: Listener, broker: Broker, proofs: Proofs) -> None:
         self._listener = listener
         self._broker = broker
+        self._proofs = proofs
         self._loop = listener.loop
         self._serving = listener.serving
         self._limits = listener.limits
@@ -69,7 +72,7 @@ class Greeter:
         elif auth == "none":
             connection.user = check_name(hello.user) if hello.user else "anonymous"
         elif hello.mechanism == "scram-sha-256":
-            if auth != "scram":
+            if auth not in SECRETS:
                 raise Malformed(f'this server does not take secrets; its auth is "{auth}"')
             login = ServerLogin(self._broker.clients.credential_of, self._broker.clients.decoy)
             first = login.first(hello.first)
@@ -108,45 +111,16 @@ class Greeter:
 
     def on_proof(self, connection: NativeConnection, login: ServerLogin, proof: bytes) -> None:
         """A client that logs in answers its challenge."""
-        # Who has guessed wrong at this name waits before it is looked at the next guess: one who hangs up early to
-        # guess again has learned nothing.
-        delay_s = self._broker.guesses.delay_s(self._guesser(connection, login))
-        if delay_s:
-            connection.hold()
-            self._loop.call_later(delay_s, self._prove_later, connection, login, proof)
-        else:
-            self._prove(connection, login, proof)
 
-    def _guesser(self, connection: NativeConnection, login: ServerLogin) -> str:
-        return f"{login.claimed_user}@{connection.address}"
+        def proven(final: bytes | None, error: HeadwaterError | None) -> None:
+            if final is None:
+                connection.refuse(error or Unauthenticated(REFUSED))
+                return
+            connection.user = login.user
+            connection.has_secret = True
+            self._welcome(connection, final)
 
-    def _prove_later(self, connection: NativeConnection, login: ServerLogin, final: bytes) -> None:
-        if not connection.is_closed:
-            connection.release()
-            try:
-                self._prove(connection, login, final)
-            except HeadwaterError as error:
-                connection.refuse(error)
-
-    def _prove(self, connection: NativeConnection, login: ServerLogin, proof: bytes) -> None:
-        # One who guesses at many names from one place waits as long as one who guesses at one name.
-        keys = (self._guesser(connection, login), connection.address)
-        guesses = self._broker.guesses
-        try:
-            final = login.final(proof)
-        except Unauthenticated as error:
-            for key in keys:
-                guesses.failed(key)
-            delay_s = max(map(guesses.delay_s, keys))
-            # It may not speak meanwhile, and its place among the greeting is taken as long as it waits.
-            connection.hold()
-            refusal = error
-            self._loop.call_later(delay_s, lambda: connection.refuse(refusal))
-            return
-        guesses.succeeded(keys[0])
-        connection.user = login.user
-        connection.has_secret = True
-        self._welcome(connection, final)
+        self._proofs.prove(connection, login.claimed_user, lambda: login.final(proof), proven, is_slow=False)
 
     def _welcome(self, connection: NativeConnection, final: bytes) -> None:
         client = self._broker.clients.get(connection.user)

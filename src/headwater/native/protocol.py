@@ -20,7 +20,7 @@ class NativeProtocol(Extension):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
-        self._greeter = Greeter(server.listener, server.broker)
+        self._greeter = Greeter(server.listener, server.broker, server.proofs)
 
     def session_of(self, row: SessionRow) -> NativeSession | None:
         return NativeSession(self.server.sessions, row) if row.client is None else None

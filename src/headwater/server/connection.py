@@ -8,13 +8,14 @@ does not take its answers; however many publishes it has under way, no more than
 from __future__ import annotations
 
 import asyncio
+import select
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headwater.errors import HeadwaterError
 from headwater.server.outbox import GATHER_READ_BYTES_MIN, GATHERED_BYTES_MAX
-from headwater.server.party import Host, Party
+from headwater.server.party import Host, Party, Waiter
 
 if TYPE_CHECKING:
     from headwater.server.entry import Served
@@ -25,6 +26,12 @@ SHARES = 16
 """A publish counts so much among those in flight;"""
 QUIET_SHARE = 1
 """one that nobody waits for this, as a slow disk need not hold up what live subscriptions have at once."""
+
+
+LEFT = getattr(select, "POLLRDHUP", 0)
+"""What the system says of a peer that sends no more;"""
+GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+"""of one that is not there any more."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -42,16 +49,21 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent_bytes",
         "address",
         "begun_s",
+        "buffer",
         "client_id",
         "closed_s",
         "has_secret",
         "heard_s",
         "is_closed",
+        "is_in_line",
         "is_inner",
+        "is_passed_on",
         "is_writable",
         "listener",
+        "network",
         "session",
         "user",
+        "waiter",
         "written_s",
     )
 
@@ -59,12 +71,22 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.is_inner = is_inner
         """Whether it came through the door that only the server's own processes know."""
+        self.is_passed_on = False
+        """Whether another process passes it on, which is yet to say for whom."""
+        self.buffer = listener.buffer
+        """What is read into: a small part of the listener's buffer as long as nobody knows who it is."""
         self.address = ""
+        self.network = ""
+        """Whom its share is counted with: the address, or the network that somebody with one of its addresses has."""
         self.user = ""
         self.has_secret = False
         """Whether its user is in the registry of clients, and is to leave when removed from it."""
         self.client_id = ""
         self.session: Party | None = None
+        self.waiter: Waiter | None = None
+        """Who is at work on finding out who it is."""
+        self.is_in_line = False
+        """Whether it waits for others who were to be found out about first."""
         self.begun_s = 0.0
         self.heard_s = 0.0
         self.closed_s = 0.0
@@ -128,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=bytes_max, low=bytes_max // 4)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.listener.buffer
+        return self.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
@@ -156,6 +178,15 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
         self.listener.on_lost(self)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """It is gone: hold nothing that came, and nobody who holds it, so that nothing is left to the collector."""
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None:
+            waiter.cancel()
+        self._gathered, self._gathered_bytes = None, 0
+        self._transport = None
 
     def pause_writing(self) -> None:
         self.is_writable = False
@@ -333,6 +364,24 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("ssl_object") if self._transport is not None else None
 
     @property
+    def is_hung_up(self) -> bool:
+        """Whether the client has gone, which is not noticed as long as nothing is read from it."""
+        made = self._transport.get_extra_info("socket") if self._transport is not None else None
+        return made is not None and self._is_over(hung_up(made.fileno()))
+
+    def _is_over(self, events: int) -> bool:
+        """Whether there is nobody, by what the system says of the other end."""
+        return events != 0
+
+    @property
     def peer(self) -> object:
         """Where it comes from."""
         return self._transport.get_extra_info("peername") if self._transport is not None else None
+
+
+def hung_up(descriptor: int) -> int:
+    """What the system says of the other end of a socket: LEFT, GONE, or 0 while it is there."""
+    asked = select.poll()
+    asked.register(descriptor, LEFT)
+    found = asked.poll(0)
+    return found[0][1] & (LEFT | GONE) if found else 0

@@ -1,7 +1,8 @@
 """The listener: takes in who connects, and keeps an eye on connections as long as they last.
 
 How a client is greeted is its protocol's affair. Promises: a connection that is not through its handshake in time is
-closed; however many connect, no more than the limits are held.
+closed; however many connect, no more than the limits are held, and nobody has all of what there is for those whom
+nobody knows yet: of handshakes each network has a share, and of memory each connection a little.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
 from headwater.server.log import Log
+from headwater.server.network import network_of
 from headwater.server.outbox import Outbox
 from headwater.wire.handshake import Limits
 
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 """How much is read from a connection at once, into one buffer for all of them."""
+HELLO_READ_BYTES_MIN = 4096
+"""How much is read at once, at least, from one that nobody knows yet; else `hello_bytes_max`."""
+REFUSED_AT_ONCE_MAX = 8
+"""Connections beyond `connections_max` that are accepted at a time, to be told so; others wait to be accepted."""
 FRAME_SLACK_BYTES = 4096
 """What a frame may have besides its batch."""
 
@@ -51,11 +57,18 @@ class Listener:
         self.attention = attention
         self.serving = serving
         self.buffer = memoryview(bytearray(READ_BYTES))
+        self._small_buffer = self.buffer[: max(HELLO_READ_BYTES_MIN, serving.hello_bytes_max)]
         self._broker = broker
         self._counts = broker.core.roots.counts
         self._connections: dict[Connection, None] = {}  # in the order in which they came
         self._greeting: dict[Connection, None] = {}
-        self._by_address: Counter[str] = Counter()
+        self._by_network: Counter[str] = Counter()
+        self._greeting_by_network: Counter[str] = Counter()
+        self._arriving = 0
+        """Those that are accepted, and not connected yet;"""
+        self._arriving_by_network: Counter[str] = Counter()
+        """of those, the ones whose TLS is not through."""
+        self._when_room: list[Callable[[], None]] = []
         self._is_draining = False
         self._is_empty = asyncio.Event()
         self.limits = limits_of(config, serving)
@@ -71,16 +84,57 @@ class Listener:
         """How many are open."""
         return len(self._connections)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be accepted, if only to be told that there are too many."""
+        return len(self._connections) + self._arriving < self.serving.connections_max + REFUSED_AT_ONCE_MAX
+
     # Coming and going
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Have something called as soon as one more may be accepted."""
+        self._when_room.append(call)
+
+    def _look_for_room(self) -> None:
+        if self._when_room and self.has_room:
+            calls, self._when_room = self._when_room, []
+            for call in calls:
+                call()
+
+    def on_arrival(self, network: str, *, is_tls: bool) -> bool:
+        """Somebody is accepted, and soon connected. False if TLS would have to be through first, and too many wait for
+        that: others are connected, and told that there are too many."""
+        serving = self.serving
+        if is_tls:
+            greeting = self._greeting_by_network[network] + self._arriving_by_network[network]
+            if (
+                len(self._greeting) + self._arriving >= serving.handshakes_max
+                or greeting >= serving.handshakes_per_address_max
+            ):
+                self._counts.refuse(QuotaExceeded.code)
+                return False
+            self._arriving_by_network[network] += 1
+        self._arriving += 1
+        return True
+
+    def on_arrived(self, network: str, *, is_tls: bool) -> None:
+        """Somebody is connected, or has gone before that."""
+        self._arriving -= 1
+        if is_tls:
+            self._less(self._arriving_by_network, network)
+        self._look_for_room()
 
     def on_connection(self, connection: Connection) -> None:
         """Somebody has connected."""
         peer = connection.peer
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
+        connection.network = network_of(connection.address)
+        connection.buffer = self._small_buffer
         self._counts.connections += 1
         self._connections[connection] = None
         self._greeting[connection] = None
-        self._by_address[connection.address] += 1
+        self._by_network[connection.network] += 1
+        self._greeting_by_network[connection.network] += 1
         serving = self.serving
         if connection.is_inner:
             return
@@ -90,36 +144,60 @@ class Listener:
             connection.refuse(QuotaExceeded("the server has as many connections as it takes (connections_max)"))
         elif len(self._greeting) > serving.handshakes_max:
             connection.refuse(QuotaExceeded("too many are connecting at once (handshakes_max); try again in a while"))
-        elif self._by_address[connection.address] > serving.connections_per_address_max:
-            connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
+        elif not connection.is_passed_on:
+            self._check_share(connection)
 
     def on_address(self, connection: Connection, address: str) -> None:
         """A connection that another process passes on comes from this address."""
-        self._uncount(connection)
-        connection.address = address
-        self._by_address[address] += 1
-        if self._by_address[address] > self.serving.connections_per_address_max:
+        self._less(self._by_network, connection.network)
+        self._less(self._greeting_by_network, connection.network)
+        connection.address, connection.network = address, network_of(address)
+        self._by_network[connection.network] += 1
+        self._greeting_by_network[connection.network] += 1
+        self._check_share(connection)
+
+    def _check_share(self, connection: Connection) -> None:
+        """Refuse it if its network has more than its share."""
+        serving, network = self.serving, connection.network
+        if self._greeting_by_network[network] > serving.handshakes_per_address_max:
+            connection.refuse(
+                QuotaExceeded(
+                    "too many are connecting at once from your address (handshakes_per_address_max); "
+                    "try again in a while"
+                )
+            )
+        elif self._by_network[network] > serving.connections_per_address_max:
             connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
 
-    def _uncount(self, connection: Connection) -> None:
-        self._by_address[connection.address] -= 1
-        if self._by_address[connection.address] <= 0:
-            del self._by_address[connection.address]
+    @staticmethod
+    def _less(counts: Counter[str], network: str) -> None:
+        counts[network] -= 1
+        if counts[network] <= 0:
+            del counts[network]
+
+    def _end_greeting(self, connection: Connection) -> bool:
+        """It is registered, or gone: whether it was among those that greet."""
+        if connection not in self._greeting:
+            return False
+        del self._greeting[connection]
+        self._less(self._greeting_by_network, connection.network)
+        return True
 
     def on_lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self._connections.pop(connection, None)
-        self._counts.handshakes_failed += connection in self._greeting
-        self._greeting.pop(connection, None)
-        self._uncount(connection)
+        self._counts.handshakes_failed += self._end_greeting(connection)
+        self._less(self._by_network, connection.network)
         if connection.session is not None:
             connection.session.on_lost(connection)
         if not self._connections:
             self._is_empty.set()
+        self._look_for_room()
 
     def on_registered(self, connection: Connection) -> None:
         """A connection has its session."""
-        self._greeting.pop(connection, None)
+        self._end_greeting(connection)
+        connection.buffer = self.buffer
 
     def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
@@ -139,7 +217,10 @@ class Listener:
         self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
         now_s, serving = self.loop.time(), self.serving
         for connection in tuple(self._greeting):
-            is_waited_for = connection.is_held and connection.is_writable
+            if connection.is_held and connection.is_hung_up:
+                connection.abort()
+                continue
+            is_waited_for = connection.is_held and connection.is_writable and not connection.is_in_line
             if now_s - connection.begun_s > serving.handshake_s and not is_waited_for:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
         for connection in tuple(self._connections):

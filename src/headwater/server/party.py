@@ -45,6 +45,13 @@ class Host(Protocol):
         """It is closed for what the other side did."""
 
 
+class Waiter(Protocol):
+    """Whoever works for a connection, and need not any more once it is gone."""
+
+    def cancel(self) -> None:
+        """The connection is gone."""
+
+
 class Room(Protocol):
     """Whoever keeps parties: all sessions, or all channels."""
 

@@ -15,6 +15,7 @@ from headwater import threads
 from headwater.config import Serving
 from headwater.core import Core
 from headwater.errors import Closed, Malformed
+from headwater.server import accepting
 from headwater.server.answers import Answers
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
@@ -26,6 +27,7 @@ from headwater.server.extension import Extension
 from headwater.server.listener import Listener
 from headwater.server.log import Log
 from headwater.server.outbox import Outbox
+from headwater.server.proofs import Proofs
 from headwater.server.sessions import Sessions
 from headwater.server.tls import Tls, open_tls
 from headwater.server.watch.figures import Collector
@@ -37,8 +39,6 @@ from headwater.settings import Loaded, given
 
 WORKERS = 8
 """Threads for what blocks: subscribing, listing, purging."""
-BACKLOG = 4096
-"""Connections that the system holds until they are accepted."""
 
 E = TypeVar("E", bound=Extension)
 
@@ -62,7 +62,7 @@ class Server:
         self._settings = settings or given(core.config, self.serving, core.folder)
         check_exposure(self.serving)
         self.executor = threads.ThreadPoolExecutor(WORKERS, "headwater-worker")
-        self._servers: list[asyncio.Server] = []
+        self._doors: list[accepting.Door] = []
         self._tls: Tls | None = open_tls(self.serving)
         self._extensions = extensions
         self.port = 0
@@ -76,6 +76,7 @@ class Server:
         loop = self.loop = asyncio.get_running_loop()
         core, serving = self.core, self.serving
         self.broker = Broker(core, serving)
+        self.proofs = Proofs(loop, self.broker.guesses, serving)
         self.wakes = Wakes(loop)
         self.entry = Entry(loop, core.checks, core.roots, core.dispatcher, self.wakes, core.clock)
         self.answers = Answers(loop, self.broker)
@@ -99,6 +100,7 @@ class Server:
             self.telling.stop()
             self.pulse.stop()
             self.listener.close()
+            self.proofs.close()
             self.executor.shutdown(wait=False)
             where = f"{serving.host}:{serving.port}"
             raise Malformed(f"cannot listen on {where}: {error.strerror or error}; choose another port") from error
@@ -118,26 +120,18 @@ class Server:
         self, make: Callable[[], Connection], host: str, port: int, context: ssl.SSLContext | None = None
     ) -> int:
         """Take clients in, until the server drains; answers the port."""
-        server = await self.loop.create_server(
-            make,
-            host,
-            port,
-            ssl=context,
-            ssl_handshake_timeout=self.serving.handshake_s if context is not None else None,
-            backlog=BACKLOG,
-            reuse_address=True,
-        )
-        self._servers.append(server)
-        found: int = server.sockets[0].getsockname()[1]
-        return found
+        door = await accepting.listen(self.listener, make, host, port, context)
+        self._doors.append(door)
+        return door.port
 
     async def listen_unix(self, make: Callable[[], Connection], path: str) -> None:
         """The same on a Unix socket."""
-        self._servers.append(await self.open_door(make, path))
+        self._doors.append(await accepting.listen_unix(self.listener, make, path))
 
     async def open_door(self, make: Callable[[], Connection], path: str) -> asyncio.Server:
-        """A Unix socket that whoever opens it closes."""
-        return await self.loop.create_unix_server(make, path, backlog=BACKLOG)
+        """A Unix socket for processes of ours, who are let in however many others there are; whoever opens it closes
+        it."""
+        return await self.loop.create_unix_server(make, path, backlog=accepting.BACKLOG)
 
     def reload(self) -> bool:
         """Read certificates, clients and rules again; False if the certificates are bad, and the old ones stay."""
@@ -155,8 +149,8 @@ class Server:
     async def drain(self) -> None:
         """Take nobody in any more, finish what is under way, and tell the clients."""
         self._is_stopping = True
-        for server in self._servers:
-            server.close()
+        for door in self._doors:
+            door.close()
         for connection in self.listener.connections:
             connection.hold()
         finished = asyncio.Event()
@@ -190,4 +184,5 @@ class Server:
         await self.sessions.close()
         self.listener.close()
         await self._emptied()  # those that came in the last moment, too
+        self.proofs.close()
         await self.loop.run_in_executor(None, self.executor.shutdown)

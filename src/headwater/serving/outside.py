@@ -21,9 +21,16 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: int = 8 * 1024 * 1024
     body_s: float = 30.0
     connections_max: int = 1000
+    connections_per_address_max: int = 500
+    hello_bytes_max: int = 16 * 1024
+    """The longest message of a WebSocket whose MQTT client nobody knows yet."""
     followers_max: int = 100
     log_json: bool = False
     log_level: str = "info"
+
+
+RELOAD = b"reload\n"
+"""What it is told later: the files of the certificate are others."""
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):

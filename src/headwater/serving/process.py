@@ -92,7 +92,8 @@ def _loop_factory() -> Any:
 async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) -> int:
     serving = loaded.serving
     server = server_of(core, serving, loaded)
-    signals = Signals(server)
+    sidecar = Sidecar(server, loaded, announce)
+    signals = Signals(server, sidecar)
     try:
         await server.start()
     except HeadwaterError as error:
@@ -107,7 +108,6 @@ async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) ->
     if serving.mqtt:
         await _listen_mqtt(server.extension(MqttProtocol), announce)
     notify("READY=1")
-    sidecar = Sidecar(server, loaded, announce)
     await sidecar.start()
     await signals.ended.wait()
     notify("STOPPING=1")
@@ -136,8 +136,9 @@ async def _listen_mqtt(mqtt: MqttProtocol, announce: Callable[[str], None]) -> N
 class Signals:
     """What signals ask of the server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, sidecar: Sidecar) -> None:
         self._server = server
+        self._sidecar = sidecar
         self.ended = asyncio.Event()
 
     def listen(self) -> None:
@@ -158,6 +159,8 @@ class Signals:
     def _reload(self) -> None:
         try:
             is_whole = self._server.reload()
+            if is_whole:
+                self._sidecar.reload()
         except Exception:  # whatever a file or a row holds, those who are connected stay so
             log.error("reload-failed")
         else:
@@ -182,12 +185,18 @@ def _unable_to_listen(error: OSError, serving: Serving, is_socket: bool) -> Head
 
 
 def _warn_of_plain_text(serving: Serving) -> None:
+    advice = "what is sent can be read on the way; give --tls-certificate"
     if serving.tls_certificate:
-        return
-    hosts = {serving.host, serving.http_host or serving.host} if serving.http else {serving.host}
+        # The port of MQTT without TLS is on loopback, unless somebody says where it is to be.
+        hosts = {serving.mqtt_host} if serving.mqtt and serving.mqtt_host else set()
+        advice = "MQTT without TLS can be read on the way; leave mqtt_host out, and it is on loopback alone"
+    else:
+        hosts = {serving.host}
+        hosts |= {serving.http_host or serving.host} if serving.http else set()
+        hosts |= {serving.mqtt_host or serving.host} if serving.mqtt else set()
     for host in sorted(hosts):
         if host != "localhost" and not is_loopback(host):
-            log.warning("plain-text", host=host, advice="what is sent can be read on the way; give --tls-certificate")
+            log.warning("plain-text", host=host, advice=advice)
 
 
 def notify(state: str) -> None:

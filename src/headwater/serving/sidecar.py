@@ -17,9 +17,10 @@ import msgspec
 
 from headwater.mqtt.protocol import MqttProtocol
 from headwater.native.protocol import NativeProtocol
+from headwater.server.accepting import Door
 from headwater.server.log import Log
 from headwater.server.server import Server
-from headwater.serving.outside import Listening, Outside
+from headwater.serving.outside import RELOAD, Listening, Outside
 from headwater.settings import Loaded
 from headwater.store.files import DiskFiles
 
@@ -46,7 +47,7 @@ class Sidecar:
         self._announce = announce
         self._files = DiskFiles()
         self._folder = ""
-        self._doors: list[asyncio.Server] = []
+        self._doors: list[asyncio.Server | Door] = []
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
 
@@ -121,10 +122,19 @@ class Sidecar:
             body_bytes_max=serving.http_body_bytes_max,
             body_s=serving.http_body_s,
             connections_max=serving.http_connections_max,
+            connections_per_address_max=serving.http_connections_per_address_max,
+            hello_bytes_max=serving.hello_bytes_max,
             followers_max=serving.http_followers_max,
             log_json=self._process_settings.log_json,
             log_level=self._process_settings.log_level,
         )
+
+    def reload(self) -> None:
+        """Have it use the certificate as it is now; it logs whether it does. One that is being started does anyway."""
+        process = self._process
+        if self._serving.tls_certificate and process is not None and process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.write(RELOAD)
 
     async def stop(self) -> None:
         if self._task is not None:

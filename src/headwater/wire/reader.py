@@ -77,6 +77,11 @@ class FrameReader:
                 raise
         return found
 
+    def let_go(self) -> None:
+        """Take nothing more, and hold nothing: the connection is gone."""
+        self._partial = None
+        self.error = Malformed("the connection is gone")
+
     def _complete(self, partial: bytearray, received: memoryview, found: list[Frame]) -> memoryview:
         """End a large frame, which was looked at when it began; answers what came behind it."""
         missing = self._needed - len(partial)

@@ -1,0 +1,169 @@
+"""Accepting: who knocks is let in, some at a time, and nobody while there is no room.
+
+A connection takes a descriptor from the moment it is accepted, and files need descriptors too. So the server looks
+before it accepts: what waits in the system's backlog costs it nothing. Promises: no more descriptors are taken than
+`connections_max` and a few to be told that there are too many; TLS that is not through counts like a connection; a
+crowd that comes at once is let in over several turns of the loop, between which everybody else is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.server.log import Log
+from headwater.server.network import network_of
+
+if TYPE_CHECKING:
+    from headwater.server.connection import Connection
+    from headwater.server.listener import Listener
+
+BACKLOG = 4096
+"""Connections that the system holds until they are accepted."""
+ACCEPTED_AT_ONCE_MAX = 16
+"""In one turn of the loop."""
+STARVED_S = 0.1
+"""How long nobody is accepted once the system has no more descriptors, or no memory, for one more."""
+STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+log = Log("headwater.server.accepting")
+
+
+class Door:
+    """Sockets that are listened on."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        make: Callable[[], Connection],
+        sockets: list[socket.socket],
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._listener = listener
+        self._loop = listener.loop
+        self._make = make
+        self._sockets = sockets
+        self._context = context
+        self._coming: set[asyncio.Task[None]] = set()
+        self._is_open = False
+        self._is_closed = False
+        self.open()
+
+    @property
+    def port(self) -> int:
+        """Of the first of its sockets."""
+        found: int = self._sockets[0].getsockname()[1]
+        return found
+
+    def open(self) -> None:
+        """Accept whoever comes, as far as there is room."""
+        if not self._is_open and not self._is_closed:
+            self._is_open = True
+            for one in self._sockets:
+                self._loop.add_reader(one, self._on_knock, one)
+
+    def _shut(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            for one in self._sockets:
+                self._loop.remove_reader(one)
+
+    def _on_knock(self, door: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE_MAX):
+            if not self._listener.has_room:
+                self._shut()
+                self._listener.when_room(self.open)
+                return
+            try:
+                made, peer = door.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in STARVED:
+                    raise
+                log.warning("not-accepted", reason=error.strerror or error, advice="raise the limit of open files")
+                self._shut()
+                self._loop.call_later(STARVED_S, self.open)
+                return
+            self._take(made, peer)
+
+    def _take(self, made: socket.socket, peer: object) -> None:
+        network = network_of(str(peer[0])) if isinstance(peer, tuple) and peer else "unix"
+        is_tls = self._context is not None
+        if not self._listener.on_arrival(network, is_tls=is_tls):
+            made.close()
+            return
+        made.setblocking(False)
+        if made.family != socket.AF_UNIX:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._connect(made, network))
+        self._coming.add(task)
+        task.add_done_callback(self._coming.discard)
+
+    async def _connect(self, made: socket.socket, network: str) -> None:
+        is_tls, handshake_s = self._context is not None, self._listener.serving.handshake_s
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make,
+                made,
+                ssl=self._context,
+                ssl_handshake_timeout=handshake_s if is_tls else None,
+            )
+        except OSError:  # it went, or spoke no TLS, or not in time
+            pass
+        finally:
+            self._listener.on_arrived(network, is_tls=is_tls)
+
+    def close(self) -> None:
+        """Listen no more; those who are not through yet are let go."""
+        self._shut()
+        self._is_closed = True
+        for one in self._sockets:
+            one.close()
+        for task in tuple(self._coming):
+            task.cancel()
+
+
+async def listen(
+    listener: Listener, make: Callable[[], Connection], host: str, port: int, context: ssl.SSLContext | None
+) -> Door:
+    """Listen on every address of a host; OSError if that cannot be."""
+    found = await listener.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, number, _, place in dict.fromkeys(found):
+            made = socket.socket(family, kind, number)
+            sockets.append(made)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind(place)
+        return _open(listener, make, sockets, context)
+    except OSError:
+        for one in sockets:
+            one.close()
+        raise
+
+
+async def listen_unix(listener: Listener, make: Callable[[], Connection], path: str) -> Door:
+    """Listen on a Unix socket; OSError if that cannot be."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(path)
+        return _open(listener, make, [made], None)
+    except OSError:
+        made.close()
+        raise
+
+
+def _open(
+    listener: Listener, make: Callable[[], Connection], sockets: list[socket.socket], context: ssl.SSLContext | None
+) -> Door:
+    for one in sockets:
+        one.setblocking(False)
+        one.listen(BACKLOG)
+    return Door(listener, make, sockets, context)
