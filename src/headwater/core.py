@@ -40,7 +40,7 @@ from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.log.root import Root
 from headwater.log.roots import Roots
-from headwater.message import Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
+from headwater.message import NOT_OF_HISTORY, Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
 from headwater.store.batch import Batch
@@ -218,7 +218,7 @@ class Core:
         """Answer a request."""
         self.check_open(writes=True)
         topic, headers = answer_headers(message)
-        return self.store(self.checks.one(topic, payload, False, None, headers, None, None, None, None))
+        return self.store(self.checks.one(topic, payload, headers=headers))
 
     def store(self, item: Publish) -> Receipt:
         """Store a message that was checked; returns once it is on disk."""
@@ -475,4 +475,4 @@ class _Answers:
         raise self._refusal("extend")
 
     def _refusal(self, verb: str) -> Malformed:
-        return Malformed(f"cannot {verb} a message that was read from history; subscribe with an id for that")
+        return Malformed(NOT_OF_HISTORY.format(verb))

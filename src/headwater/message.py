@@ -20,6 +20,9 @@ REPLY_TO = "reply-to"
 """Header of a request: the topic on which its sender waits for the answer."""
 
 
+NOT_OF_HISTORY = "cannot {} a message that was read from history; subscribe with an id for that"
+
+
 class Origin(Protocol):
     """Where a message came from, and so what can be said about it."""
 
@@ -69,7 +72,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def _origin(self, verb: str) -> Origin:
         if self.origin is None:
-            raise Conflict(f"cannot {verb} a message that was read from history; subscribe with an id for that")
+            raise Conflict(NOT_OF_HISTORY.format(verb))
         origin: Origin = self.origin
         return origin
 
@@ -197,3 +200,12 @@ class DeadLetter(msgspec.Struct, frozen=True):
         headers = contents.get("headers", self.headers)
         contents["headers"] = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
         return msgspec.structs.replace(self, **contents)
+
+
+def error_text(error: object) -> str:
+    """What is stored of an error: its text, or an exception's type and text."""
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    if not isinstance(error, str):
+        raise Malformed(f"error is of type {type(error).__name__}; give a str or an exception")
+    return error.encode("utf-8", "replace").decode()

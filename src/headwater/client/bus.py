@@ -15,24 +15,22 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface, threads
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
-from headwater.client.operations import Operations, retained_message
+from headwater.client.operations import Operations, Served, retained_message
 from headwater.client.pending import Pending
 from headwater.client.publisher import Call, Single
 from headwater.client.readers import Consumer, Live, Reading, Verbs
 from headwater.client.url import Address, parse_url
-from headwater.clock import to_datetime
-from headwater.config import Config, Connecting
-from headwater.errors import Closed, Conflict, TimedOut
+from headwater.config import Connecting
+from headwater.errors import Closed, Conflict
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
-from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts
-from headwater.surface import GivenHeaders, documented, like
+from headwater.message import DeadLetter, Headers, Message, Receipt, Receipts
+from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
 
@@ -78,11 +76,10 @@ def waiting(
     return call
 
 
-@documented(surface.Bus)
-class Bus(surface.Bus):
+@documented(surface.Threaded)
+class Bus(Served, surface.Threaded):
     """A bus that a server has."""
 
-    is_read_only = False
     is_busy = False
 
     def __init__(self, url: str | Address, settings: Connecting | None = None) -> None:
@@ -124,19 +121,6 @@ class Bus(surface.Bus):
         if os.getpid() == self._process and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(JOIN_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<headwater bus at {self.address}>"
-
-    @property
-    def id(self) -> str:
-        return self._client.link.bus
 
     # Handing over to the loop
 
@@ -191,7 +175,7 @@ class Bus(surface.Bus):
         return cast(Receipt, self._submit(item).result())
 
     @like(surface.Bus.publish_many)
-    def publish_many(self, messages: Iterable[tuple[str, bytes] | Outgoing], **options: Any) -> Receipts:
+    def publish_many(self, messages: Messages, **options: Any) -> Receipts:
         return self.publish_many_soon(messages, **options).result()
 
     @like(surface.Bus.publish_soon)
@@ -203,20 +187,10 @@ class Bus(surface.Bus):
             return asyncio.run_coroutine_threadsafe(self._client.delay(item), self._loop)
         return cast("Future[Receipt]", self._submit(item))
 
-    def publish_many_soon(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Future[Receipts]:
+    @like(surface.Bus.publish_many_soon)
+    def publish_many_soon(self, messages: Messages, **options: Any) -> Future[Receipts]:
         self._check_open()
-        item = self._client.prepare_many(messages, producer, sequence)
-        if not item.topics:
-            done: Future[Receipts] = Future()
-            done.set_result(Receipts((), ()))
-            return done
-        return cast("Future[Receipts]", self._submit(item))
+        return cast("Future[Receipts]", self._submit(self._client.checks.many(messages, **options)))
 
     def _publish_plain(self, topic: str, payload: bytes) -> Future[Receipt]:
         """One message without options, by the shortest way: 5 µs of a core in place of 20."""
@@ -248,9 +222,12 @@ class Bus(surface.Bus):
 
     def _submit(self, item: Publish) -> Future[object]:
         """Hand a publish over, once there is room for it."""
-        self._take_share(item.weight)
         future: Future[object] = Future()
-        self._client.publisher.submit(Call(item, future))
+        if item.topics:
+            self._take_share(item.weight)
+            self._client.publisher.submit(Call(item, future))
+        else:
+            future.set_result(Receipts((), ()))
         return future
 
     def _take_share(self, weight: int) -> None:
@@ -293,11 +270,9 @@ class Bus(surface.Bus):
         letters = None if mended is None else tuple(mended)  # here, as they may be made of what this bus is asked
         return self._run(self._operations.redrive(*args, mended=letters, **options))
 
-    def stage(
-        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
-    ) -> None:
+    def stage(self, producer: str, epoch: int, messages: Messages, *, part: str = "") -> None:
         self._check_open()
-        item = self._client.prepare_many(messages, None, None)
+        item = self._client.checks.many(messages)
         self._run(self._operations.stage_prepared(item, producer, epoch, part))
 
     def retained(self, filter: str) -> list[Message]:
@@ -327,39 +302,11 @@ class Bus(surface.Bus):
 
     # Request and reply
 
-    def request(
-        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()
-    ) -> Message:
-        pairs, answer = self.request_soon(topic, payload, headers=headers)
-        timeout_s = self.settings.answer_timeout_s if timeout_s is None else timeout_s
-        try:
-            return answer.result(timeout_s)
-        except TimeoutError:
-            raise TimedOut(
-                f'nobody answered on "{topic}" within {timeout_s} s; is its service running, and does it call reply()?'
-            ) from None
-        finally:
-            self.forget_request(pairs)
-
     def request_soon(
         self, topic: str, payload: bytes, *, headers: GivenHeaders = ()
-    ) -> tuple[tuple[tuple[str, str], ...], Future[Message]]:
-        """Publish a request; its headers, and a future of the answer."""
+    ) -> tuple[Headers, Future[Message]]:
         self._check_open()
         return self._wait(self._client.ask(Verbs(self), topic, payload, headers))
 
-    def forget_request(self, headers: tuple[tuple[str, str], ...]) -> None:
-        """Nobody waits for this answer any more."""
+    def forget_request(self, headers: Headers) -> None:
         self._client.replies.forget(headers)
-
-    @property
-    def now(self) -> datetime:
-        return to_datetime(self._client.clock.now_us())
-
-    @property
-    def config(self) -> Config:
-        return self._client.config
-
-    @property
-    def folder(self) -> str:
-        return str(self.address)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from headwater import threads
+from headwater import surface, threads
 from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
 from headwater.client.link import Link, LinkState
@@ -30,10 +31,10 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish
-from headwater.message import Message, Outgoing, Receipt
+from headwater.message import Message, Receipt
 from headwater.requests import REPLY_ROOT, Replies, answer_headers
 from headwater.store.batch import checksum
-from headwater.surface import GivenHeaders
+from headwater.surface import GivenHeaders, like
 from headwater.topics.name import check_filter
 from headwater.wire import requests as wire
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_published, read_ranges
@@ -108,20 +109,9 @@ class Client:
 
     def _learn(self, limits: Limits) -> None:
         """Check by the server's limits, before anything is sent."""
+        known = {name: getattr(limits, name) for name in Limits.__struct_fields__ if name in Config.__struct_fields__}
         learned = Config(
-            batch_bytes_max=limits.batch_bytes_max,
-            message_bytes_max=limits.message_bytes_max,
-            key_bytes_max=limits.key_bytes_max,
-            headers_max=limits.headers_max,
-            header_bytes_max=limits.header_bytes_max,
-            topic_bytes_max=limits.topic_bytes_max,
-            topic_levels_max=limits.topic_levels_max,
-            root_bytes_max=limits.root_bytes_max,
-            producer_bytes_max=limits.producer_bytes_max,
-            producer_window=limits.producer_window,
-            max_in_flight_max=limits.max_in_flight_max,
-            request_timeout_s=self.settings.answer_timeout_s,
-            requests_max=self.settings.requests_max,
+            **known, request_timeout_s=self.settings.answer_timeout_s, requests_max=self.settings.requests_max
         )
         if learned != self.config:
             self.config = learned
@@ -206,57 +196,36 @@ class Client:
 
     # Publishing
 
+    @like(surface.Bus.publish)
     def prepare(
-        self,
-        topic: str,
-        payload: bytes,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
+        self, topic: str, payload: bytes, *, deliver_at: datetime | None = None, **options: Any
     ) -> Publish | wire.Delay:
         """A checked message; from any thread."""
-        item = self.checks.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        item = self.checks.one(topic, payload, deliver_at=deliver_at, **options)
         if deliver_at is None:
             return item
         part = item.parts[0]
-        given = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(map(tuple, headers))
+        headers = options.get("headers", ())
         return wire.Delay(
             topic=topic,
             payload=part.payloads[0],
             deliver_at_us=from_datetime(deliver_at),
-            retain=retain,
+            retain=options.get("retain", False),
             key=part.keys[0] if part.keys is not None else None,
-            headers=given,  # type: ignore[arg-type]  # it was seen that they are pairs
-            ttl_s=ttl_s,
+            headers=tuple(headers.items()) if isinstance(headers, Mapping) else tuple(map(tuple, headers)),
+            ttl_s=options.get("ttl_s"),
         )
-
-    def prepare_many(
-        self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
-    ) -> Publish:
-        """Checked and encoded messages; from any thread."""
-        return self.checks.many(messages, producer, sequence)
 
     async def delay(self, request: wire.Delay) -> Receipt:
         """Have a message delivered later."""
         answer: wire.Delayed = await self.link.request(request)
         return Receipt(request.topic, 0, answer.time_us)
 
-    def prepare_quiet(
-        self,
-        topic: str,
-        payload: bytes,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        retain: bool = False,
-    ) -> Publish:
+    @like(surface.Bus.send)
+    def prepare_quiet(self, topic: str, payload: bytes, **options: Any) -> Publish:
         """A checked and encoded message that nobody waits for; from any thread."""
         self.link.check_open()
-        item = self.checks.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
+        item = self.checks.one(topic, payload, **options)
         item.parts[0].encode(self.clock.now_us())
         return item
 
@@ -427,9 +396,15 @@ class Client:
             if feed.is_open and self.link.is_up:
                 await self._leave(feed.number)
 
-    def forget_soon(self, feed: Feed) -> None:
-        """Nobody has the reader of this feed any more; from any thread, at any moment, as it is collected."""
-        _call_soon(self.loop, self._let_go, feed)
+    def leave_with(self, reader: object, feed: Feed) -> weakref.finalize[..., object]:
+        """Take no more when nobody has the reader of a feed any more, as after a `break` out of a loop over it.
+
+        Not for consumers: messages that they handed out may be acked without them.
+        """
+        # Collected in any thread, at any moment.
+        forgetting = weakref.finalize(reader, _call_soon, self.loop, self._let_go, feed)
+        forgetting.atexit = False
+        return forgetting
 
     def _let_go(self, feed: Feed) -> None:
         if self._feeds.get(feed.number) is feed:
@@ -492,14 +467,14 @@ class Client:
         if ranges:
             self.ack(feed, epoch, ranges).add_done_callback(_ignore)
 
-    async def tell(self, feed: Feed, message: Message, make: Callable[[int], Request[Any]]) -> None:
+    async def tell(self, feed: Feed, message: Message, make: Callable[..., Request[None]]) -> None:
         """Say something else about a message; `make` makes the request of its lease."""
         lease = feed.lease_of(message)
         if self._feeds.get(feed.number) is not feed:
             raise self.refusal(feed, [(lease, message.offset, message.offset)])
         self._flush(feed)
         try:
-            await self.link.request(make(lease))
+            await self.link.request(make(lease=lease))
         except Disconnected:
             raise feed.recalled(message.offset) from None
 

@@ -15,64 +15,68 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
+
+import msgspec
 
 from headwater import threads
 from headwater.client.link import renewed
 from headwater.clock import SECOND_US, Clock
+from headwater.delivery.live import NOT_OF_LIVE
 from headwater.errors import Gap, HeadwaterError, Malformed, Recalled
-from headwater.message import Message
+from headwater.message import NOT_OF_HISTORY, Message, error_text
 from headwater.store.body import Body
+from headwater.wire import requests as wire
 from headwater.wire.batches import Range
 from headwater.wire.contents import Deliver
+from headwater.wire.request import Request
 
 _offset = attrgetter("offset")
 _origin = attrgetter("origin")
 
 
-class Held:
+class Held(msgspec.Struct, eq=False):
     """Where the messages of one hand-out came from: what `message.ack()` and its sisters speak to."""
 
-    __slots__ = ("epoch", "feed", "lease", "offsets", "verbs")
-
-    def __init__(self, feed: Feed, verbs: Any, lease: int, epoch: int, offsets: Sequence[int] | None) -> None:
-        self.feed = feed
-        self.verbs = verbs
-        """What carries the words below out: for threads, or for asyncio."""
-        self.lease = lease
-        self.epoch = epoch
-        self.offsets = offsets
-        """Those of the hand-out; None if they are dense."""
+    feed: Feed
+    verbs: Verbs
+    """What carries the words below out: for threads, or for asyncio."""
+    lease: int
+    epoch: int
+    offsets: Sequence[int] | None
+    """Those of the hand-out; None if they are dense."""
 
     def ack(self, messages: Sequence[Message], wait: bool) -> Any:
         return self.verbs.ack(self.feed, messages, wait)
 
     def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> Any:
-        return self.verbs.nack(self.feed, message, error, delay_s)
+        return self._tell("nack", wire.Nack, message, error=error_text(error), delay_s=delay_s)
 
     def reject(self, message: Message, error: str | BaseException) -> Any:
-        return self.verbs.reject(self.feed, message, error)
+        return self._tell("reject", wire.Reject, message, error=error_text(error))
 
     def extend(self, message: Message, seconds: float) -> Any:
-        return self.verbs.extend(self.feed, message, seconds)
+        return self._tell("extend", wire.Extend, message, seconds=seconds)
+
+    def _tell(self, verb: str, request: Callable[..., Request[None]], message: Message, **said: Any) -> Any:
+        make = partial(request, number=self.feed.number, offset=message.offset, **said)
+        return self.verbs.tell(self.feed, verb, message, make)
 
     def reply(self, message: Message, payload: bytes) -> Any:
         return self.verbs.reply(message, payload)
 
 
-class Chunk:
+class Chunk(msgspec.Struct, eq=False):
     """A batch that has arrived, and how much of it was taken."""
 
-    __slots__ = ("at", "bytes_left", "count", "deliver", "held", "messages")
-
-    def __init__(self, deliver: Deliver, held: Held) -> None:
-        self.deliver = deliver
-        self.held = held
-        self.count = deliver.count
-        self.bytes_left = len(deliver.body)
-        self.at = 0
-        self.messages: list[Message] | None = None
+    deliver: Deliver
+    held: Held
+    count: int
+    bytes_left: int
+    at: int = 0
+    messages: list[Message] | None = None
 
     def decode(self, now_us: int | None) -> list[Message]:
         """Make its messages; with a time, those that have expired by then are left out."""
@@ -101,9 +105,7 @@ class Verbs(Protocol):
     """What the shells, for threads and for asyncio, make of what is said about a message."""
 
     def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> Any: ...
-    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> Any: ...
-    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> Any: ...
-    def extend(self, feed: Feed, message: Message, seconds: float) -> Any: ...
+    def tell(self, feed: Feed, verb: str, message: Message, make: Callable[..., Request[None]]) -> Any: ...
     def reply(self, message: Message, payload: bytes) -> Any: ...
 
 
@@ -152,7 +154,8 @@ class Feed:
         self._used_bytes = 0
         self._taken: list[Range] = []
         self._is_flushing = False
-        self._error: HeadwaterError | None = None
+        self.error: HeadwaterError | None = None
+        """Why nothing comes any more."""
         self._is_over = False
 
     @property
@@ -176,8 +179,8 @@ class Feed:
         offsets = None if deltas is None else [deliver.first_offset + delta for delta in deltas]
         held = Held(self, self._verbs, deliver.lease, self.epoch, offsets)
         with self._lock:
-            if self._error is None:
-                self._chunks.append(Chunk(deliver, held))
+            if self.error is None:
+                self._chunks.append(Chunk(deliver, held, deliver.count, len(deliver.body)))
         self.wake()
 
     def put_gap(self, gap: Gap) -> None:
@@ -225,8 +228,8 @@ class Feed:
     def fail(self, error: HeadwaterError) -> None:
         """Nothing comes any more, for this reason: every read says so from now on."""
         with self._lock:
-            if self._error is None and not self._is_over:
-                self._error = error
+            if self.error is None and not self._is_over:
+                self.error = error
                 self._chunks.clear()
         self.wake()
 
@@ -245,11 +248,6 @@ class Feed:
             wake()
 
     # Readers take out.
-
-    @property
-    def error(self) -> HeadwaterError | None:
-        """Why nothing comes any more."""
-        return self._error
 
     @property
     def is_over(self) -> bool:
@@ -278,10 +276,10 @@ class Feed:
     def _head(self, found: Sequence[Message]) -> Chunk | None:
         """The oldest batch; what is to be raised waits until what was found before it is handed out."""
         with self._lock:
-            if self._error is not None:
+            if self.error is not None:
                 if found:
                     return None
-                raise renewed(self._error)
+                raise renewed(self.error)
             head = self._chunks[0] if self._chunks else None
             if isinstance(head, Gap):
                 if found:
@@ -343,24 +341,29 @@ class Feed:
 
         `check` raises if this reader, of possibly several, is closed.
         """
-        clock = self._clock
-        until_us = None if timeout_s is None else clock.monotonic_us() + round(timeout_s * SECOND_US)
+        until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
             check()
             found = self.take(limit)
             if found or self.is_over:
                 return found
-            with self._lock:
-                if self._chunks or self._error is not None or self._is_over:
-                    continue
-                left_us = None if until_us is None else until_us - clock.monotonic_us()
-                if left_us is not None and left_us <= 0:
-                    return []
-                self._waiting += 1
-                try:
-                    clock.wait(self._changed, left_us)
-                finally:
-                    self._waiting -= 1
+            if not self._await(until_us):
+                return []
+
+    def _await(self, until_us: int | None) -> bool:
+        """Wait for a change, unless there is something to take; False when the time has passed."""
+        with self._lock:
+            if self._chunks or self.error is not None or self._is_over:
+                return True
+            left_us = None if until_us is None else until_us - self._clock.monotonic_us()
+            if left_us is not None and left_us <= 0:
+                return False
+            self._waiting += 1
+            try:
+                self._clock.wait(self._changed, left_us)
+            finally:
+                self._waiting -= 1
+            return True
 
     def wait_batch(self, check: Callable[[], None]) -> Deliver | None:
         """The next batch as it came, waiting for it; None at the end. Not for feeds that also hand out messages."""
@@ -377,14 +380,7 @@ class Feed:
                     return head.deliver
             if self.is_over:
                 return None
-            with self._lock:
-                if self._chunks or self._error is not None or self._is_over:
-                    continue
-                self._waiting += 1
-                try:
-                    self._clock.wait(self._changed, None)
-                finally:
-                    self._waiting -= 1
+            self._await(None)
 
     # Acks
 
@@ -411,6 +407,13 @@ class Feed:
         if isinstance(origin, Held) and origin.feed is self:
             return origin
         raise Malformed(f'this message did not come from subscription "{self.id}"; ack it where it came from')
+
+    def refuse(self, verb: str) -> None:
+        """Malformed (422) where messages of this kind cannot be told so; an ack of a live one is nothing."""
+        if self.kind == "live" and verb != "ack":
+            raise Malformed(NOT_OF_LIVE[verb])
+        if self.kind in ("replay", "follow"):
+            raise Malformed(NOT_OF_HISTORY.format(verb))
 
     def lease_of(self, message: Message) -> int:
         """The lease of a message that is still ours; Recalled (409) if the connection was lost since."""

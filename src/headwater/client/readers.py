@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
-from headwater.client.operations import extend_of, nack_of, refuse, reject_of, seek_of
+from headwater.client.operations import seek_of
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
 from headwater.delivery.live import CLOSED_BY_USER, check_max
 from headwater.delivery.live import Live as EmbeddedLive
@@ -38,7 +38,7 @@ class Verbs:
 
     def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> None:
         if not feed.is_durable:
-            return refuse(feed, "ack")
+            return feed.refuse("ack")
         bus = self._bus
         bus._check_open()
         epoch = feed.epoch
@@ -49,17 +49,8 @@ class Verbs:
             bus._loop.call_soon_threadsafe(bus._client.ack_only, feed, epoch, ranges)
         return None
 
-    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        self._tell(feed, "nack", message, nack_of(feed, message, error, delay_s))
-
-    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> None:
-        self._tell(feed, "reject", message, reject_of(feed, message, error))
-
-    def extend(self, feed: Feed, message: Message, seconds: float) -> None:
-        self._tell(feed, "extend", message, extend_of(feed, message, seconds))
-
-    def _tell(self, feed: Feed, verb: str, message: Message, make: Callable[[int], Request[Any]]) -> None:
-        refuse(feed, verb)
+    def tell(self, feed: Feed, verb: str, message: Message, make: Callable[..., Request[None]]) -> None:
+        feed.refuse(verb)
         self._bus._run(self._bus._client.tell(feed, message, make))
 
     def reply(self, message: Message, payload: bytes) -> Receipt:
@@ -78,14 +69,6 @@ class Reader:
         self.filter = feed.filter
         self._closed = False
         self._forgetting: weakref.finalize[..., Any] | None = None
-
-    def _leave_when_forgotten(self) -> None:
-        """Let go of its place at the server when nobody has it any more, as after `for … in bus.follow(…): break`.
-
-        A consumer does not: messages that it handed out may be acked without it.
-        """
-        self._forgetting = weakref.finalize(self, self._bus._client.forget_soon, self._feed)
-        self._forgetting.atexit = False
 
     def next(self, timeout_s: float | None = None) -> Message | None:
         found = self.batch(1, timeout_s)
@@ -167,7 +150,7 @@ class Live(Reader):
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
         super().__init__(bus, feed)
-        self._leave_when_forgotten()
+        self._forgetting = bus._client.leave_with(self, feed)
 
     @property
     def dropped(self) -> int:
@@ -195,7 +178,7 @@ class Reading(Reader):
     def __init__(self, bus: Bus, feed: Feed) -> None:
         super().__init__(bus, feed)
         self._ready: list[Message] = []
-        self._leave_when_forgotten()
+        self._forgetting = bus._client.leave_with(self, feed)
 
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         try:

@@ -20,7 +20,6 @@ from headwater import threads
 from headwater.client.bus import new_loop, run_loop
 from headwater.client.connection import Connection
 from headwater.client.feed import Feed, Held
-from headwater.client.operations import extend_of, nack_of, reject_of
 from headwater.client.url import Address
 from headwater.clock import SECOND_US, SystemClock
 from headwater.config import Connecting
@@ -66,7 +65,7 @@ class Receiver:
         self.settings = settings or Connecting()
         self.host = host
         self.port = port
-        self._clock = SystemClock()
+        self.clock = SystemClock()
         self._lines: list[ReceiverConnection] = []
         self._turn = 0
         self._changed = threads.Condition()
@@ -74,8 +73,8 @@ class Receiver:
         self._closed = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = new_loop()
-        self._thread = threads.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
+        self.loop = new_loop()
+        self._thread = threads.Thread(target=run_loop, args=(self.loop,), name=THREAD_NAME, daemon=True)
         self._thread.start()
         try:
             self._wait(self._listen())
@@ -88,14 +87,14 @@ class Receiver:
     # Listening
 
     async def _listen(self) -> None:
-        self._server = await self._loop.create_server(self._greet, self.host, self.port)
+        self._server = await self.loop.create_server(self._greet, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def _greet(self) -> Incoming:
         return Incoming(Address(host=self.host, port=self.port), self.settings, self._welcome_soon)
 
     def _welcome_soon(self, connection: Incoming) -> None:
-        task = self._loop.create_task(self._welcome(connection))
+        task = self.loop.create_task(self._welcome(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -135,16 +134,6 @@ class Receiver:
 
     # What lines say
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Where the lines live."""
-        return self._loop
-
-    @property
-    def clock(self) -> SystemClock:
-        """What time it is."""
-        return self._clock
-
     def forget(self, line: ReceiverConnection) -> None:
         """A connection is gone."""
         self._lines = [one for one in self._lines if one is not line]
@@ -166,7 +155,7 @@ class Receiver:
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages of one channel that are there; waits for the first of them."""
         check_max(max)
-        clock = self._clock
+        clock = self.clock
         until_us = None if timeout_s is None else clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
             seen = self._version
@@ -192,7 +181,7 @@ class Receiver:
                 raise
             except HeadwaterError as error:
                 # Its connection is gone, or brought what cannot be read: what it had comes again.
-                self._loop.call_soon_threadsafe(line.connection.fail, error)
+                self.loop.call_soon_threadsafe(line.connection.fail, error)
                 continue
             if found:
                 self._turn += step + 1
@@ -241,11 +230,11 @@ class Receiver:
         await asyncio.gather(*(line.connection.gone() for line in lines))
 
     def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(JOIN_S)
 
     def _wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def __enter__(self) -> Receiver:
         return self
@@ -375,17 +364,8 @@ class Verbs:
             except Disconnected:
                 return  # it comes again
 
-    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        self._tell(feed, message, nack_of(feed, message, error, delay_s))
-
-    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> None:
-        self._tell(feed, message, reject_of(feed, message, error))
-
-    def extend(self, feed: Feed, message: Message, seconds: float) -> None:
-        self._tell(feed, message, extend_of(feed, message, seconds))
-
-    def _tell(self, feed: Feed, message: Message, make: Callable[[int], Request[Any]]) -> None:
-        request = make(feed.lease_of(message))
+    def tell(self, feed: Feed, verb: str, message: Message, make: Callable[..., Request[None]]) -> None:
+        request = make(lease=feed.lease_of(message))
         try:
             self._line.ask(lambda number: pack_request(number, request)).result()
         except Disconnected:

@@ -95,7 +95,7 @@ class DeadLetters:
 
         return self._noted("redriven", id, self._dispatcher.use(id, work), offsets)
 
-    def drop(self, id: str, offsets: Collection[Position] | None) -> int:
+    def drop(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget them; answers how many."""
 
         def work(subscriber: Subscriber) -> int:

@@ -21,6 +21,13 @@ from headwater.message import Message, Receipt
 
 Policy = Literal["drop_oldest", "disconnect"]
 
+NOT_OF_LIVE = {
+    "nack": "a live subscription keeps nothing to hand out again; subscribe with an id for that",
+    "reject": "a live subscription has no dead letters; subscribe with an id for that",
+    "extend": "a live subscription has no ack timeout; subscribe with an id for that",
+}
+"""What messages of a live subscription cannot be told."""
+
 
 class Live:
     """What `bus.subscribe(filter)` without an id gives."""
@@ -239,13 +246,13 @@ class Live:
         """Nothing is kept about a live subscription, so there is nothing to note."""
 
     def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        raise Malformed("a live subscription keeps nothing to hand out again; subscribe with an id for that")
+        raise Malformed(NOT_OF_LIVE["nack"])
 
     def reject(self, message: Message, error: str | BaseException) -> None:
-        raise Malformed("a live subscription has no dead letters; subscribe with an id for that")
+        raise Malformed(NOT_OF_LIVE["reject"])
 
     def extend(self, message: Message, seconds: float) -> None:
-        raise Malformed("a live subscription has no ack timeout; subscribe with an id for that")
+        raise Malformed(NOT_OF_LIVE["extend"])
 
     def reply(self, message: Message, payload: bytes) -> Receipt:
         return self._reply(message, payload)

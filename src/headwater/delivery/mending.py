@@ -83,7 +83,7 @@ class Mending:
         self._waiting: dict[int, int] = {}
         """By subscription: how many wait, at most."""
 
-    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], part: str) -> None:
+    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], part: str = "") -> None:
         """Store other contents for these letters; nothing if the write was done already."""
         _check_names(write, part)
         for letter in letters:
@@ -108,7 +108,7 @@ class Mending:
 
         self._dispatcher.use(id, work)
 
-    def redrive(self, id: str, write: str, parts: Sequence[str]) -> int:
+    def redrive(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
         """Hand the letters of these parts to their subscription again, in order; answers how many, and the same when
         it is asked again. Other parts of the write are dropped."""
         if isinstance(parts, str):

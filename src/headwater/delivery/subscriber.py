@@ -31,7 +31,7 @@ from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
 from headwater.log.roots import Roots
-from headwater.message import Message, Receipt
+from headwater.message import Message, Receipt, error_text
 from headwater.store import state as rows
 from headwater.store.log import Hole
 from headwater.store.state import Rows, State
@@ -485,7 +485,7 @@ class Subscriber:
         future: Future[object] | None = None,
     ) -> RowsItem | None:
         """A message of a hand-out failed this time; whoever does not have it by hand leaves it out."""
-        text = _text(error)
+        text = error_text(error)
         if delay_s is not None and not (_is_number(delay_s) and 0 <= delay_s <= self._config.delay_s_max):
             raise Malformed(f"delay_s is {delay_s!r}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
         return self._fail(
@@ -501,7 +501,7 @@ class Subscriber:
         future: Future[object] | None = None,
     ) -> RowsItem | None:
         """A message of a hand-out will never succeed."""
-        text = _text(error)
+        text = error_text(error)
         return self._fail(lambda now: self._machine.reject(lease, offset, text, now), lease, offset, message, future)
 
     def _fail(
@@ -786,15 +786,6 @@ def _runs(places: Sequence[tuple[LaneId, int]], step: int) -> Iterator[tuple[Lan
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float)
-
-
-def _text(error: object) -> str:
-    """What is stored of an error: its text, or an exception's type and text."""
-    if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}"
-    if not isinstance(error, str):
-        raise Malformed(f"error is of type {type(error).__name__}; give a str or an exception")
-    return error.encode("utf-8", "replace").decode()
 
 
 def _keys(copies: dict[int, CopyRow]) -> list[bytes | str]:
