@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
 
 from headwater.delivery.consumer import Consumer as ThreadConsumer
-from headwater.delivery.live import check_max
+from headwater.delivery.reader import check_max
 from headwater.errors import Closed, TimedOut
 from headwater.message import Envelope, Receipt
 from headwater.message import Message as ThreadMessage

@@ -225,7 +225,7 @@ class Bus(Served, surface.Threaded):
         future: Future[object] = Future()
         if item.topics:
             self._take_share(item.weight)
-            self._client.publisher.submit(Call(item, future))
+            self._client.publisher.submit(Call(item, future, len(item.parts)))
         else:
             future.set_result(Receipts((), ()))
         return future

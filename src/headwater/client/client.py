@@ -238,7 +238,7 @@ class Client:
         """A receipt, or receipts, once it is on disk."""
         await self._take_share(item.weight)
         future = self.loop.create_future()
-        self.publisher.submit_here(Call(item, future))
+        self.publisher.submit_here(Call(item, future, len(item.parts)))
         return await future
 
     async def _take_share(self, weight: int) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headwater.client.url import Address
 from headwater.config import Connecting
@@ -211,16 +211,13 @@ def _last_words(goodbye: Goodbye, address: Address) -> HeadwaterError:
     return Disconnected(f"the server at {address} said goodbye; it comes back when it is started again")
 
 
-class Greeted:
+class Greeted(NamedTuple):
     """A connection that is registered."""
 
-    __slots__ = ("challenge", "connection", "registered", "welcome")
-
-    def __init__(self, connection: Connection, challenge: Challenge, welcome: Welcome, registered: Registered) -> None:
-        self.connection = connection
-        self.challenge = challenge
-        self.welcome = welcome
-        self.registered = registered
+    connection: Connection
+    challenge: Challenge
+    welcome: Welcome
+    registered: Registered
 
 
 async def connect(address: Address, settings: Connecting, session: str | None, heard: Callable[[int], None]) -> Greeted:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
+import msgspec
+
 from headwater.client.clock import ServedClock
 from headwater.client.connection import FIRST_ID, Connection, Greeted, connect
 from headwater.client.url import Address
@@ -65,15 +67,12 @@ class Watcher(Protocol):
         """A frame about messages has arrived."""
 
 
-class _Asked:
+class _Asked(msgspec.Struct, eq=False):
     """A request that waits for its answer."""
 
-    __slots__ = ("future", "request", "was_repeated")
-
-    def __init__(self, request: Request[Any] | None, future: asyncio.Future[Any]) -> None:
-        self.request = request
-        self.future = future
-        self.was_repeated = False
+    request: Request[Any] | None
+    future: asyncio.Future[Any]
+    was_repeated: bool = False
 
     @property
     def is_repeatable(self) -> bool:

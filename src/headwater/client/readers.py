@@ -13,8 +13,9 @@ from headwater.client.feed import Feed
 from headwater.client.link import LinkState
 from headwater.client.operations import seek_of
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
-from headwater.delivery.live import CLOSED_BY_USER, check_max
+from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as EmbeddedLive
+from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError
@@ -60,7 +61,7 @@ class Verbs:
 
 
 @documented(EmbeddedConsumer)
-class Reader:
+class FeedReader(Reader):
     """Takes messages of a feed."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
@@ -69,10 +70,6 @@ class Reader:
         self.filter = feed.filter
         self._closed = False
         self._forgetting: weakref.finalize[..., Any] | None = None
-
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         check_max(max)
@@ -105,12 +102,9 @@ class Reader:
 
     _closed_text = CLOSED_BY_USER
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 @documented(EmbeddedConsumer)
-class Consumer(Reader):
+class Consumer(FeedReader):
     """Takes messages of one durable subscription, and says what became of them."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
@@ -118,15 +112,6 @@ class Consumer(Reader):
         assert feed.id is not None
         self.id = feed.id
         self._closed_text = f'this consumer of "{feed.id}" is closed; subscribe again to go on'
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                message = self.next()
-            except Closed:
-                return
-            if message is not None:
-                yield message
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         Verbs(self._bus).ack(self._feed, messages, wait)
@@ -140,12 +125,9 @@ class Consumer(Reader):
     def resume(self) -> None:
         self._bus.ask(wire.Pause(number=self._feed.number, paused=False))
 
-    def __enter__(self) -> Consumer:
-        return self
-
 
 @documented(EmbeddedLive)
-class Live(Reader):
+class Live(FeedReader):
     """A live subscription."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
@@ -167,12 +149,9 @@ class Live(Reader):
                 raise
             yield from found
 
-    def __enter__(self) -> Live:
-        return self
-
 
 @documented(EmbeddedReading)
-class Reading(Reader):
+class Reading(FeedReader):
     """Messages one after another; iterate it, or ask with `next` and `batch`."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
@@ -213,6 +192,3 @@ class Reading(Reader):
     @property
     def is_over(self) -> bool:
         return self._closed or (not self._ready and self._feed.is_over)
-
-    def __enter__(self) -> Reading:
-        return self

@@ -12,7 +12,7 @@ and an ack of it is without effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,8 +23,8 @@ from headwater.client.feed import Feed, Held
 from headwater.client.url import Address
 from headwater.clock import SECOND_US, SystemClock
 from headwater.config import Connecting
-from headwater.delivery.live import check_max
 from headwater.delivery.options import CHANNEL_PREFIX
+from headwater.delivery.reader import Reader, check_max
 from headwater.errors import (
     Closed,
     Conflict,
@@ -58,7 +58,7 @@ def receive(port: int = 9000, host: str = "127.0.0.1", settings: Connecting | No
     return Receiver(port, host, settings)
 
 
-class Receiver:
+class Receiver(Reader):
     """What tcp channels push here, from however many brokers."""
 
     def __init__(self, port: int = 9000, host: str = "127.0.0.1", settings: Connecting | None = None) -> None:
@@ -147,11 +147,6 @@ class Receiver:
 
     # Taking
 
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message, or None when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
-
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages of one channel that are there; waits for the first of them."""
         check_max(max)
@@ -187,15 +182,6 @@ class Receiver:
                 self._turn += step + 1
                 return found
         return []
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                message = self.next()
-            except Closed:
-                return
-            if message is not None:
-                yield message
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for those of each channel. Those whose connection is gone come again."""
@@ -235,12 +221,6 @@ class Receiver:
 
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
-
-    def __enter__(self) -> Receiver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Incoming(Connection):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from headwater.clock import SECOND_US, Clock
-from headwater.delivery.live import check_max
+from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Closed
 from headwater.message import Message
 
 
-class Consumer:
+class Consumer(Reader):
     """Takes messages of one durable subscription, and says what became of them."""
 
     def __init__(
@@ -35,11 +35,6 @@ class Consumer:
         self._on_close = on_close
         self._closed = False
 
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message, or None when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
-
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
         check_max(max)
@@ -56,15 +51,6 @@ class Consumer:
                 return []
             if not subscriber.wait(seen, left_us) and left_us is not None:
                 until_us = 0  # one last look
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                message = self.next()
-            except Closed:
-                return
-            if message is not None:
-                yield message
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for all of them."""
@@ -91,9 +77,3 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f'this consumer of "{self.id}" is closed; subscribe again to go on')
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

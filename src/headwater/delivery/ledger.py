@@ -38,7 +38,7 @@ class Ledger:
         """A new lane."""
         if id in self.lanes:
             raise Conflict(f"lane {id} is open already")
-        lane = self.lanes[id] = Lane(id, floor)
+        lane = self.lanes[id] = Lane(id, floor, floor + 1)
         return lane
 
     def lane(self, id: LaneId) -> Lane:
@@ -52,7 +52,7 @@ class Ledger:
 
     def lane_of(self, lease: Lease) -> Lane:
         """A copies lane goes when it is empty, and leases outlive it."""
-        return self.lanes.get(lease.lane) or Lane(lease.lane, 0)
+        return self.lanes.get(lease.lane) or Lane(lease.lane, 0, 1)
 
     def add_copies(self, lane: Lane, offsets: list[int], keys: Sequence[Key] | None) -> None:
         """Copies wait; those that are there already stay as they are."""

@@ -15,6 +15,7 @@ import msgspec
 from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
+from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Malformed
 from headwater.message import Message, Receipt
@@ -29,7 +30,7 @@ NOT_OF_LIVE = {
 """What messages of a live subscription cannot be told."""
 
 
-class Live:
+class Live(Reader):
     """What `bus.subscribe(filter)` without an id gives."""
 
     wants_places: ClassVar[bool] = True
@@ -139,11 +140,6 @@ class Live:
 
     # The reader takes out.
 
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message, or None when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
-
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
         check_max(max)
@@ -234,12 +230,6 @@ class Live:
         for wake in wakers:
             wake()
 
-    def __enter__(self) -> Live:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # What a message of it can be asked.
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
@@ -256,12 +246,6 @@ class Live:
 
     def reply(self, message: Message, payload: bytes) -> Receipt:
         return self._reply(message, payload)
-
-
-def check_max(max: int) -> None:
-    """Malformed unless a batch of so many can be asked for."""
-    if type(max) is not int or max < 1:
-        raise Malformed(f"a batch of {max!r} messages; ask for 1 or more")
 
 
 BUS_CLOSED = "the bus is closed; open it again"

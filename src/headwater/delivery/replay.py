@@ -19,7 +19,7 @@ from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor
 from headwater.delivery.history import History, Lot, Past, Stretch
-from headwater.delivery.live import check_max
+from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.selection import Selection
 from headwater.errors import Gap, Malformed
 from headwater.log.root import Root
@@ -82,7 +82,7 @@ class Bell:
             reading.end()
 
 
-class Reading:
+class Reading(Reader):
     """Messages one after another; iterate it, or ask with `next` and `batch`."""
 
     def __init__(
@@ -241,11 +241,6 @@ class Reading:
             raise StopIteration
         return ready.popleft()
 
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message; None at the end of history, or when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
-
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages; empty at the end of history, or when the time has passed."""
         check_max(max)
@@ -296,9 +291,3 @@ class Reading:
         """Stop reading."""
         self.end()
         self._on_close()
-
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

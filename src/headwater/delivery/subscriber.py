@@ -22,7 +22,6 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import keys_of
-from headwater.delivery.held import Held
 from headwater.delivery.lane import Remote
 from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
 from headwater.delivery.selection import Selection
@@ -366,7 +365,7 @@ class Subscriber:
         item = self._note_acks(messages, None)
         if item is None and wait:
             self._commit.flush()  # acked before, without waiting: it is on disk when this returns all the same
-        self._finish(item, wait)
+        self.finish(item, wait)
 
     def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
         """Done with these: the future completes when that is on disk."""
@@ -463,18 +462,6 @@ class Subscriber:
             return origin.lease
         raise Malformed(f'this message did not come from subscription "{self.options.id}"; ack it where it came from')
 
-    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        """It failed this time."""
-        self._finish(self.note_nack(self._mine(message.origin), message.offset, error, delay_s, message), wait=True)
-
-    def reject(self, message: Message, error: str | BaseException) -> None:
-        """It will never succeed."""
-        self._finish(self.note_reject(self._mine(message.origin), message.offset, error, message), wait=True)
-
-    def extend(self, message: Message, seconds: float) -> None:
-        """More time for this message."""
-        self.extend_lease(self._mine(message.origin), message.offset, seconds)
-
     def note_nack(
         self,
         lease: Lease,
@@ -534,7 +521,8 @@ class Subscriber:
             self._time(self._machine.extend(lease, offset, deadline_us))
             self._arm()
 
-    def _finish(self, item: RowsItem | None, wait: bool) -> None:
+    def finish(self, item: RowsItem | None, wait: bool = True) -> None:
+        """Have rows that were enqueued written, and wait until they are on disk."""
         if item is None:
             return
         if wait:
@@ -655,7 +643,7 @@ class Subscriber:
             self._check_open(writes=True)
             item = self._commit.enqueue(self._move(positions))
         self.wake()
-        self._finish(item, wait=True)
+        self.finish(item)
 
     def suppose(self, positions: dict[int, int]) -> None:
         """Be seen as if it stood there; nothing is stored."""
@@ -682,7 +670,7 @@ class Subscriber:
             self._check_open(writes=True)
             self._dead -= removed_dead
             item = self._commit.enqueue(changed)
-        self._finish(item, wait=True)
+        self.finish(item)
         with self._lock:
             for stream, found in copies.items():
                 self._machine.add_copies(stream, sorted(found), _keys(found))
@@ -694,7 +682,7 @@ class Subscriber:
             self._check_open(writes=True)
             self._dead -= len(changed)
             item = self._commit.enqueue(changed)
-        self._finish(item, wait=True)
+        self.finish(item)
 
     # Looking
 
@@ -774,6 +762,29 @@ class Subscriber:
                 )
                 for lane, offset, state, failure in self._machine.states()
             ]
+
+
+class Held(msgspec.Struct, eq=False):
+    """Where messages of one hand-out came from: what `message.ack()` and its sisters speak to."""
+
+    subscriber: Subscriber
+    lease: Lease
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        self.subscriber.ack(messages, wait)
+
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
+        item = self.subscriber.note_nack(self.lease, message.offset, error, delay_s, message)
+        self.subscriber.finish(item)
+
+    def reject(self, message: Message, error: str | BaseException) -> None:
+        self.subscriber.finish(self.subscriber.note_reject(self.lease, message.offset, error, message))
+
+    def extend(self, message: Message, seconds: float) -> None:
+        self.subscriber.extend_lease(self.lease, message.offset, seconds)
+
+    def reply(self, message: Message, payload: bytes) -> Receipt:
+        return self.subscriber.reply(message, payload)
 
 
 def _runs(places: Sequence[tuple[LaneId, int]], step: int) -> Iterator[tuple[LaneId, list[int]]]:

@@ -27,17 +27,14 @@ from headwater.store.state import State
 from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
 
 
-class Ahead:
+class Ahead(msgspec.Struct, eq=False):
     """A batch that was read and is being handed out piece by piece."""
 
-    __slots__ = ("batch", "cursor", "places", "purges")
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
-        self.batch: Batch | None = None
-        self.places: Sequence[int] = ()
-        self.purges: Purges | None = None
-        """Those that were known when the places were found."""
+    cursor: Cursor
+    batch: Batch | None = None
+    places: Sequence[int] = ()
+    purges: Purges | None = None
+    """Those that were known when the places were found."""
 
 
 class Supply:

@@ -12,25 +12,24 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+import msgspec
+
 from headwater.delivery.lane import Key, Lane, LaneId, Place
 from headwater.errors import Conflict
 
 
-class Chain:
+class Chain(msgspec.Struct, eq=False):
     """Messages that must be handled one after the other."""
 
-    __slots__ = ("consumer", "in_flight", "key", "trial", "waiting")
-
-    def __init__(self, key: Key | None) -> None:
-        self.key = key
-        self.waiting: list[Place] = []
-        """Ascending."""
-        self.trial: tuple[LaneId, int] | None = None
-        """The failed message that is in flight again."""
-        self.in_flight = 0
-        """With order="key"; elsewhere nobody asks."""
-        self.consumer: Hashable = None
-        """Where they are in flight."""
+    key: Key | None
+    waiting: list[Place] = []
+    """Ascending."""
+    trial: tuple[LaneId, int] | None = None
+    """The failed message that is in flight again."""
+    in_flight: int = 0
+    """With order="key"; elsewhere nobody asks."""
+    consumer: Hashable = None
+    """Where they are in flight."""
 
 
 class Waiting:
