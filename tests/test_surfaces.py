@@ -68,7 +68,7 @@ ONLY: dict[str, tuple[set[str], str]] = {
 
 WORKINGS = {
     *("live.wants_places", "live.takes_early", "live.greet", "live.deliver", "live.take", "live.take_retained"),
-    *("live.ended", "live.add_waker", "live.end"),
+    *("live.add_waker", "live.end"),
     *(
         "reading.take",
         "reading.take_batch",

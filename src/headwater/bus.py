@@ -20,10 +20,9 @@ from headwater.delivery.dead_letters import Position
 from headwater.delivery.durables import Durables
 from headwater.delivery.live import Policy
 from headwater.delivery.mending import write_of
-from headwater.delivery.options import check_none_of_live, check_not_of_channel, stated
+from headwater.delivery.options import Options, check_none_of_live, check_not_of_channel, stated
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import Start, check_start
-from headwater.delivery.subscription import Options
 from headwater.errors import Failed, Malformed
 from headwater.events import Event
 from headwater.log.publish import Publish, Sent

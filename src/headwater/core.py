@@ -27,12 +27,12 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending
+from headwater.delivery.options import Options
 from headwater.delivery.readers import Readers
 from headwater.delivery.replay import After, Bell, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
-from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, ReadOnly
 from headwater.events import Events
@@ -348,16 +348,12 @@ class Core:
         """What the roots that a filter may match have, by name; and where in them each of these moments is."""
         check_filter(filter, self.config)
         times = [from_datetime(moment) for moment in moments]
-        return [
-            Extent(
-                root.name,
-                root.stream.first_offset,
-                root.stream.durable + 1,
-                root.purged_upto,
-                tuple(root.stream.offset_at(time_us) for time_us in times),
-            )
-            for root in sorted(self._covered(filter), key=lambda root: root.name)
-        ]
+
+        def extent(root: Root) -> Extent:
+            log, places = root.stream, tuple(root.stream.offset_at(time_us) for time_us in times)
+            return Extent(root.name, log.first_offset, log.durable + 1, root.purged_upto, places)
+
+        return sorted(map(extent, self._covered(filter)), key=lambda extent: extent.root)
 
     def _covered(self, filter: str) -> list[Root]:
         return [root for root in self.roots.all() if filter_covers_root(filter, root.name)]

@@ -67,7 +67,8 @@ class Live(Reader):
         self._ready: deque[Message] = deque()
         self._messages = 0
         self._bytes = 0
-        self._closed: str | None = None
+        self.ended: str | None = None
+        """Why nothing comes any more; None while something may."""
         self._wakers: list[Callable[[], None]] = []
 
     # The thread that commits puts in.
@@ -76,7 +77,7 @@ class Live(Reader):
         """Retained messages come before all others."""
         over = len(retained) - self._config.live_messages_max
         if over > 0 and self._policy == "disconnect":
-            self._closed = self._too_slow()
+            self.ended = self._too_slow()
             return
         self.dropped += max(0, over)
         self._ready.extend(msgspec.structs.replace(message, origin=self) for message in retained[max(0, over) :])
@@ -85,16 +86,11 @@ class Live(Reader):
         """Messages that match are durable, or shown before they are."""
         batch = selection.batch
         assert batch is not None
-        if (
-            batch.is_early
-            and self.hand is not None
-            and not self._buffer
-            and self._closed is None
-            and self.hand(selection)
-        ):
+        may_pass = batch.is_early and self.hand is not None and not self._buffer and self.ended is None
+        if may_pass and self.hand is not None and self.hand(selection):
             return
         with self._lock:
-            if self._closed is not None:
+            if self.ended is not None:
                 return
             self._buffer.append(selection)
             self._messages += selection.count
@@ -111,7 +107,7 @@ class Live(Reader):
         config = self._config
         if self._policy == "disconnect":
             self._buffer.clear()
-            self._closed = self._too_slow()
+            self.ended = self._too_slow()
             return
         while self._buffer:
             oldest = self._buffer[0]
@@ -173,8 +169,8 @@ class Live(Reader):
         """Wait for a batch; False when the time has passed."""
         with self._changed:
             while not self._buffer:
-                if self._closed is not None:
-                    raise Closed(self._closed)
+                if self.ended is not None:
+                    raise Closed(self.ended)
                 left_us = None if until_us is None else until_us - self._clock.monotonic_us()
                 if left_us is not None and left_us <= 0:
                     return False
@@ -199,15 +195,10 @@ class Live(Reader):
             try:
                 found = self.batch(1000)
             except Closed:
-                if self._closed in (CLOSED_BY_USER, BUS_CLOSED):
+                if self.ended in (CLOSED_BY_USER, BUS_CLOSED):
                     return
                 raise
             yield from found
-
-    @property
-    def ended(self) -> str | None:
-        """Why nothing comes any more; None while something may."""
-        return self._closed
 
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, from the committing thread, whenever something arrives."""
@@ -222,8 +213,8 @@ class Live(Reader):
     def end(self, reason: str) -> None:
         """Wake the reader for good."""
         with self._changed:
-            if self._closed is None:
-                self._closed = reason
+            if self.ended is None:
+                self.ended = reason
             self._buffer.clear()
             self._changed.notify_all()
             wakers = tuple(self._wakers)

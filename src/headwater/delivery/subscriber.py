@@ -22,10 +22,10 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import keys_of
-from headwater.delivery.lane import Remote
+from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
 from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
 from headwater.delivery.selection import Selection
-from headwater.delivery.subscription import Changes, LaneId, Lease, MessageState, Moment, Subscription
+from headwater.delivery.subscription import Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
@@ -37,8 +37,11 @@ from headwater.store.state import Rows, State
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
 Messages = dict[tuple[LaneId, int], Message]
+HandOut = tuple[Lease, list[int]]
+"""A lease, and offsets of messages of it."""
 
 NO_LIMIT = 1 << 62
+NEVER_FAILED = Failure(0, 0)
 AGAIN_AT_ONCE = 16
 """Messages that are read again, one by one, before it is looked how many bytes they have."""
 
@@ -97,7 +100,8 @@ class Subscriber:
         self._supply = Supply(row, self._machine, roots, state, config, clock)
         self._leases: list[tuple[int, int, Lease]] = []
         self._gap: Gap | None = None
-        self._closed = False
+        self.is_ended = False
+        """Whether the subscription is gone, or the bus closes."""
         self._turn = 0
         self._dead = sum(1 for _ in state.scan(rows.key_u32(rows.DEAD, row.number)))
         self._load()
@@ -109,13 +113,8 @@ class Subscriber:
         failures = stored.failures_of(self._state, self.number)
         # A root that appeared after the subscription has no floor until its first message is acked.
         for stream in floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}:
-            self._machine.load_lane(
-                (stream, False),
-                floors.get(stream, 0),
-                acked.get(stream, ()),
-                failures.get((stream, False), {}),
-                now,
-            )
+            lane, floor, failed = (stream, False), floors.get(stream, 0), failures.get((stream, False), {})
+            self._machine.load_lane(lane, floor, acked.get(stream, ()), failed, now)
         for stream, copies in stored.copies_of(self._state, self.number).items():
             lane = (stream, True)
             self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, sorted(copies), _keys(copies))
@@ -154,17 +153,12 @@ class Subscriber:
     def end(self) -> None:
         """The subscription is gone or the bus closes: whoever waits is told."""
         with self._lock:
-            self._closed = True
+            self.is_ended = True
             self._timers.set(self, None, self._ring)
         self.wake()
 
-    @property
-    def is_ended(self) -> bool:
-        """Whether the subscription is gone, or the bus closes."""
-        return self._closed
-
     def _check_open(self, writes: bool = False) -> None:
-        if self._closed:
+        if self.is_ended:
             raise Closed(f'subscription "{self.options.id}" is closed; subscribe again to go on')
         if writes:  # before anything changes in memory
             self._commit.check()
@@ -362,7 +356,7 @@ class Subscriber:
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
         """Done with these: one commit for all of them."""
-        item = self._note_acks(messages, None)
+        item = self._note_leases(self._by_lease(messages))
         if item is None and wait:
             self._commit.flush()  # acked before, without waiting: it is on disk when this returns all the same
         self.finish(item, wait)
@@ -370,14 +364,12 @@ class Subscriber:
     def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
         """Done with these: the future completes when that is on disk."""
         future: Future[object] = Future()
-        if self._note_acks(messages, future) is None:
+        if self._note_leases(self._by_lease(messages), future) is None:
             self._commit.enqueue({}, future)
         self._commit.kick()
         return future
 
-    def ack_leases(
-        self, done: Sequence[tuple[Lease, list[int]]], future: Future[object], beside: Rows | None = None
-    ) -> None:
+    def ack_leases(self, done: Sequence[HandOut], future: Future[object], beside: Rows | None = None) -> None:
         """Done with these messages of hand-outs: the future completes when that is on disk, and the rows beside it
         with it, all or none."""
         if self._note_leases(done, future, beside) is None:
@@ -421,13 +413,10 @@ class Subscriber:
         """Where the messages of a hand-out come from."""
         return self._supply.name(lease.lane[0])
 
-    def _note_acks(self, messages: Sequence[Message], future: Future[object] | None) -> RowsItem | None:
-        return self._note_leases(self._by_lease(messages), future)
-
     def _note_leases(
         self,
-        groups: Sequence[tuple[Lease, list[int]]],
-        future: Future[object] | None,
+        groups: Sequence[HandOut],
+        future: Future[object] | None = None,
         beside: Rows | None = None,
     ) -> RowsItem | None:
         changed: Rows = dict(beside) if beside else {}
@@ -446,12 +435,12 @@ class Subscriber:
             self.wake()
         return item
 
-    def _by_lease(self, messages: Sequence[Message]) -> list[tuple[Lease, list[int]]]:
+    def _by_lease(self, messages: Sequence[Message]) -> list[HandOut]:
         if not messages:
             return []
         if len(set(map(_origin, messages))) == 1:
             return [(self._mine(messages[0].origin), list(map(_offset, messages)))]
-        grouped: dict[int, tuple[Lease, list[int]]] = {}
+        grouped: dict[int, HandOut] = {}
         for message in messages:
             lease = self._mine(message.origin)
             grouped.setdefault(id(message.origin), (lease, []))[1].append(message.offset)
@@ -549,25 +538,17 @@ class Subscriber:
         changed: Rows = {}
         now = self._moment()
         for lane, offset, failure in changes.dead:
-            message = known.get((lane, offset))
-            if message is None:
+            m = known.get((lane, offset))
+            if m is None:
                 continue
-            row = DeadRow(
-                message.topic,
-                message.payload,
-                message.time_us,
-                message.key,
-                message.headers,
-                failure.attempts,
-                failure.errors,
-                now.wall_us,
-            )
+            tried = (failure.attempts, failure.errors, now.wall_us)
+            row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.headers, *tried)
             changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
             self._dead += 1
             self._counts.dead += 1
             self._on_event(
                 "dead",
-                f'subscription "{self.options.id}" gave up on message {offset} of "{message.topic}" '
+                f'subscription "{self.options.id}" gave up on message {offset} of "{m.topic}" '
                 f"after {failure.attempts} attempts",
             )
         if self._dead > self._config.dead_letters_max:
@@ -728,39 +709,24 @@ class Subscriber:
             self._supply.open()
             machine = self._machine
             counted = [self._supply.pending_roughly(stream, messages_max) for stream in self._supply.streams]
-            return Standing(
-                sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held,
-                machine.in_flight,
-                machine.retrying,
-                self._dead,
-                self.consumers,
-                sum(unseen for _, unseen in counted),
-            )
+            lag = sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held
+            unseen = sum(unseen for _, unseen in counted)
+            return Standing(lag, machine.in_flight, machine.retrying, self._dead, self.consumers, unseen)
 
     def resting(self) -> Resting:
         """What is left of it in the state when nobody is served any more."""
         with self._lock:
             machine = self._machine
-            return Resting(
-                {stream: machine.floor(stream) for stream in self._supply.streams},
-                machine.acked,
-                machine.failed,
-                machine.copies,
-                self._dead,
-            )
+            floors = {stream: machine.floor(stream) for stream in self._supply.streams}
+            return Resting(floors, machine.acked, machine.failed, machine.copies, self._dead)
 
     def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that there is something to say about."""
         with self._lock:
             return [
-                (
-                    self._supply.name(lane[0]),
-                    offset,
-                    state.value,
-                    failure.attempts if failure else 0,
-                    failure.errors if failure else (),
-                )
-                for lane, offset, state, failure in self._machine.states()
+                (self._supply.name(lane[0]), offset, state.value, failure.attempts, failure.errors)
+                for lane, offset, state, known in self._machine.states()
+                for failure in (known or NEVER_FAILED,)
             ]
 
 

@@ -18,38 +18,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from headwater.clock import SECOND_US
 from headwater.config import Config
-from headwater.delivery.lane import (
-    TRANSITIONS,
-    Changes,
-    Event,
-    Failure,
-    Key,
-    Lane,
-    LaneId,
-    Lease,
-    MessageState,
-    Moment,
-    step,
-)
+from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, MessageState, Moment, step
 from headwater.delivery.ledger import Ledger
 from headwater.delivery.options import Options
 from headwater.delivery.retry import delay_s as backoff_s
 from headwater.errors import Conflict, Malformed
-
-__all__ = [
-    "TRANSITIONS",
-    "Changes",
-    "Event",
-    "Failure",
-    "Key",
-    "LaneId",
-    "Lease",
-    "MessageState",
-    "Moment",
-    "Options",
-    "Subscription",
-    "step",
-]
 
 
 class Subscription:

@@ -14,8 +14,9 @@ import msgspec
 from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor, estimate, places_in
+from headwater.delivery.lane import LaneId, Moment
 from headwater.delivery.rows import CopyRow, SubscriptionRow
-from headwater.delivery.subscription import LaneId, Moment, Subscription
+from headwater.delivery.subscription import Subscription
 from headwater.log.purges import Purges
 from headwater.log.root import Root
 from headwater.log.roots import Roots
@@ -226,15 +227,10 @@ def _kept(batch: Batch, places: list[int]) -> list[Message]:
     expiries, retain, flags = batch.body.expiries, batch.body.retain, batch.header.flags
     return [
         Kept(
-            one.topic,
-            one.offset,
-            one.payload,
-            one.time_us,
-            one.key,
-            one.headers,
+            *(m.topic, m.offset, m.payload, m.time_us, m.key, m.headers),
             flags=flags,
             retain=retain is not None and bool(retain[place]),
             expires_us=expiries[place] if expiries is not None else 0,
         )
-        for place, one in zip(places, batch.body.messages(batch.first_offset, places), strict=True)
+        for place, m in zip(places, batch.body.messages(batch.first_offset, places), strict=True)
     ]

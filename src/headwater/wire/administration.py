@@ -13,7 +13,7 @@ import msgspec
 
 from headwater.clock import to_datetime
 from headwater.message import SubscriptionInfo
-from headwater.wire.request import OPTIONS_MAX, U32, U64, Change, Micros, Option, Request, check_options
+from headwater.wire.request import U32, U64, Change, Micros, Option, Options, Request, check_options
 
 PAGE_MAX = 10_000
 """Levels of a topic that are listed at once."""
@@ -202,7 +202,7 @@ class CreateSubscription(Change[None], frozen=True, kw_only=True):
     filter: str
     start: Literal["earliest", "latest"] | U64 = "latest"
     start_us: Micros | None = None
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_options(self.options)
@@ -265,7 +265,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     start: Literal["earliest", "latest"] = "latest"
     batch_messages_max: U32 | None = None
     """Messages that are sent at once; None: 100 with http, 1000 with tcp."""
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
     """Of its durable subscription."""
 
 

@@ -28,17 +28,12 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 A = TypeVar("A")
 
 Option = str | int | float | bool | None
-
+Options = Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)]
+"""Those of a durable subscription that a request states."""
 OPTION_NAMES = frozenset(
     (
-        "order",
-        "max_in_flight",
-        "ack_timeout_s",
-        "max_attempts",
-        "expire_after_s",
-        "on_gap",
-        "retry_delay_s",
-        "retry_delay_s_max",
+        *("order", "max_in_flight", "ack_timeout_s", "max_attempts"),
+        *("expire_after_s", "on_gap", "retry_delay_s", "retry_delay_s_max"),
     )
 )
 """Options that a request may name; `id` and `filter` are fields of it, where they are checked against the rules."""

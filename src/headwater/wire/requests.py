@@ -17,19 +17,7 @@ from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Headers, SubscriptionInfo, TopicInfo
 from headwater.wire import administration
 from headwater.wire.frame import Kind, pack
-from headwater.wire.request import (
-    CAUSE_MAX,
-    OPTIONS_MAX,
-    U32,
-    U63,
-    U64,
-    Change,
-    Micros,
-    Option,
-    Request,
-    Seconds,
-    check_options,
-)
+from headwater.wire.request import CAUSE_MAX, U32, U63, U64, Change, Micros, Options, Request, Seconds, check_options
 
 TEXT_MAX = 4096
 """Characters of an error's text that are sent."""
@@ -101,7 +89,7 @@ class Subscribe(Request[Subscribed], frozen=True, kw_only=True):
     start: Literal["earliest", "latest"] | U64 = "latest"
     start_us: Micros | None = None
     """A moment instead of `start`."""
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
     """Those of a durable subscription that are not to be as they were, or the default; names in `OPTION_NAMES`."""
     when_full: str = "drop_oldest"
     after: U64 | dict[str, U64] | None = None
@@ -139,7 +127,7 @@ class SubscribeTo(Change[administration.ChannelInfo], frozen=True, kw_only=True)
     name: str = ""
     """Empty: the client's."""
     start: Literal["earliest", "latest"] = "latest"
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
 
 
 class Nack(Request[None], frozen=True, kw_only=True):
