@@ -40,7 +40,7 @@ from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.log.root import Root
 from headwater.log.roots import Roots
-from headwater.message import NOT_OF_HISTORY, Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
+from headwater.message import OF_HISTORY, Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo, Unacked
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
 from headwater.store.batch import Batch
@@ -288,9 +288,9 @@ class Core:
             for bell in bells:
                 self._leave(bell)
 
+        origin = Unacked(OF_HISTORY, self.reply)
         reading = Reading(
-            *(self.roots, filter, after, since, follows, self.config, self.clock, _Answers(self.reply), leave),
-            *(upto, self._history),
+            *(self.roots, filter, after, since, follows, self.config, self.clock, origin, leave, upto, self._history)
         )
         if follows:
             bell = Bell(reading)
@@ -450,25 +450,3 @@ def _tokens(core: Core) -> Tokens:
     from headwater.access.tokens import Tokens
 
     return Tokens(core.state, core.clock, core.clients, read_only=core.is_read_only, audit=core.audit)
-
-
-class _Answers:
-    """Origin of messages read from history: they can be answered, and nothing else."""
-
-    def __init__(self, reply: Callable[[Message, bytes], Receipt]) -> None:
-        self.reply = reply
-
-    def ack(self, messages: Sequence[Message], wait: bool) -> None:
-        raise self._refusal("ack")
-
-    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        raise self._refusal("nack")
-
-    def reject(self, message: Message, error: str | BaseException) -> None:
-        raise self._refusal("reject")
-
-    def extend(self, message: Message, seconds: float) -> None:
-        raise self._refusal("extend")
-
-    def _refusal(self, verb: str) -> Malformed:
-        return Malformed(NOT_OF_HISTORY.format(verb))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -20,7 +20,17 @@ REPLY_TO = "reply-to"
 """Header of a request: the topic on which its sender waits for the answer."""
 
 
-NOT_OF_HISTORY = "cannot {} a message that was read from history; subscribe with an id for that"
+OF_HISTORY = {
+    verb: f"cannot {verb} a message that was read from history; subscribe with an id for that"
+    for verb in ("ack", "nack", "reject", "extend", "reply")
+}
+"""Why messages that were read from history refuse each verb."""
+OF_LIVE = {
+    "nack": "a live subscription keeps nothing to hand out again; subscribe with an id for that",
+    "reject": "a live subscription has no dead letters; subscribe with an id for that",
+    "extend": "a live subscription has no ack timeout; subscribe with an id for that",
+}
+"""The same for live subscriptions. There is nothing to note about an ack, so it is none."""
 
 
 class Origin(Protocol):
@@ -31,6 +41,32 @@ class Origin(Protocol):
     def reject(self, message: Message, error: str | BaseException) -> None: ...
     def extend(self, message: Message, seconds: float) -> None: ...
     def reply(self, message: Message, payload: bytes) -> Receipt: ...
+
+
+class Unacked:
+    """Origin of messages without a durable subscription: a request among them can be answered, and that is all."""
+
+    __slots__ = ("_refusals", "reply")
+
+    def __init__(self, refusals: Mapping[str, str], reply: Callable[[Message, bytes], Receipt]) -> None:
+        self._refusals = refusals
+        self.reply = reply
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        self._refuse("ack")
+
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
+        self._refuse("nack")
+
+    def reject(self, message: Message, error: str | BaseException) -> None:
+        self._refuse("reject")
+
+    def extend(self, message: Message, seconds: float) -> None:
+        self._refuse("extend")
+
+    def _refuse(self, verb: str) -> None:
+        if verb in self._refusals:
+            raise Malformed(self._refusals[verb])
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -72,7 +108,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def _origin(self, verb: str) -> Origin:
         if self.origin is None:
-            raise Conflict(NOT_OF_HISTORY.format(verb))
+            raise Conflict(OF_HISTORY[verb])
         origin: Origin = self.origin
         return origin
 

@@ -24,9 +24,8 @@ import msgspec
 from headwater import threads
 from headwater.client.link import renewed
 from headwater.clock import SECOND_US, Clock
-from headwater.delivery.live import NOT_OF_LIVE
 from headwater.errors import Gap, HeadwaterError, Malformed, Recalled
-from headwater.message import NOT_OF_HISTORY, Message, error_text
+from headwater.message import OF_HISTORY, OF_LIVE, Message, error_text
 from headwater.store.body import Body
 from headwater.wire import requests as wire
 from headwater.wire.batches import Range
@@ -410,10 +409,9 @@ class Feed:
 
     def refuse(self, verb: str) -> None:
         """Malformed (422) where messages of this kind cannot be told so; an ack of a live one is nothing."""
-        if self.kind == "live" and verb != "ack":
-            raise Malformed(NOT_OF_LIVE[verb])
-        if self.kind in ("replay", "follow"):
-            raise Malformed(NOT_OF_HISTORY.format(verb))
+        refusals = {} if self.is_durable else OF_LIVE if self.kind == "live" else OF_HISTORY
+        if verb in refusals:
+            raise Malformed(refusals[verb])
 
     def lease_of(self, message: Message) -> int:
         """The lease of a message that is still ours; Recalled (409) if the connection was lost since."""

@@ -7,7 +7,7 @@ messages come first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 import msgspec
@@ -18,16 +18,9 @@ from headwater.config import Config
 from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Malformed
-from headwater.message import Message, Receipt
+from headwater.message import OF_LIVE, Message, Receipt, Unacked
 
 Policy = Literal["drop_oldest", "disconnect"]
-
-NOT_OF_LIVE = {
-    "nack": "a live subscription keeps nothing to hand out again; subscribe with an id for that",
-    "reject": "a live subscription has no dead letters; subscribe with an id for that",
-    "extend": "a live subscription has no ack timeout; subscribe with an id for that",
-}
-"""What messages of a live subscription cannot be told."""
 
 
 class Live(Reader):
@@ -53,7 +46,7 @@ class Live(Reader):
         self._policy = policy
         self._config = config
         self._clock = clock
-        self._reply = reply
+        self._origin = Unacked(OF_LIVE, reply)
         self._on_close = on_close
         self._lock = threads.Lock()
         self._changed = threads.Condition(self._lock)
@@ -80,7 +73,9 @@ class Live(Reader):
             self.ended = self._too_slow()
             return
         self.dropped += max(0, over)
-        self._ready.extend(msgspec.structs.replace(message, origin=self) for message in retained[max(0, over) :])
+        self._ready.extend(
+            msgspec.structs.replace(message, origin=self._origin) for message in retained[max(0, over) :]
+        )
 
     def deliver(self, selection: Selection) -> None:
         """Messages that match are durable, or shown before they are."""
@@ -146,7 +141,7 @@ class Live(Reader):
                 if not self._ready:
                     found = self.take()
                     if found is not None:
-                        self._ready.extend(found.taken(self))
+                        self._ready.extend(found.taken(self._origin))
                 if self._ready:
                     return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
             if not self._await(until_us):
@@ -220,23 +215,6 @@ class Live(Reader):
             wakers = tuple(self._wakers)
         for wake in wakers:
             wake()
-
-    # What a message of it can be asked.
-
-    def ack(self, messages: Sequence[Message], wait: bool) -> None:
-        """Nothing is kept about a live subscription, so there is nothing to note."""
-
-    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        raise Malformed(NOT_OF_LIVE["nack"])
-
-    def reject(self, message: Message, error: str | BaseException) -> None:
-        raise Malformed(NOT_OF_LIVE["reject"])
-
-    def extend(self, message: Message, seconds: float) -> None:
-        raise Malformed(NOT_OF_LIVE["extend"])
-
-    def reply(self, message: Message, payload: bytes) -> Receipt:
-        return self._reply(message, payload)
 
 
 BUS_CLOSED = "the bus is closed; open it again"
