@@ -55,11 +55,11 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
     """A message whose verbs are coroutines."""
 
     async def ack(self, wait: bool = True) -> None:
-        """Done with it: never handed out again; on disk when this returns, unless wait=False."""
+        """Done with it: never delivered again; on disk when this returns, unless wait=False."""
         await ack((self,), wait)
 
     async def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
-        """It failed this time: hand it out again, after `delay_s` or a growing delay."""
+        """It failed this time: redeliver it, after `delay_s` or an exponential backoff."""
         await self._say("nack", error, delay_s)
 
     async def reject(self, error: str | BaseException = "") -> None:
@@ -107,7 +107,7 @@ def asynchronous(m: Envelope) -> Message:
 
 
 def served(message: Envelope) -> Any:
-    """The origin of a message that came over a connection: its words are coroutines."""
+    """The origin of a message that came over a connection: its verbs are coroutines."""
     origin = message.origin
     return origin if getattr(getattr(origin, "verbs", None), "is_asynchronous", False) else None
 
@@ -130,7 +130,7 @@ async def ack(messages: Sequence[Message], wait: bool = True) -> None:
 
 @documented(ThreadConsumer)
 class Reader(Closing):
-    """Async iteration over something that can be asked without waiting, and says when there is more."""
+    """Async iteration over a source that is polled without waiting, and calls back when there is more."""
 
     _ahead = 1000
     """How many an iteration takes at once."""

@@ -1,4 +1,4 @@
-"""The core: a bus without a skin, on a folder that it owns.
+"""The core: a bus without its public methods, on a folder that it owns.
 
 Here the parts of a bus are put together, opened and closed. Whoever stands on it (the embedded buses, the server, its
 protocols and channels) takes the part that it needs, and what takes several of them is a verb here.
@@ -82,7 +82,7 @@ class Core:
         state: State | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`files`, `state` and `clock` are the doors through which tests bring in faults."""
+        """`files`, `state` and `clock` are injected by tests, to bring in faults."""
         self.config = config or Config()
         if lake is not None:
             self.config = msgspec.structs.replace(self.config, lake=os.fspath(lake))
@@ -90,7 +90,7 @@ class Core:
         self._closed = False
         self._live: dict[Live | Bell | Replies | Consumer, None] = {}
         self._forgotten: deque[Bell] = deque()
-        """Of readings that nobody has any more: let go of with the next one, or in time."""
+        """Of readings that were garbage-collected: removed with the next one, or in time."""
         self._registries: dict[object, Registry] = {}
         self._registry_lock = threads.RLock()
         self.clock = SteadyClock(clock or SystemClock())
@@ -161,7 +161,7 @@ class Core:
         self.upkeep.on_durable(appended)
 
     def _expire(self) -> None:
-        """Drop what was prepared too long ago and never committed, and let go of what was forgotten."""
+        """Drop what was staged too long ago and never committed, and listeners of collected readings."""
         self._let_go()
         self.staging.expire()
         self.mending.expire()
@@ -176,7 +176,7 @@ class Core:
             raise ReadOnly(f'the bus on "{self.folder}" was opened to read only; open it without read_only=True')
 
     def close(self) -> None:
-        """Finish what is under way, and let go of the folder."""
+        """Finish what is under way, and release the folder."""
         if self._closed:
             return
         self.roots.commit.refuse_owner()
@@ -185,8 +185,8 @@ class Core:
         self.timers.close()
         self.upkeep.close()
         if not self.is_read_only and self.state.failed is not None:
-            self.rows.resume()  # there may be room by now
-        with ExitStack() as closing:  # whatever fails, the rest is let go of, in this order
+            self.rows.resume()  # the disk may have room by now
+        with ExitStack() as closing:  # whatever fails, the rest is closed, in this order
             closing.callback(self.data.close)
             closing.callback(self.rows.close)
             closing.callback(self.dispatcher.close)
@@ -225,7 +225,7 @@ class Core:
         self.roots.commit.submit_and_wait(item)
         return cast(Receipt, item.result())
 
-    # Those who take messages
+    # Subscribing and reading
 
     def listen(self, filter: str, when_full: Policy = "drop_oldest") -> Live:
         """A live subscription."""
@@ -241,7 +241,7 @@ class Core:
         return live
 
     def join(self, filter: str, listener: Live | Bell | Replies) -> None:
-        """Have a listener told of messages, and ended with the core."""
+        """Add a listener to the fan-out; it is ended with the core."""
 
         def join() -> None:
             self._let_go()
@@ -295,13 +295,13 @@ class Core:
         if follows:
             bell = Bell(reading)
             bells.append(bell)
-            # Collected in any thread, whatever that holds: no more is done there than to note it.
+            # Collected in any thread, whatever locks it holds: no more is done there than to note it.
             weakref.finalize(reading, self._forgotten.append, bell).atexit = False
             self.join(filter, bell)
         return reading
 
     def _let_go(self) -> None:
-        """Tell readings that were forgotten no more; in the committing role."""
+        """Remove listeners of readings that were garbage-collected; in the committing role."""
         while self._forgotten:
             bell = self._forgotten.popleft()
             self._live.pop(bell, None)
@@ -325,7 +325,7 @@ class Core:
             else:
                 reader.end()
 
-    # Looking
+    # Queries
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
@@ -409,7 +409,7 @@ class Core:
         """What opens the HTTP API for them."""
         return self.registry(_tokens)
 
-    # Every day
+    # Operations
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """A copy of the folder as of now, in a new folder."""

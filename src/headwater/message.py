@@ -34,7 +34,7 @@ OF_LIVE = {
 
 
 class Origin(Protocol):
-    """Where a message came from, and so what can be said about it."""
+    """Where a message came from: what carries out its verbs."""
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None: ...
     def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None: ...
@@ -70,7 +70,7 @@ class Unacked:
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """What a message says, whichever way it is read."""
+    """The fields of a message, whichever way it is read."""
 
     topic: str
     offset: int
@@ -81,7 +81,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
     retained: bool = False
     attempt: int = 1
     origin: Any = None
-    """An `Origin`, or None for a message that nobody waits to hear about."""
+    """An `Origin`, or None for a message that cannot be acked."""
 
     @property
     def root(self) -> str:
@@ -117,11 +117,11 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
     """A message as a subscriber, a replay or a follower sees it."""
 
     def ack(self, wait: bool = True) -> None:
-        """Done with it: never handed out again. On disk when this returns, unless wait=False."""
+        """Done with it: never delivered again. On disk when this returns, unless wait=False."""
         self._origin("ack").ack((self,), wait)
 
     def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
-        """It failed this time: hand it out again, after `delay_s` or a growing delay."""
+        """It failed this time: redeliver it, after `delay_s` or an exponential backoff."""
         self._origin("nack").nack(self, error, delay_s)
 
     def reject(self, error: str | BaseException = "") -> None:
@@ -140,7 +140,7 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
 
 
 class Kept(Message, frozen=True, gc=False, eq=False):
-    """A message that was kept, with what only its batch would say of it."""
+    """A stored message, with what only its batch knows of it."""
 
     flags: int = 0
     """How it was published."""

@@ -87,7 +87,7 @@ class Bus(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where the data is, as far as one may say: of a server its address."""
+        """Where the data is; of a server its address."""
 
     @property
     def now(self) -> datetime:
@@ -175,7 +175,7 @@ class Bus(Protocol):
         """
 
     def unsubscribe(self, id: str) -> None:
-        """Delete a durable subscription, its place and its dead letters; its consumers are told."""
+        """Delete a durable subscription, its cursor and its dead letters; its consumers get Closed."""
 
     def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, by id; with a limit a page of them, after an id."""
@@ -229,7 +229,7 @@ class Bus(Protocol):
         mended: Iterable[DeadLetter] | None = None,
         write: str | None = None,
     ) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many.
+        """Redeliver dead letters to their subscription, in order; answers how many.
 
         With `mended`, those letters, as they now are: `[letter.mend(payload=…) for letter in bus.dead_letters(id)]`.
         All of them or none; under the name of a `write` once, however often it is asked for.
@@ -239,7 +239,7 @@ class Bus(Protocol):
         """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
 
     def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
-        """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
+        """Redeliver the letters that parts of a write have mended, once; drops the other parts.
 
         Answers how many, however often it is asked.
         """
@@ -274,7 +274,7 @@ class Bus(Protocol):
     ) -> Message:
         """Publish a request and wait for its answer."""
 
-    # Every day
+    # Operations
 
     def purge(self, filter: str) -> int:
         """Remove the messages that a filter matches, their retained values and topics; answers how many topics.
@@ -289,7 +289,7 @@ class Bus(Protocol):
         """Say how far a lake has each root: retention waits for it as for a durable subscription."""
 
     def close(self) -> None:
-        """Finish what is under way, and let go of the folder or the server."""
+        """Finish what is under way, and release the folder or the connection."""
 
 
 @documented(Bus)

@@ -21,10 +21,10 @@ class Asking:
 
 
 class Clients(Asking):
-    """`bus.clients`: who may come in."""
+    """`bus.clients`: who may log in."""
 
     def add(self, name: str, secret: str | None = None) -> Any:
-        """Let a client in; its id and its secret, which is drawn unless given, and told this once."""
+        """Register a client; its id and its secret, which is generated unless given, and shown this once."""
         return self._ask(administration.AddClient(name=name, secret=secret))
 
     def rotate(self, name: str, secret: str | None = None) -> Any:
@@ -32,7 +32,7 @@ class Clients(Asking):
         return self._ask(administration.RotateClient(name=name, secret=secret))
 
     def remove(self, name: str) -> Any:
-        """Let a client in no more."""
+        """Remove a client: it can log in no more."""
         return self._ask(administration.RemoveClient(name=name))
 
     def list(self) -> Any:
@@ -69,7 +69,7 @@ class Channels(Asking):
     def add(
         self, name: str, filter: str, destination_host: str, destination_port: int, kind: Kind = "tcp", **others: Any
     ) -> Any:
-        """A channel; a list of the one that was made, with its secret if it has one, told this once."""
+        """A channel; a list of the one that was made, with its secret if it has one, shown this once."""
         to: dict[str, Any] = {"destination_host": destination_host, "destination_port": destination_port, "kind": kind}
         return self.add_many([administration.ChannelSpec(name=name, filter=filter, **to, **others)])
 

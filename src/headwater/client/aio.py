@@ -36,7 +36,7 @@ from headwater.wire.request import Request
 
 
 class _Verbs:
-    """What is said about a message, for asyncio."""
+    """Sends acks and the like, as coroutines."""
 
     __slots__ = ("_client",)
 

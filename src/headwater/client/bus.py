@@ -122,7 +122,7 @@ class Bus(Served, surface.Threaded):
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(JOIN_S)
 
-    # Handing over to the loop
+    # Calls into the loop
 
     def _check_thread(self) -> None:
         if threads.current_thread() is self._thread:
@@ -139,7 +139,7 @@ class Bus(Served, surface.Threaded):
             raise Closed(f"the connection to {self.address} is closed; connect again")
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
-        """Have something done in the loop."""
+        """Run a coroutine in the loop, and wait for it."""
         try:
             self._check_thread()
             if self._loop.is_closed():
@@ -221,7 +221,7 @@ class Bus(Served, surface.Threaded):
         client.publisher.submit(item)
 
     def _submit(self, item: Publish) -> Future[object]:
-        """Hand a publish over, once there is room for it."""
+        """Queue a publish for the loop, once the budget of bytes in flight has room."""
         future: Future[object] = Future()
         if item.topics:
             self._take_share(item.weight)

@@ -1,4 +1,4 @@
-"""The client: everything that is asked of a server, over a link that mends itself. In one event loop.
+"""The client: everything that is asked of a server, over a link that reconnects by itself. In one event loop.
 
 The shells for threads (`client.bus`) and for asyncio (`client.aio`) stand on this. What a connection brings is handed
 on here: answers to publishes to the publisher, batches to their feeds.
@@ -66,7 +66,7 @@ class Client:
         self._subscribes: dict[int, wire.Subscribe] = {}
         self._next_number = 1
         self._again: set[int] = set()
-        """Feeds that were made again since they last brought something."""
+        """Feeds that were subscribed again and have delivered nothing since."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listening: asyncio.Task[None] | None = None
         self._reply_feed: Feed | None = None
@@ -83,14 +83,14 @@ class Client:
             async with asyncio.timeout(self.settings.request_timeout_s):
                 await self.publisher.drain()
         except TimeoutError:
-            pass  # whoever waits is told that it is not known
+            pass  # whoever waits gets an error: whether it was stored is not known
         connection = self.link.close()
         for task in tuple(self._tasks):
             task.cancel()
         if connection is not None:
             await connection.gone()
 
-    # The link tells.
+    # Called by the link
 
     def on_up(self, registered: Registered) -> None:
         """There is a connection: go on where the last one ended."""
@@ -118,7 +118,7 @@ class Client:
             self.checks = Checks(learned, self.clock)
 
     def on_down(self) -> None:
-        """The connection is lost: what was handed out on it is void."""
+        """The connection is lost: leases of it are void."""
         for feed in self._feeds.values():
             feed.renew()
 
@@ -131,7 +131,7 @@ class Client:
             feed.fail(said)
 
     def on_writable(self) -> None:
-        """There is room for more."""
+        """The transport takes bytes again after back-pressure."""
         self.publisher.pump()
 
     def on_batch_frame(self, frame: Frame) -> None:
@@ -180,7 +180,7 @@ class Client:
                 self._on_ended(feed, error or Closed("the server ended the subscription; subscribe again"))
 
     def _on_ended(self, feed: Feed, error: HeadwaterError) -> None:
-        """The server gave a subscription up: make it again if it says so, once; else its reader is told."""
+        """The server ended a subscription: if the error asks for it, subscribe again, once; else fail its reader."""
         if _asks_again(error) and feed.number not in self._again and feed.is_open:
             self._again.add(feed.number)
             feed.renew()
@@ -242,7 +242,7 @@ class Client:
         return await future
 
     async def _take_share(self, weight: int) -> None:
-        """Wait until the budget has room."""
+        """Back-pressure: wait until the budget of bytes in flight has room."""
         budget, go = self.publisher.budget, self.loop.create_future()
 
         def granted() -> None:
@@ -284,7 +284,7 @@ class Client:
         return feed
 
     async def unsubscribe(self, id: str) -> None:
-        """Delete a durable subscription; who reads it here is told."""
+        """Delete a durable subscription; its consumers here get Closed."""
         await self.link.request(wire.Unsubscribe(id=id))
         for feed in [feed for feed in self._feeds.values() if feed.id == id]:
             self._forget(feed)
@@ -416,7 +416,7 @@ class Client:
         except HeadwaterError:
             return  # it is gone with its connection, or by itself
 
-    # Saying what became of messages
+    # Acks and nacks
 
     def _flush_soon(self, feed: Feed) -> None:
         if threads.get_ident() == self.thread:
@@ -425,7 +425,7 @@ class Client:
             _call_soon(self.loop, self._flush, feed)
 
     def _flush(self, feed: Feed) -> None:
-        """Tell the server what was taken, and what more it may send."""
+        """Send TAKEN (ack timers start) and CREDIT (the prefetch window opens again)."""
         taken, messages, size = feed.owed()
         if self._feeds.get(feed.number) is not feed or not self.link.is_up:
             return
@@ -435,7 +435,7 @@ class Client:
             self.link.send((pack_credit(feed.number, messages, size),))
 
     def ack(self, feed: Feed, epoch: int, ranges: list[Range]) -> asyncio.Future[Any]:
-        """Say that messages are done; in the loop. The future fails with Recalled if the connection is lost."""
+        """Ack messages; in the loop. The future fails with Recalled if the connection is lost."""
         if not self.link.is_up or feed.epoch != epoch or self._feeds.get(feed.number) is not feed:
             refused = self.loop.create_future()
             refused.set_exception(self.refusal(feed, ranges))
@@ -454,7 +454,7 @@ class Client:
         return feed.recalled(ranges[0][1])
 
     async def ack_and_wait(self, feed: Feed, epoch: int, ranges: list[Range]) -> None:
-        """Say that messages are done, and wait until that is on disk."""
+        """Ack messages, and wait until that is on disk."""
         if not ranges:
             return
         try:
@@ -463,12 +463,12 @@ class Client:
             raise feed.recalled(ranges[0][1]) from None
 
     def ack_only(self, feed: Feed, epoch: int, ranges: list[Range]) -> None:
-        """Say that messages are done; what comes of it nobody wants to know."""
+        """Ack messages without waiting; a failure is ignored."""
         if ranges:
             self.ack(feed, epoch, ranges).add_done_callback(_ignore)
 
     async def tell(self, feed: Feed, message: Message, make: Callable[..., Request[None]]) -> None:
-        """Say something else about a message; `make` makes the request of its lease."""
+        """Nack, reject or extend a message; `make` makes the request of its lease."""
         lease = feed.lease_of(message)
         if self._feeds.get(feed.number) is not feed:
             raise self.refusal(feed, [(lease, message.offset, message.offset)])
@@ -485,7 +485,7 @@ class Client:
         return f"{REPLY_ROOT}/{self.link.session}"
 
     async def listen(self, verbs: Verbs) -> None:
-        """Be ready for answers."""
+        """Subscribe to the reply topic, once."""
         while self._listening is None or (self._listening.done() and self._reply_feed is None):
             self._listening = self.loop.create_task(self._listen(verbs))
         await asyncio.shield(self._listening)

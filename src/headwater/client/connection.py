@@ -62,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
-    # The transport calls.
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -113,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._on_writable is not None:
             self._on_writable()
 
-    # Its owner calls.
+    # Called by its owner
 
     def send(self, pieces: Iterable[bytes]) -> None:
         """Send bytes, in the order of these calls; nothing happens once the connection is lost."""
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: Callable[[HeadwaterError], None],
         on_writable: Callable[[], None],
     ) -> None:
-        """Hand everything on from here, first what has arrived already."""
+        """Pass frames to these callbacks from now on, first those that have arrived already."""
         self._on_frame, self._on_lost, self._on_writable = on_frame, on_lost, on_writable
         try:
             while self._inbox:
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_lost(error)
 
     def close(self, goodbye: Goodbye) -> None:
-        """Say goodbye, send what waits, and end; nobody is told."""
+        """Send GOODBYE after what waits, and close; `on_lost` is not called."""
         if self._lost is not None:
             return
         self.send((pack(Kind.GOODBYE, 0, encode(goodbye)),))
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             if self._transport is not None:
                 self._transport.abort()
-            await asyncio.sleep(0)  # in which the transport lets go
+            await asyncio.sleep(0)  # in which the transport closes
 
     def _stop(self) -> None:
         if self._timer is not None:

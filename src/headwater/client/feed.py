@@ -5,8 +5,8 @@ was taken gives the server credit to send more, half a window at a time, and for
 timer of its acks. Invariants:
 
 - Never more than a window (`prefetch_messages`, `prefetch_bytes`) waits here, but for the batch that goes over it.
-- What the server recalls is not handed out after that. When the connection is lost, what waits here of a durable
-  subscription is dropped, since it comes again; what was handed out belongs to an older epoch, and cannot be acked.
+- What the server recalls is not delivered after that. When the connection is lost, what waits here of a durable
+  subscription is dropped, since it is redelivered; what was delivered belongs to an older epoch, and cannot be acked.
 - A feed of history keeps how far it got in each root, and goes on from there: no gap, no repeat.
 """
 
@@ -37,15 +37,15 @@ _origin = attrgetter("origin")
 
 
 class Held(msgspec.Struct, eq=False):
-    """Where the messages of one hand-out came from: what `message.ack()` and its sisters speak to."""
+    """Origin of the messages of one lease: carries out `message.ack()`, `nack()`, `reject()`, `extend()`, `reply()`."""
 
     feed: Feed
     verbs: Verbs
-    """What carries the words below out: for threads, or for asyncio."""
+    """Sends them: for threads, or for asyncio."""
     lease: int
     epoch: int
     offsets: Sequence[int] | None
-    """Those of the hand-out; None if they are dense."""
+    """Those of the lease; None if they are dense."""
 
     def ack(self, messages: Sequence[Message], wait: bool) -> Any:
         return self.verbs.ack(self.feed, messages, wait)
@@ -101,7 +101,7 @@ class Chunk(msgspec.Struct, eq=False):
 
 
 class Verbs(Protocol):
-    """What the shells, for threads and for asyncio, make of what is said about a message."""
+    """How a shell, for threads or for asyncio, sends acks and the like."""
 
     def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> Any: ...
     def tell(self, feed: Feed, verb: str, message: Message, make: Callable[..., Request[None]]) -> Any: ...
@@ -122,7 +122,7 @@ class Feed:
         verbs: Verbs,
         flush: Callable[[Feed], None],
     ) -> None:
-        """`flush` is called, from any thread, when there is something to tell the server: see `owed`."""
+        """`flush` is called, from any thread, when TAKEN or CREDIT is due: see `owed`."""
         self.number = number
         self.kind = kind
         self.filter = filter
@@ -167,7 +167,7 @@ class Feed:
         """Messages and bytes that may be sent ahead."""
         return self._window_messages, self._window_bytes
 
-    # The loop puts in.
+    # Filled in the loop
 
     def put(self, deliver: Deliver) -> None:
         """A batch has arrived."""
@@ -183,14 +183,14 @@ class Feed:
         self.wake()
 
     def put_gap(self, gap: Gap) -> None:
-        """Messages are gone: the reader is told once, in its place."""
+        """Messages are gone: the reader gets the gap once, in order."""
         self.places[gap.root] = max(gap.last, self.places.get(gap.root, 0))
         with self._lock:
             self._chunks.append(gap)
         self.wake()
 
     def recall(self, ranges: Sequence[Range]) -> None:
-        """Drop what the server has taken back, as far as it was not handed out."""
+        """Drop what the server has recalled, as far as the reader has not taken it."""
         with self._lock:
             for lease, first, last in ranges:
                 for chunk in [c for c in self._chunks if isinstance(c, Chunk) and c.held.lease == lease]:
@@ -216,7 +216,7 @@ class Feed:
                 self._chunks.clear()
             else:
                 for chunk in self._chunks:
-                    if isinstance(chunk, Chunk):  # it was paid for on the old connection
+                    if isinstance(chunk, Chunk):  # its credit was of the old connection
                         chunk.bytes_left = chunk.count = 0
             self._dropped_before = self.dropped
 
@@ -225,7 +225,7 @@ class Feed:
         self.dropped = self._dropped_before + count
 
     def fail(self, error: HeadwaterError) -> None:
-        """Nothing comes any more, for this reason: every read says so from now on."""
+        """Nothing comes any more: every read raises this from now on."""
         with self._lock:
             if self.error is None and not self._is_over:
                 self.error = error
@@ -239,14 +239,14 @@ class Feed:
         self.wake()
 
     def wake(self) -> None:
-        """Let readers look again."""
+        """Wake readers."""
         if self._waiting:
             with self._lock:
                 self._changed.notify_all()
         for wake in self._wakers:
             wake()
 
-    # Readers take out.
+    # Drained by readers, in any thread
 
     @property
     def is_over(self) -> bool:
@@ -317,7 +317,7 @@ class Feed:
             self._flush(self)
 
     def owed(self) -> tuple[list[Range], int, int]:
-        """What the server is to be told, once: what was taken, and the credit for it."""
+        """What to send to the server, once: ranges that were taken, and the credit for them."""
         with self._lock:
             self._is_flushing = False
             taken, self._taken = self._taken, []
@@ -384,7 +384,7 @@ class Feed:
     # Acks
 
     def ranges_of(self, messages: Iterable[Message], wait: bool) -> list[Range]:
-        """What to say to ack these; Recalled (409) if one of them is of an older connection, unless nobody waits."""
+        """Ranges that ack these; Recalled (409) if one of them is of an older connection, unless nobody waits."""
         by_held: dict[Held, list[int]] = {}
         given = messages if isinstance(messages, list | tuple) else list(messages)
         if given and len(set(map(_origin, given))) == 1:
@@ -408,7 +408,7 @@ class Feed:
         raise Malformed(f'this message did not come from subscription "{self.id}"; ack it where it came from')
 
     def refuse(self, verb: str) -> None:
-        """Malformed (422) where messages of this kind cannot be told so; an ack of a live one is nothing."""
+        """Malformed (422) for a verb that messages of this kind do not have; an ack of a live one does nothing."""
         refusals = {} if self.is_durable else OF_LIVE if self.kind == "live" else OF_HISTORY
         if verb in refusals:
             raise Malformed(refusals[verb])
@@ -429,7 +429,7 @@ class Feed:
 
 
 def _ranges(held: Held, offsets: list[int]) -> list[Range]:
-    """Offsets of one hand-out as ranges, each of messages that stand next to each other in it."""
+    """Offsets of one lease as ranges, each of messages that are adjacent in it."""
     lease, count = held.lease, len(offsets)
     first, last = offsets[0], offsets[-1]
     if held.offsets is None:

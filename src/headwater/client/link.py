@@ -49,7 +49,7 @@ class LinkState(Enum):
 
 
 class Watcher(Protocol):
-    """Who is told of what happens to a link."""
+    """Callbacks of a link."""
 
     def on_up(self, registered: Registered) -> None:
         """There is a new connection."""
@@ -61,7 +61,7 @@ class Watcher(Protocol):
         """There will be no more connections."""
 
     def on_writable(self) -> None:
-        """What was sent has left."""
+        """The transport takes bytes again after back-pressure."""
 
     def on_batch_frame(self, frame: Frame) -> None:
         """A frame about messages has arrived."""
@@ -80,7 +80,7 @@ class _Asked(msgspec.Struct, eq=False):
 
 
 class Link:
-    """A way to a server that mends itself."""
+    """A way to a server that reconnects by itself."""
 
     def __init__(self, address: Address, settings: Connecting, clock: ServedClock, watcher: Watcher) -> None:
         self.address = address
@@ -168,7 +168,7 @@ class Link:
         self._up.set()
         self._watcher.on_end(error)
 
-    # Losing a connection, and finding another
+    # Reconnecting
 
     def _on_lost(self, error: HeadwaterError) -> None:
         if self.state is not LinkState.UP:
@@ -186,7 +186,7 @@ class Link:
         self._reconnecting = self._loop.create_task(self._reconnect())
 
     def _part(self) -> None:
-        """Sort what waits for an answer that will not come: to be asked again, or failed."""
+        """Requests whose answer will not come: to be sent again if they are idempotent, else failed."""
         asked, self._asked = self._asked, {}
         for one in asked.values():
             if one.future.done():
@@ -237,7 +237,7 @@ class Link:
         longest_s = min(grown_s, settings.reconnect_delay_s_max)
         return longest_s * random.uniform(0.5, 1.0)
 
-    # Asking
+    # Requests
 
     async def request(self, request: Request[A], timeout_s: float | None = None) -> A:
         """What a request is answered with; waits for a connection if there is none."""
@@ -311,10 +311,10 @@ class Link:
 
     @property
     def is_writable(self) -> bool:
-        """Whether there is a connection, and room in it."""
+        """Whether there is a connection, without back-pressure."""
         return self._connection is not None and self._connection.is_writable
 
-    # Hearing
+    # Received frames
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind in ANSWERS:

@@ -137,12 +137,12 @@ class _Lane(msgspec.Struct, eq=False):
     is_broken: bool = False
     """A frame was refused, and others behind it are not answered yet."""
     refused: list[_Sent] = []
-    """Frames to be sent again once it is mended."""
+    """Frames to be sent again under the next producer name."""
     is_listed: bool = False
     accepted: set[str] = set()
     """Topics of single messages that the server has taken before."""
     trial: _Sent | None = None
-    """A frame with others, behind which nothing is sent."""
+    """A frame that may be split if it is refused, behind which nothing is sent."""
 
 
 class Publisher:
@@ -239,7 +239,7 @@ class Publisher:
                 lane.is_listed = False
 
     def _send_quiet(self) -> None:
-        """Send what nobody waits for; without a connection it is lost."""
+        """Send what nobody waits for, at most once; without a connection it is lost."""
         link, quiet = self._link, self._quiet
         while quiet and (link.is_writable or not link.is_up):
             item = quiet.popleft()
@@ -380,7 +380,7 @@ class Publisher:
         accepted.update([entry.topic for entry in sent.entries])
 
     def _is_repeat(self, sent: _Sent, one: Published) -> bool:
-        """A user's repeat; that we have sent a frame twice ourselves is nobody's business."""
+        """A user's repeat; a frame that this client sent twice by itself is not reported as one."""
         return one.is_repeat and not sent.is_own
 
     def _land(self, sent: _Sent) -> None:
@@ -415,7 +415,7 @@ class Publisher:
         return True
 
     def _mend(self, lane: _Lane) -> None:
-        """Go on under the next name, once all that was sent under this one is answered."""
+        """Go on under the next producer name, once all that was sent under this one is answered."""
         if not lane.is_broken or lane.flying:
             return
         lane.is_broken = False
@@ -493,7 +493,7 @@ class Publisher:
             await future
 
     def end(self, error: HeadwaterError) -> None:
-        """There will be no connection any more: whoever waits is told."""
+        """There will be no connection any more: whoever waits gets the error."""
         self._ended = error
         self.budget.end()
         lanes, self._lanes = self._lanes, {}

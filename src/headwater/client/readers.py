@@ -1,6 +1,6 @@
 """Readers of a served bus for threads: consumers, live subscriptions, and history.
 
-They have the names, signatures and errors of those in `headwater.delivery`, and what is said of them stands there.
+They have the names, signatures and errors of those in `headwater.delivery`, where their docstrings are, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Verbs:
-    """What is said about a message, for threads."""
+    """Sends acks and the like, and waits in the caller's thread."""
 
     __slots__ = ("_bus",)
 
@@ -105,7 +105,7 @@ class FeedReader(Reader):
 
 @documented(EmbeddedConsumer)
 class Consumer(FeedReader):
-    """Takes messages of one durable subscription, and says what became of them."""
+    """Takes messages of one durable subscription, and acks them."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
         super().__init__(bus, feed)

@@ -1,4 +1,4 @@
-"""A receiver: listens where tcp channels push to, and hands out what they bring.
+"""A receiver: listens where tcp channels push to, and delivers what they bring.
 
     for message in headwater.receive(port=9000):
         print(message.topic, message.payload)
@@ -132,7 +132,7 @@ class Receiver(Reader):
             self._lines = [*self._lines, line]
             connection.use(line.on_frame, line.on_lost, lambda: None)
 
-    # What lines say
+    # Called by connections
 
     def forget(self, line: ReceiverConnection) -> None:
         """A connection is gone."""
@@ -254,7 +254,7 @@ class ReceiverConnection:
         self._last_id = 0
         self._is_lost = False
 
-    # The broker speaks.
+    # Frames of the broker
 
     def on_frame(self, frame: Frame) -> None:
         """A frame has come; Malformed (422) ends the connection."""
@@ -292,7 +292,7 @@ class ReceiverConnection:
         self.feed.fail(Disconnected("the connection is gone"))
         self._receiver.forget(self)
 
-    # The receiver speaks, from any thread.
+    # Requests to the broker, from any thread
 
     def ask(self, make: Callable[[int], bytes]) -> Future[None]:
         """Send what is made with a number; the future is done when its answer comes."""
@@ -313,7 +313,7 @@ class ReceiverConnection:
         self._soon(self._flush)
 
     def _flush(self) -> None:
-        """Tell the broker what was taken, and what more it may send."""
+        """Send TAKEN (ack timers start) and CREDIT (the prefetch window opens again)."""
         taken, messages, size = self.feed.owed()
         if taken:
             self.connection.send((pack_ranges(Kind.TAKEN, NUMBER, 0, taken),))
@@ -328,7 +328,7 @@ class ReceiverConnection:
 
 
 class Verbs:
-    """What is said about a message."""
+    """Sends acks and the like over the connection that brought a message."""
 
     def __init__(self, line: ReceiverConnection) -> None:
         self._line = line

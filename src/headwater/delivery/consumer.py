@@ -13,7 +13,7 @@ from headwater.message import Message
 
 
 class Consumer(Reader):
-    """Takes messages of one durable subscription, and says what became of them."""
+    """Takes messages of one durable subscription, and acks them."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Consumer(Reader):
         self.id = subscriber.options.id
         self.filter = subscriber.options.filter
         self.ticket = ticket
-        """Who this consumer is to the subscriber."""
+        """Identifies this consumer to the subscriber."""
         self._clock = clock
         self._seek = seek
         self._pause = pause
@@ -57,11 +57,11 @@ class Consumer(Reader):
         self.subscriber.ack(messages, wait)
 
     def seek(self, to: Start) -> None:
-        """Go on from "earliest", "latest", an offset or a moment; what is in flight is taken back."""
+        """Go on from "earliest", "latest", an offset or a moment; what is in flight is recalled."""
         self._seek(self.subscriber, to)
 
     def pause(self) -> None:
-        """Hand out nothing, to any consumer of this subscription, until `resume`; remembered."""
+        """Deliver nothing, to any consumer of this subscription, until `resume`; survives a restart."""
         self._pause(self.subscriber, True)
 
     def resume(self) -> None:
@@ -69,7 +69,7 @@ class Consumer(Reader):
         self._pause(self.subscriber, False)
 
     def close(self) -> None:
-        """Leave; what this consumer holds goes to the others, and the subscription stays."""
+        """Detach; what this consumer has in flight goes to the others, and the subscription stays."""
         if not self._closed:
             self._closed = True
             self._on_close(self)

@@ -1,6 +1,6 @@
 """Dead letters: messages that a subscription gave up on, to be looked at, dropped or redriven.
 
-Redriving hands a copy to that subscription again, and to no other, with headers that say where it comes from. Moving
+Redriving delivers a copy to that subscription again, and to no other, with headers that say where it comes from. Moving
 it is one atomic write, so that it is never in both places and never in none.
 """
 
@@ -77,7 +77,7 @@ class DeadLetters:
         return found[0]
 
     def redrive(self, id: str, offsets: Collection[Position] | None) -> int:
-        """Hand them to their subscription again, in order; answers how many."""
+        """Redeliver them to their subscription, in order; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
             changed: Rows = {}

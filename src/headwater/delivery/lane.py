@@ -42,7 +42,7 @@ class Event(StrEnum):
     TIMEOUT = "timeout"
     REJECT = "reject"
     RECALL = "recall"
-    """Taken back, no attempt counted: an earlier one failed, its consumer is gone, or somebody moved the cursor."""
+    """Recalled, no attempt counted: an earlier one failed, its consumer is gone, or somebody moved the cursor."""
     EXHAUST = "exhaust"
     """A nack or timeout that was the last attempt allowed."""
     SPARE = "spare"
@@ -117,14 +117,14 @@ class Changes(msgspec.Struct):
 
 
 class Remote(msgspec.Struct, eq=False):
-    """A consumer that has messages before its application takes them, and so is to be told what is taken back."""
+    """A consumer that prefetches, and so is to be sent what is recalled."""
 
     recalls: list[tuple[int, int]] = []
-    """Number of the hand-out, offset: taken back, and not told yet."""
+    """Lease number, offset: recalled, and not sent yet."""
 
 
 class Lease(msgspec.Struct, eq=False):
-    """One hand-out of messages to one consumer."""
+    """Messages delivered to one consumer together, until they are acked, nacked or timed out."""
 
     consumer: Hashable
     lane: LaneId
@@ -132,14 +132,14 @@ class Lease(msgspec.Struct, eq=False):
     """Monotonic; 0 is none."""
     offsets: list[int]
     number: int
-    """Increases over the subscription; what `extend` makes of a lease is the same hand-out and keeps its number."""
+    """Increases over the subscription; what `extend` makes of a lease keeps its number."""
     begun: set[int] | None = None
     """Messages of it that a remote application has taken, for no others has the time begun; None: for all."""
     taken: dict[int, str] | None = None
-    """Why messages of it were taken back, for those that were."""
+    """Why messages of it were recalled, for those that were."""
 
     def take(self, offset: int, why: str) -> None:
-        """Remember why a message was taken back."""
+        """Remember why a message was recalled."""
         if self.taken is None:
             self.taken = {}
         self.taken[offset] = why
@@ -147,7 +147,7 @@ class Lease(msgspec.Struct, eq=False):
             self.consumer.recalls.append((self.number, offset))
 
     def extended(self, offset: int, deadline_us: int) -> Lease:
-        """The same hand-out of one of its messages, with a deadline of its own."""
+        """A lease of one of its messages, with a deadline of its own."""
         if self.taken is None:
             self.taken = {}
         return Lease(self.consumer, self.lane, deadline_us, [offset], self.number, taken=self.taken)
@@ -157,7 +157,7 @@ class Lease(msgspec.Struct, eq=False):
 
 
 Place = tuple[int, bool, int, int]
-"""Where a message stands in its subscription: the number of its first hand-out, lane (copies first), offset."""
+"""Where a message stands in its subscription: the number of its first lease, lane (copies first), offset."""
 
 
 class Lane(msgspec.Struct, eq=False):
@@ -176,7 +176,7 @@ class Lane(msgspec.Struct, eq=False):
     """What to read next."""
     in_flight: dict[int, Lease] = {}
     numbers: dict[int, int] = {}
-    """First hand-out of messages that wait, or once waited and are in flight again."""
+    """First lease of messages that wait, or once waited and are in flight again."""
     keys: dict[int, Key] = {}
     """With order="key": keys of messages that wait or are in flight."""
     due: dict[int, int] = {}
@@ -206,7 +206,7 @@ class Lane(msgspec.Struct, eq=False):
         return MessageState.ACKED
 
     def known(self) -> list[int]:
-        """Offsets that there is something to say about, ascending."""
+        """Offsets with a state other than plainly pending or acked, ascending."""
         return sorted(self.in_flight.keys() | self.numbers.keys() | self.acked.union(self.ahead))
 
     def place(self, offset: int) -> Place:

@@ -22,7 +22,7 @@ class Ledger:
         self.lanes: dict[LaneId, Lane] = {}
         self.waiting = Waiting(order, self.lanes)
         self.number = 0
-        """Of the last hand-out."""
+        """Of the last lease."""
         self.in_flight = 0
         self.retrying = 0
         self.held = 0
@@ -141,7 +141,7 @@ class Ledger:
         self._wait(lane, offset)
 
     def recall(self, messages: list[tuple[Lane, int]], why: str) -> None:
-        """Messages are taken back; no attempt is counted."""
+        """Messages are recalled; no attempt is counted."""
         step(MessageState.IN_FLIGHT, Event.RECALL)
         for lane, offset in messages:
             lease = lane.in_flight[offset]

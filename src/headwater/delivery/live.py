@@ -64,7 +64,7 @@ class Live(Reader):
         """Why nothing comes any more; None while something may."""
         self._wakers: list[Callable[[], None]] = []
 
-    # The thread that commits puts in.
+    # Filled by the committing thread
 
     def greet(self, retained: list[Message]) -> None:
         """Retained messages come before all others."""
@@ -129,7 +129,7 @@ class Live(Reader):
         self._messages -= selection.count
         self._bytes -= len(selection.batch.data)
 
-    # The reader takes out.
+    # Drained by the reader
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""

@@ -109,7 +109,7 @@ class Mending:
         self._dispatcher.use(id, work)
 
     def redrive(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
-        """Hand the letters of these parts to their subscription again, in order; answers how many, and the same when
+        """Redeliver the letters of these parts to their subscription, in order; answers how many, and the same when
         it is asked again. Other parts of the write are dropped."""
         if isinstance(parts, str):
             raise Malformed(f"parts is {parts!r}; use a list of names")

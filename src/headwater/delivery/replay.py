@@ -56,7 +56,7 @@ def check_after(filter: str, after: object, since: object) -> None:
 
 
 class Bell:
-    """Tells a reading that there is more, as long as somebody has it.
+    """Wakes a reading when there is more, as long as it is referenced.
 
     It is what others hold of a reading: one that was forgotten, as by `for … in bus.follow(…): break`, is collected.
     """
@@ -174,7 +174,7 @@ class Reading(Reader):
 
     def take(self) -> Selection | None:
         """The oldest messages that were not read yet and stand together. It waits for those that are history, unless
-        `look` has said that they are at hand."""
+        `look` has answered that they are in memory."""
         while not self.look():
             self.fetch()
         if not self._next:
@@ -189,7 +189,7 @@ class Reading(Reader):
         return Selection(name, batch, None if len(places) == batch.count else places)
 
     def look(self) -> bool:
-        """Have the next messages of every root at hand; False where `fetch` has to read them from history first."""
+        """Have the next messages of every root in memory; False where `fetch` has to read them from history first."""
         if self._ready or self._closed:
             return True
         if self._follows:
@@ -218,7 +218,7 @@ class Reading(Reader):
         self._pasts[root.name] = Past(self._history, stretch, self._wanted)
 
     def fetch(self) -> None:
-        """Read on in history, some messages of each root that has none at hand; this takes its time."""
+        """Read on in history, some messages of each root that has none in memory; it blocks on I/O."""
         for name, past in tuple(self._pasts.items()):
             if name in self._next:
                 continue
@@ -263,7 +263,7 @@ class Reading(Reader):
                 if self._version == seen and not self._clock.wait(self._signal, left_us) and left_us is not None:
                     until_us = 0  # one last look
 
-    # Being told
+    # Wake-ups
 
     def tell(self) -> None:
         """There is more; from the thread that commits."""

@@ -97,8 +97,8 @@ class RowsItem(Item):
 class RowCommit:
     """Writes rows in groups; what was committed in order stays in order.
 
-    When the state fails, those who wait are told. Rows that memory reflects already are owed: `resume` writes them, in
-    their order, before anything else. The others are as if nobody had asked for them.
+    When the state fails, those who wait get an error. Rows that memory reflects already are owed: `resume` writes them,
+    in their order, before anything else. The others are as if nobody had asked for them.
     """
 
     ROWS_MAX = 1_000_000

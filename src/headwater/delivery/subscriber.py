@@ -94,7 +94,7 @@ class Subscriber:
         self._lock = threads.RLock()
         self._signal = threads.Condition()
         self._wakers: dict[Any, Callable[[], None]] = {}
-        # From the clock, so that a client that acks a hand-out of before it was loaded is not taken to mean a new one.
+        # From the clock, so that an ack of a lease of before it was loaded is not taken for one of a new lease.
         self._machine = Subscription(row.options, config, last_number=clock.now_us())
         self._machine.paused = row.paused
         self._supply = Supply(row, self._machine, roots, state, config, clock)
@@ -123,7 +123,7 @@ class Subscriber:
     def _moment(self) -> Moment:
         return Moment(*self._clock.read())
 
-    # Consumers come and go
+    # Consumers
 
     @property
     def consumers(self) -> int:
@@ -136,14 +136,14 @@ class Subscriber:
             self._arm()
 
     def detach(self, consumer: object) -> None:
-        """A consumer leaves; what it holds goes to the others, and no attempt is counted."""
+        """A consumer leaves; what it has in flight goes to the others, and no attempt is counted."""
         with self._lock:
             if consumer in self._machine.consumers:
                 self._machine.detach(consumer)
         self.wake()
 
     def give_back(self, consumer: object) -> None:
-        """A consumer hands back all that it holds, and stays; no attempt is counted."""
+        """Recall all that a consumer has in flight; it stays, and no attempt is counted."""
         with self._lock:
             if consumer in self._machine.consumers:
                 self._machine.detach(consumer)
@@ -151,7 +151,7 @@ class Subscriber:
                 self._arm()
 
     def end(self) -> None:
-        """The subscription is gone or the bus closes: whoever waits is told."""
+        """The subscription is gone or the bus closes: whoever waits gets Closed."""
         with self._lock:
             self.is_ended = True
             self._timers.set(self, None, self._ring)
@@ -163,7 +163,7 @@ class Subscriber:
         if writes:  # before anything changes in memory
             self._commit.check()
 
-    # Waking
+    # Wake-ups
 
     def deliver(self, selection: Selection) -> None:
         """Something that matches is durable: whoever waits should look."""
@@ -197,7 +197,7 @@ class Subscriber:
         else:
             self._wakers[consumer] = wake
 
-    # Handing out
+    # Delivery
 
     def take(self, consumer: object, limit: int) -> list[Message]:
         """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
@@ -209,7 +209,7 @@ class Subscriber:
 
     def hand(self, consumer: object, limit: int, bytes_max: int = NO_LIMIT) -> list[Selection]:
         """The same in the form in which they are read: a batch is not taken apart. With `bytes_max`, no more is begun
-        once so much was handed out."""
+        once so much was delivered."""
         with self._lock:
             self._check_open()
             self._supply.open()
@@ -220,7 +220,7 @@ class Subscriber:
                 if left > 0 and size < bytes_max and self._gap is None:
                     self._take_fresh(consumer, left, now, found, bytes_max - size)
             except (OSError, TooManyFiles) as error:
-                # What was taken before it is in this consumer's hands already; it fails again at the next take.
+                # What was taken before it is in flight already; it fails again at the next take.
                 if not found:
                     if isinstance(error, TooManyFiles):
                         raise
@@ -235,7 +235,7 @@ class Subscriber:
     def _take_again(
         self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int
     ) -> tuple[int, int]:
-        """What was handed out before, or is a copy; answers how many more may be taken, and the bytes of these."""
+        """Redeliveries and copies; answers how many more may be taken, and the bytes of these."""
         again = self._machine.redeliverable(consumer, limit, now)
         step = len(again) if bytes_max == NO_LIMIT else AGAIN_AT_ONCE
         size = 0
@@ -261,7 +261,7 @@ class Subscriber:
         return limit, size
 
     def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int) -> None:
-        """Go round the roots, so that a busy one does not starve the others."""
+        """Round-robin over the roots, so that a busy one does not starve the others."""
         streams = self._supply.streams
         for step in range(len(streams)):
             stream = streams[(self._turn + step) % len(streams)]
@@ -281,7 +281,7 @@ class Subscriber:
         self._turn += 1
 
     def _look(self, stream: int, now: Moment) -> Ahead | None:
-        """A batch with something in it that was not handed out yet; None if there is none, or a gap has to be told."""
+        """A batch with undelivered messages; None if there is none, or a gap has to be raised first."""
         while isinstance(found := self._supply.look(stream, now), Hole):
             self._meet(stream, found)
             if self._gap is not None:
@@ -296,7 +296,7 @@ class Subscriber:
         return found
 
     def _meet(self, stream: int, hole: Hole) -> None:
-        """Messages are gone: say so, once, unless the subscription chose not to hear of it."""
+        """Messages are gone: an event, and once a Gap for the consumer, unless it has on_gap="skip"."""
         root = self._supply.name(stream)
         self._on_event(
             "gap",
@@ -330,7 +330,7 @@ class Subscriber:
         return Selection(ahead.cursor.root.name, batch, places, (), lease)
 
     def begin(self, lease: Lease, offsets: Sequence[int]) -> None:
-        """A remote application took these of a hand-out: the time for all that it took of it counts from now."""
+        """A remote application took these of a lease: the ack timeout of all that it took of it counts from now."""
         with self._lock:
             if self.options.ack_timeout_s and self._machine.is_open(lease):
                 if lease.begun is not None:
@@ -352,17 +352,17 @@ class Subscriber:
                 heapq.heapify(self._leases)
             heapq.heappush(self._leases, (lease.deadline_us, id(lease), lease))
 
-    # What consumers say
+    # Acks and nacks
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
-        """Done with these: one commit for all of them."""
+        """Ack these: one commit for all of them."""
         item = self._note_leases(self._by_lease(messages))
         if item is None and wait:
             self._commit.flush()  # acked before, without waiting: it is on disk when this returns all the same
         self.finish(item, wait)
 
     def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
-        """Done with these: the future completes when that is on disk."""
+        """Ack these: the future completes when that is on disk."""
         future: Future[object] = Future()
         if self._note_leases(self._by_lease(messages), future) is None:
             self._commit.enqueue({}, future)
@@ -370,7 +370,7 @@ class Subscriber:
         return future
 
     def ack_leases(self, done: Sequence[HandOut], future: Future[object], beside: Rows | None = None) -> None:
-        """Done with these messages of hand-outs: the future completes when that is on disk, and the rows beside it
+        """Ack these messages of leases: the future completes when that is on disk, and the rows beside it
         with it, all or none."""
         if self._note_leases(done, future, beside) is None:
             self._commit.enqueue({}, future)
@@ -378,7 +378,7 @@ class Subscriber:
 
     def spare(self, root: str, offsets: Sequence[int]) -> list[tuple[int, int]]:
         """Messages are done here, as their client has them from another subscription: wherever they are, also those
-        that were not handed out yet. The hand-out and the offset of those that were."""
+        that were not delivered yet. The lease and the offset of those that were."""
         with self._lock:
             self._check_open(writes=True)
             self._supply.open()
@@ -396,7 +396,7 @@ class Subscriber:
         return handed
 
     def put_back(self, lease: Lease, offsets: Sequence[int]) -> None:
-        """Messages of a hand-out are to be handed out again; no attempt is counted."""
+        """Redeliver messages of a lease; no attempt is counted."""
         with self._lock:
             self._check_open()
             self._machine.put_back(lease, offsets)
@@ -410,7 +410,7 @@ class Subscriber:
             return list(offsets) if stream is None else self._machine.undone(stream, offsets)
 
     def root_of(self, lease: Lease) -> str:
-        """Where the messages of a hand-out come from."""
+        """The root that the messages of a lease come from."""
         return self._supply.name(lease.lane[0])
 
     def _note_leases(
@@ -460,7 +460,7 @@ class Subscriber:
         message: Message | None = None,
         future: Future[object] | None = None,
     ) -> RowsItem | None:
-        """A message of a hand-out failed this time; whoever does not have it by hand leaves it out."""
+        """Nack a message of a lease; `message` is read from the log if the caller does not have it."""
         text = error_text(error)
         if delay_s is not None and not (_is_number(delay_s) and 0 <= delay_s <= self._config.delay_s_max):
             raise Malformed(f"delay_s is {delay_s!r}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
@@ -476,7 +476,7 @@ class Subscriber:
         message: Message | None = None,
         future: Future[object] | None = None,
     ) -> RowsItem | None:
-        """A message of a hand-out will never succeed."""
+        """Reject a message of a lease: it is dead."""
         text = error_text(error)
         return self._fail(lambda now: self._machine.reject(lease, offset, text, now), lease, offset, message, future)
 
@@ -501,7 +501,7 @@ class Subscriber:
         return item
 
     def extend_lease(self, lease: Lease, offset: int, seconds: float) -> None:
-        """More time for a message of a hand-out."""
+        """Extend the ack timeout of a message of a lease."""
         if not (_is_number(seconds) and 0 < seconds <= self._config.delay_s_max):
             raise Malformed(f"extend by {seconds!r} seconds is out of range; use up to {self._config.delay_s_max}")
         with self._lock:
@@ -567,10 +567,10 @@ class Subscriber:
                     "dead-dropped", f'subscription "{self.options.id}" has too many dead letters; the oldest is gone'
                 )
 
-    # Time
+    # Timers
 
     def _arm(self, but_not: int | None = None) -> None:
-        """Be called at the next moment at which something has to happen."""
+        """Set the timer to the next retry or ack timeout."""
         while self._leases and not self._machine.is_open(self._leases[0][2]):
             heapq.heappop(self._leases)
         due_us = self._machine.next_due_us() if self._machine.consumers else None
@@ -611,7 +611,7 @@ class Subscriber:
     # Changes from outside
 
     def pause(self, paused: bool) -> None:
-        """Hand out nothing until resumed."""
+        """Stop or resume delivery."""
         with self._lock:
             self._check_open()
             self._machine.paused = paused
@@ -619,7 +619,7 @@ class Subscriber:
         self.wake()
 
     def seek(self, positions: dict[int, int]) -> None:
-        """Go on from other places; what is in flight is taken back."""
+        """Move the cursor; what is in flight is recalled."""
         with self._lock:
             self._check_open(writes=True)
             item = self._commit.enqueue(self._move(positions))
@@ -646,7 +646,7 @@ class Subscriber:
         return changed
 
     def add_copies(self, changed: Rows, copies: dict[int, dict[int, CopyRow]], removed_dead: int = 0) -> None:
-        """Hand these copies out too; their rows are stored first."""
+        """Deliver these copies too; their rows are stored first."""
         with self._lock:
             self._check_open(writes=True)
             self._dead -= removed_dead
@@ -665,7 +665,7 @@ class Subscriber:
             item = self._commit.enqueue(changed)
         self.finish(item)
 
-    # Looking
+    # Queries
 
     def floor(self, stream: int) -> int:
         """Up to where this subscription needs nothing of a stream any more."""
@@ -721,7 +721,7 @@ class Subscriber:
             return Resting(floors, machine.acked, machine.failed, machine.copies, self._dead)
 
     def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
-        """Root, offset, state, attempts and errors of each message that there is something to say about."""
+        """Root, offset, state, attempts and errors of each message that is not plainly pending or acked."""
         with self._lock:
             return [
                 (self._supply.name(lane[0]), offset, state.value, failure.attempts, failure.errors)
@@ -731,7 +731,7 @@ class Subscriber:
 
 
 class Held(msgspec.Struct, eq=False):
-    """Where messages of one hand-out came from: what `message.ack()` and its sisters speak to."""
+    """Origin of the messages of one lease: carries out `message.ack()`, `nack()`, `reject()`, `extend()`, `reply()`."""
 
     subscriber: Subscriber
     lease: Lease

@@ -1,4 +1,4 @@
-"""The supply of a durable subscription: what there is to hand out, root by root, and how much of it.
+"""The supply of a durable subscription: what there is to deliver, root by root, and its lag.
 
 It reads the streams on behalf of the state machine, from where that stands, and passes over what does not match, was
 purged or has outlived its ttl. No locks: whoever serves the subscription holds its own.
@@ -29,7 +29,7 @@ from headwater.topics.name import compile_filter, filter_covers_root, is_everyth
 
 
 class Ahead(msgspec.Struct, eq=False):
-    """A batch that was read and is being handed out piece by piece."""
+    """A batch that was read and is being delivered piece by piece."""
 
     cursor: Cursor
     batch: Batch | None = None
@@ -93,7 +93,7 @@ class Supply:
     # Reading
 
     def look(self, stream: int, now: Moment) -> Ahead | Hole | None:
-        """A batch with something in it that was not handed out yet, or a hole before that; None at the end."""
+        """A batch with undelivered messages, or a hole before that; None at the end."""
         ahead = self._ahead[stream]
         while True:
             if ahead.places and self._is_still_there(stream, ahead, now):
@@ -135,7 +135,7 @@ class Supply:
         self._lag.pop(stream, None)
 
     def skip_unwanted(self, stream: int) -> None:
-        """Let the floor rise past what does not match; not past a hole, of which a consumer has yet to hear."""
+        """Let the floor rise past what does not match; not past a hole, which a consumer has yet to get as a gap."""
         if self._ahead[stream].places:
             return
         probe = self._fresh(self._known[stream]).cursor
@@ -223,7 +223,7 @@ class Supply:
 
 
 def _kept(batch: Batch, places: list[int]) -> list[Message]:
-    """Messages one by one, each with what its batch says of it."""
+    """Messages one by one, each with what its batch knows of it."""
     expiries, retain, flags = batch.body.expiries, batch.body.retain, batch.header.flags
     return [
         Kept(

@@ -1,9 +1,9 @@
-"""Messages that wait to be handed out again, or for the first time behind others, and in which order they go.
+"""Messages that wait to be redelivered, or to be delivered behind others, and in which order they go.
 
 A **chain** is a set of messages that must be handled one after the other: all of a subscription with order="strict",
 those of one key with order="key". A chain goes on in the order of `Place`, at one consumer at a time. A message of
-it that failed is handed out alone (its `trial`), and nothing after it before it is acked or dead. With order="none" one
-chain holds all that may go now, and binds nobody.
+it that failed is redelivered alone (its `trial`), and nothing after it before it is acked or dead. With order="none"
+one chain holds all that may go now, and binds nobody.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Waiting:
         self.chains: dict[Key | None, Chain] = {}
         self._lanes = lanes
         self._ready: dict[Chain, None] = {}
-        """Chains that may have something to hand out; one found to have nothing is left out until something happens."""
+        """Chains that may have something to deliver; one found to have nothing is left out until something happens."""
         self._timers: list[tuple[int, LaneId, int]] = []
         """A heap: due moment, lane, offset of messages in RETRY that are not known to be due."""
 

@@ -51,8 +51,8 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True, tag_field="
 
 
 class Change(Request[A], Generic[A], frozen=True, kw_only=True):
-    """A request that changes what administrators look after; the audit tells of it."""
+    """A request of administrators that changes something; it is in the audit."""
 
     by: str | None = None
-    """Who wants it, where an administrator's connection speaks for others, as the HTTP API does; from anybody else
+    """Who wants it, where an administrator's connection acts for others, as the HTTP API does; from anybody else
     it is NotAllowed (403)."""
