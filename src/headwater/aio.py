@@ -148,9 +148,7 @@ class Reading(Reader):
         await asyncio.to_thread(self._reading.close)
 
 
-def in_thread(
-    verb: Callable[Concatenate[Any, P], R],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+def in_thread(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
     """A method that is done by the bus for threads, in a thread of asyncio's own pool."""
     name = verb.__name__
 

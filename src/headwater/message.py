@@ -94,16 +94,9 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
         return to_datetime(self.time_us)
 
     def __repr__(self) -> str:
-        more = "".join(
-            f", {name}={value!r}"
-            for name, value, default in (
-                ("key", self.key, None),
-                ("headers", self.headers, ()),
-                ("retained", self.retained, False),
-                ("attempt", self.attempt, 1),
-            )
-            if value != default
-        )
+        defaults = {"key": None, "headers": (), "retained": False, "attempt": 1}
+        stated = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+        more = "".join(f", {name}={value!r}" for name, value in stated.items())
         return f"{type(self).__name__}({self.topic!r}, offset={self.offset}, payload={self.payload!r}{more})"
 
     def _origin(self, verb: str) -> Origin:

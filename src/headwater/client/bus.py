@@ -64,9 +64,7 @@ def run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def waiting(
-    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Any, P], R]:
+def waiting(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
     """A method that waits, in its caller's thread, for what the client does in its loop."""
 
     @wraps(verb)
@@ -232,7 +230,7 @@ class Bus(Served, surface.Threaded):
 
     def _take_share(self, weight: int) -> None:
         budget = self._client.publisher.budget
-        if not budget.try_take(weight):
+        if not budget.take(weight):
             go = threads.Event()
             if not budget.take(weight, go.set):
                 go.wait()

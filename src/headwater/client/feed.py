@@ -302,17 +302,15 @@ class Feed:
             self._taken.append((chunk.held.lease, found[0].offset, found[-1].offset))
         return found
 
+    @property
+    def _is_half_used(self) -> bool:
+        return 2 * self._used_messages >= self._window_messages or 2 * self._used_bytes >= self._window_bytes
+
     def _note_flush(self) -> None:
         """Ask for a flush if one is due: half a window is used, nothing is left here, or timers are to start."""
         if self._is_flushing:
             return
-        is_due = (
-            self._taken
-            or 2 * self._used_messages >= self._window_messages
-            or 2 * self._used_bytes >= self._window_bytes
-            or (not self._chunks and self._used_messages)
-        )
-        if is_due:
+        if self._taken or self._is_half_used or (not self._chunks and self._used_messages):
             self._is_flushing = True
             self._flush(self)
 
@@ -322,11 +320,7 @@ class Feed:
             self._is_flushing = False
             taken, self._taken = self._taken, []
             messages = size = 0
-            if (
-                2 * self._used_messages >= self._window_messages
-                or 2 * self._used_bytes >= self._window_bytes
-                or not self._chunks
-            ):
+            if self._is_half_used or not self._chunks:
                 messages, self._used_messages = self._used_messages, 0
                 size, self._used_bytes = self._used_bytes, 0
             return joined(taken), messages, size

@@ -379,10 +379,6 @@ class Publisher:
             accepted.clear()
         accepted.update([entry.topic for entry in sent.entries])
 
-    def _is_repeat(self, sent: _Sent, one: Published) -> bool:
-        """A user's repeat; a frame that this client sent twice by itself is not reported as one."""
-        return one.is_repeat and not sent.is_own
-
     def _land(self, sent: _Sent) -> None:
         lane = sent.lane
         lane.flying.pop(sent.place, None)
@@ -444,7 +440,10 @@ class Publisher:
 
     def _store(self, sent: _Sent, one: Published) -> int:
         """Answer what went with a frame; the share of the budget that is free then."""
-        freed, time_us, is_repeat = 0, one.time_us, self._is_repeat(sent, one)
+        freed, time_us = 0, one.time_us
+        is_repeat = (
+            one.is_repeat and not sent.is_own
+        )  # a frame that this client sent twice by itself is not told as one
         settled: list[tuple[Pending, Receipt]] = []
         for offset, entry in enumerate(sent.entries, one.first_offset):
             if isinstance(entry, Single):

@@ -141,13 +141,8 @@ class DeadLetters:
 
 def headers_of(id: str, offset: int, row: DeadRow, headers: Headers, mended: str = "") -> Headers:
     """Headers of a letter that is redriven: its own, and where it comes from; `mended` says what was changed."""
-    notes = [
-        (FROM, id),
-        (TOPIC, row.topic),
-        (OFFSET, str(offset)),
-        (ATTEMPTS, str(row.attempts)),
-        (ERROR, row.errors[-1] if row.errors else ""),
-    ]
+    error = row.errors[-1] if row.errors else ""
+    notes = [(FROM, id), (TOPIC, row.topic), (OFFSET, str(offset)), (ATTEMPTS, str(row.attempts)), (ERROR, error)]
     if mended:
         notes.append((MENDED, mended))
     return (*(pair for pair in headers if pair[0] not in NOTES), *notes)

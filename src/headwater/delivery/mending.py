@@ -238,15 +238,9 @@ def _copy(id: str, offset: int, dead: DeadRow, row: MendedRow) -> CopyRow:
     # Where headers were a map on their way, as in Spark, those that say the same are those that were there.
     if dict(headers) == dict(dead.headers) and len(dict(headers)) == len(headers):
         headers = dead.headers
-    changes = [
-        name
-        for name, new, old in (
-            ("payload", row.payload, dead.payload),
-            ("key", row.key, dead.key),
-            ("headers", headers, dead.headers),
-        )
-        if new != old
-    ]
+    before = {"payload": dead.payload, "key": dead.key, "headers": dead.headers}
+    after = {"payload": row.payload, "key": row.key, "headers": headers}
+    changes = [name for name in before if after[name] != before[name]]
     pairs = headers_of(id, offset, dead, headers, ",".join(changes))
     return CopyRow(dead.topic, row.payload, dead.time_us, row.key, pairs, False)
 

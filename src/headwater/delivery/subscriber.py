@@ -414,10 +414,7 @@ class Subscriber:
         return self._supply.name(lease.lane[0])
 
     def _note_leases(
-        self,
-        groups: Sequence[HandOut],
-        future: Future[object] | None = None,
-        beside: Rows | None = None,
+        self, groups: Sequence[HandOut], future: Future[object] | None = None, beside: Rows | None = None
     ) -> RowsItem | None:
         changed: Rows = dict(beside) if beside else {}
         with self._lock:
