@@ -6,7 +6,7 @@ Threads enter here. What they ask for is checked here, before anything changes; 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from functools import wraps
@@ -16,7 +16,6 @@ from headwater import surface
 from headwater.clock import to_datetime
 from headwater.config import Config
 from headwater.core import Core
-from headwater.delivery.dead_letters import Position
 from headwater.delivery.durables import Durables
 from headwater.delivery.live import Policy
 from headwater.delivery.mending import write_of
@@ -26,7 +25,7 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import Failed, Malformed
 from headwater.events import Event
 from headwater.log.publish import Publish, Sent
-from headwater.message import DeadLetter, Headers, Message, Receipt, Receipts
+from headwater.message import Headers, Message, Receipt, Receipts
 from headwater.requests import Replies
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles, Files
@@ -199,14 +198,8 @@ class Bus(surface.Threaded):
 
     # Dead letters
 
-    def redrive(
-        self,
-        id: str,
-        offsets: Collection[Position] | None = None,
-        *,
-        mended: Iterable[DeadLetter] | None = None,
-        write: str | None = None,
-    ) -> int:
+    @like(surface.Bus.redrive)
+    def redrive(self, id: str, offsets: Any = None, *, mended: Any = None, write: str | None = None) -> int:
         self._check_open(writes=True)
         write = write_of(offsets, mended, write)
         if write is None:

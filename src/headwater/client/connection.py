@@ -215,7 +215,6 @@ class Greeted(NamedTuple):
     """A connection that is registered."""
 
     connection: Connection
-    challenge: Challenge
     welcome: Welcome
     registered: Registered
 
@@ -229,11 +228,11 @@ async def connect(address: Address, settings: Connecting, session: str | None, h
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
             connection = await _open(address, settings)
-            challenge, welcome = await _shake_hands(connection, heard)
+            welcome = await _shake_hands(connection, heard)
             limits = welcome.limits
             connection.grow(max(settings.frame_bytes_max, limits.frame_bytes_max), limits.keepalive_s)
             registered = await _register(connection, settings, session)
-            return Greeted(connection, challenge, welcome, registered)
+            return Greeted(connection, welcome, registered)
     except BaseException as error:
         if connection is not None:
             connection.fail(Disconnected("the connection was given up"))
@@ -305,8 +304,7 @@ def mechanism_of(address: Address) -> Mechanism:
     return "gatekeeper" if address.user else "none"
 
 
-async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> tuple[Challenge, Welcome]:
-
+async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> Welcome:
     address = connection.address
     login: ClientLogin | None = None
     if address.secret:
@@ -337,7 +335,7 @@ async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> 
     if login is not None:
         login.verify(welcome.final)
     connection.send((pack(Kind.OK),))
-    return challenge, welcome
+    return welcome
 
 
 async def _register(connection: Connection, settings: Connecting, session: str | None) -> Registered:

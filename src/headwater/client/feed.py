@@ -162,11 +162,6 @@ class Feed:
         """Whether its messages are acked."""
         return self.kind in ("named", "session")
 
-    @property
-    def window(self) -> tuple[int, int]:
-        """Messages and bytes that may be sent ahead."""
-        return self._window_messages, self._window_bytes
-
     # Filled in the loop
 
     def put(self, deliver: Deliver) -> None:

@@ -89,8 +89,6 @@ class Link:
         self.limits: Limits
         self.connections = 0
         """How many there were."""
-        self.user = ""
-        self.client_id = ""
         self.bus = ""
         """The id of the bus that the last connection reached."""
         self._settings = settings
@@ -120,7 +118,6 @@ class Link:
 
     def _begin(self, greeted: Greeted) -> None:
         self.limits = greeted.welcome.limits
-        self.user, self.client_id = greeted.welcome.user, greeted.welcome.client_id
         self.session, self.bus = greeted.registered.session, greeted.registered.bus
         self._connection = greeted.connection
         self._next_id = FIRST_ID

@@ -23,7 +23,7 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import HeadwaterError, NotFound
 from headwater.log.publish import Publish
 from headwater.message import DeadLetter, Extent, Message
-from headwater.surface import Messages, documented
+from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
@@ -118,14 +118,8 @@ class Operations(Served):
             raise NotFound(f'subscription "{id}" has no dead letter {offset}; see bus.dead_letters("{id}")')
         return found[0]
 
-    async def redrive(
-        self,
-        id: str,
-        offsets: Collection[Position] | None = None,
-        *,
-        mended: Iterable[DeadLetter] | None = None,
-        write: str | None = None,
-    ) -> int:
+    @like(surface.Bus.redrive)
+    async def redrive(self, id: str, offsets: Any = None, *, mended: Any = None, write: str | None = None) -> int:
         write = write_of(offsets, mended, write)
         if write is None:
             return await self.ask(wire.Redrive(id=id, offsets=None if offsets is None else tuple(offsets)))
