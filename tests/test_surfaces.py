@@ -58,17 +58,12 @@ ONLY: dict[str, tuple[set[str], str]] = {
     "bus.ask": ({"served", "served asyncio"}, "a request as the protocol has it; embedded there is no protocol"),
     "bus.show_progress": ({"served", "served asyncio"}, "for Spark, which reads a folder by itself"),
     "bus.stage_prepared": ({"served asyncio"}, "what `stage` of both served buses does once messages are encoded"),
-    "live.ack": ({"embedded"}, "what the messages of an embedded live subscription are asked through it"),
-    "live.nack": ({"embedded"}, "the same"),
-    "live.reject": ({"embedded"}, "the same"),
-    "live.extend": ({"embedded"}, "the same"),
-    "live.reply": ({"embedded"}, "the same"),
 }
 """Members that some surfaces have by design, and why the others do not."""
 
 WORKINGS = {
     *("live.wants_places", "live.takes_early", "live.greet", "live.deliver", "live.take", "live.take_retained"),
-    *("live.ended", "live.add_waker", "live.end"),
+    *("live.add_waker", "live.end"),
     *(
         "reading.take",
         "reading.take_batch",

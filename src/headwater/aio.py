@@ -15,15 +15,15 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from headwater import surface
+from headwater.awaitables import Closing, Reader, ack, answered, asynchronous
 from headwater.awaitables import Message as Message  # noqa: PLC0414  # a name of users
 from headwater.awaitables import Opening as Opening  # noqa: PLC0414
-from headwater.awaitables import Reader, ack, asynchronous
 from headwater.bus import Bus as ThreadBus
 from headwater.config import Config, Connecting
 from headwater.delivery.consumer import Consumer as ThreadConsumer
@@ -31,10 +31,10 @@ from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as ThreadLive
 from headwater.delivery.replay import Reading as ThreadReading
 from headwater.delivery.start import Start
-from headwater.errors import Closed, TimedOut
+from headwater.errors import Closed
 from headwater.message import Message as ThreadMessage
-from headwater.message import Outgoing, Receipt, Receipts
-from headwater.surface import documented, like
+from headwater.message import Receipt, Receipts
+from headwater.surface import Messages, documented, like
 
 if TYPE_CHECKING:
     from headwater.client.aio import Bus as ServedBus
@@ -148,9 +148,7 @@ class Reading(Reader):
         await asyncio.to_thread(self._reading.close)
 
 
-def in_thread(
-    verb: Callable[Concatenate[Any, P], R],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+def in_thread(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
     """A method that is done by the bus for threads, in a thread of asyncio's own pool."""
     name = verb.__name__
 
@@ -177,7 +175,7 @@ class InThreads:
 
 
 @documented(surface.Bus)
-class Bus:
+class Bus(Closing):
     """A bus whose methods are coroutines."""
 
     def __init__(self, bus: ThreadBus) -> None:
@@ -221,15 +219,13 @@ class Bus:
         return asyncio.ensure_future(self.publish(topic, payload, **options))
 
     @like(surface.Bus.publish_many)
-    async def publish_many(self, messages: Iterable[tuple[str, bytes] | Outgoing], **options: Any) -> Receipts:
+    async def publish_many(self, messages: Messages, **options: Any) -> Receipts:
         if self.threads.is_busy:
             return await asyncio.to_thread(self.threads.publish_many, list(messages), **options)
         return await asyncio.wrap_future(self.threads.publish_many_soon(messages, **options))
 
     @like(surface.Bus.publish_many_soon)
-    def publish_many_soon(
-        self, messages: Iterable[tuple[str, bytes] | Outgoing], **options: Any
-    ) -> asyncio.Task[Receipts]:
+    def publish_many_soon(self, messages: Messages, **options: Any) -> asyncio.Task[Receipts]:
         return asyncio.ensure_future(self.publish_many(messages, **options))
 
     @like(surface.Bus.send)
@@ -260,13 +256,8 @@ class Bus:
         self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: surface.GivenHeaders = ()
     ) -> Message:
         pairs, answer = await asyncio.to_thread(self.threads.request_soon, topic, payload, headers=headers)
-        timeout_s = self.threads.config.request_timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                found = await asyncio.wrap_future(answer)
-            return asynchronous(found)
-        except TimeoutError:
-            raise TimedOut(f'nobody answered on "{topic}" within {timeout_s} s; is its service running?') from None
+            return await answered(answer, topic, self.config.request_timeout_s if timeout_s is None else timeout_s)
         finally:
             self.threads.forget_request(pairs)
 
@@ -297,12 +288,6 @@ class Bus:
     backup = in_thread(surface.Bus.backup)
     mark_archived = in_thread(surface.Bus.mark_archived)
     close = in_thread(surface.Bus.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> Opening[Bus]:

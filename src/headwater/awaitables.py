@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from concurrent.futures import Future
+from typing import Any, Generic, Self, TypeVar
 
 from headwater.delivery.consumer import Consumer as ThreadConsumer
-from headwater.delivery.live import check_max
-from headwater.errors import Closed
+from headwater.delivery.reader import check_max
+from headwater.errors import Closed, TimedOut
 from headwater.message import Envelope, Receipt
 from headwater.message import Message as ThreadMessage
 from headwater.surface import documented
 
 
-class Closing(Protocol):
+class Closing(ABC):
     """Something that an `async with` closes at its end."""
 
-    async def close(self) -> None:
-        """Let go of it."""
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 C = TypeVar("C", bound=Closing)
@@ -48,32 +55,27 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
     """A message whose verbs are coroutines."""
 
     async def ack(self, wait: bool = True) -> None:
-        """Done with it: never handed out again; on disk when this returns, unless wait=False."""
+        """Done with it: never delivered again; on disk when this returns, unless wait=False."""
         await ack((self,), wait)
 
     async def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
-        """It failed this time: hand it out again, after `delay_s` or a growing delay."""
-        origin = served(self)
-        if origin is not None:
-            await origin.nack(self, error, delay_s)
-        else:
-            await asyncio.to_thread(plain(self).nack, error, delay_s)
+        """It failed this time: redeliver it, after `delay_s` or an exponential backoff."""
+        await self._say("nack", error, delay_s)
 
     async def reject(self, error: str | BaseException = "") -> None:
         """It will never succeed: move it to the dead letters now."""
-        origin = served(self)
-        if origin is not None:
-            await origin.reject(self, error)
-        else:
-            await asyncio.to_thread(plain(self).reject, error)
+        await self._say("reject", error)
 
     async def extend(self, seconds: float) -> None:
         """Give this consumer so many more seconds, from now, before the ack times out."""
+        await self._say("extend", seconds)
+
+    async def _say(self, verb: str, *said: object) -> None:
         origin = served(self)
         if origin is not None:
-            await origin.extend(self, seconds)
+            await getattr(origin, verb)(self, *said)
         else:
-            plain(self).extend(seconds)
+            await asyncio.to_thread(getattr(plain(self), verb), *said)
 
     async def reply(self, payload: bytes) -> Receipt:
         """Answer a request."""
@@ -82,6 +84,16 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
             receipt: Receipt = await replying
             return receipt
         return await asyncio.to_thread(plain(self).reply, payload)
+
+
+async def answered(answer: Future[ThreadMessage], topic: str, timeout_s: float) -> Message:
+    """The answer to a request, once it is there."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await asyncio.wrap_future(answer)
+        return asynchronous(found)
+    except TimeoutError:
+        raise TimedOut(f'nobody answered on "{topic}" within {timeout_s} s; is its service running?') from None
 
 
 def plain(message: Envelope) -> ThreadMessage:
@@ -95,7 +107,7 @@ def asynchronous(m: Envelope) -> Message:
 
 
 def served(message: Envelope) -> Any:
-    """The origin of a message that came over a connection: its words are coroutines."""
+    """The origin of a message that came over a connection: its verbs are coroutines."""
     origin = message.origin
     return origin if getattr(getattr(origin, "verbs", None), "is_asynchronous", False) else None
 
@@ -117,8 +129,8 @@ async def ack(messages: Sequence[Message], wait: bool = True) -> None:
 
 
 @documented(ThreadConsumer)
-class Reader(ABC):
-    """Async iteration over something that can be asked without waiting, and says when there is more."""
+class Reader(Closing):
+    """Async iteration over a source that is polled without waiting, and calls back when there is more."""
 
     _ahead = 1000
     """How many an iteration takes at once."""
@@ -140,7 +152,7 @@ class Reader(ABC):
         except RuntimeError:
             return  # the loop is closed; nobody waits any more
 
-    async def _prepare(self) -> None:  # noqa: B027  # few have anything to do
+    async def _prepare(self) -> None:  # few have anything to do
         """Do what is to be done before `_take` need not wait."""
 
     async def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
@@ -175,12 +187,3 @@ class Reader(ABC):
                 return
             for message in found:
                 yield message
-
-    @abstractmethod
-    async def close(self) -> None: ...
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -6,32 +6,30 @@ Threads enter here. What they ask for is checked here, before anything changes; 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface
-from headwater.clock import Clock, to_datetime
+from headwater.clock import to_datetime
 from headwater.config import Config
 from headwater.core import Core
-from headwater.delivery.dead_letters import Position
 from headwater.delivery.durables import Durables
 from headwater.delivery.live import Policy
 from headwater.delivery.mending import write_of
-from headwater.delivery.options import check_none_of_live, check_not_of_channel, stated
-from headwater.delivery.replay import After, Reading
+from headwater.delivery.options import Options, check_none_of_live, check_not_of_channel, stated
+from headwater.delivery.replay import Reading
 from headwater.delivery.start import Start, check_start
-from headwater.delivery.subscription import Options
-from headwater.errors import Failed, Malformed, TimedOut
+from headwater.errors import Failed, Malformed
 from headwater.events import Event
 from headwater.log.publish import Publish, Sent
-from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import Headers, Message, Receipt, Receipts
 from headwater.requests import Replies
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles, Files
-from headwater.store.state import State
-from headwater.surface import GivenHeaders, States, documented, like
+from headwater.surface import GivenHeaders, Messages, States, documented, like
 from headwater.topics.name import check_filter
 
 if TYPE_CHECKING:
@@ -41,25 +39,32 @@ if TYPE_CHECKING:
     from headwater.channels.registry import ChannelRegistry
 
 
-@documented(surface.Bus)
-class Bus(surface.Bus):
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def done_by(
+    shape: Callable[Concatenate[Any, P], R], part: Callable[[Core], Callable[..., R]], *, writes: bool = False
+) -> Callable[Concatenate[Any, P], R]:
+    """A method of the surface that a part of the core does, as long as the bus is open."""
+
+    @wraps(shape)
+    def call(bus: Bus, /, *args: P.args, **options: P.kwargs) -> R:
+        bus.core.check_open(writes)
+        return part(bus.core)(*args, **options)
+
+    return call
+
+
+@documented(surface.Threaded)
+class Bus(surface.Threaded):
     """A bus on a folder, or in memory."""
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        config: Config | None = None,
-        *,
-        lake: str | os.PathLike[str] | None = None,
-        read_only: bool = False,
-        files: Files | None = None,
-        state: State | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        """`files`, `state` and `clock` are the doors through which tests bring in faults."""
-        self.core = core = Core(folder, config, lake=lake, read_only=read_only, files=files, state=state, clock=clock)
+    @like(Core.__init__)
+    def __init__(self, *args: Any, **doors: Any) -> None:
+        self.core = core = Core(*args, **doors)
         """What the bus is made of: it may change, and is not for users."""
-        self.is_read_only = read_only
+        self.is_read_only = core.is_read_only
         self._checks = core.checks
         self._commit = core.roots.commit
         self._check_open = core.check_open
@@ -84,91 +89,44 @@ class Bus(surface.Bus):
     def close(self) -> None:
         self.core.close()
 
-    def __enter__(self) -> Bus:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # Publishing
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
-    ) -> Receipt:
+    @like(surface.Bus.publish)
+    def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
         self._check_open(writes=True)
-        item = self._checks.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
-        self._commit.submit_and_wait(item)
-        return cast(Receipt, item.result())
+        return self.core.store(self._checks.one(topic, payload, **options))
 
-    def publish_many(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Receipts:
+    @like(surface.Bus.publish_many)
+    def publish_many(self, messages: Messages, **options: Any) -> Receipts:
         self._check_open(writes=True)
-        item = self._checks.many(messages, producer, sequence)
+        item = self._checks.many(messages, **options)
         if not item.topics:
             return Receipts((), ())
         self._commit.submit_and_wait(item)
         return cast(Receipts, item.result())
 
-    def publish_soon(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
-    ) -> Future[Receipt]:
+    @like(surface.Bus.publish_soon)
+    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> Future[Receipt]:
         self._check_open(writes=True)
-        item = self._checks.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
-        return cast("Future[Receipt]", self._soon(item))
+        return cast("Future[Receipt]", self._soon(self._checks.one(topic, payload, **options)))
 
-    def publish_many_soon(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Future[Receipts]:
+    @like(surface.Bus.publish_many_soon)
+    def publish_many_soon(self, messages: Messages, **options: Any) -> Future[Receipts]:
         self._check_open(writes=True)
-        item = self._checks.many(messages, producer, sequence)
-        if not item.topics:
-            done: Future[Receipts] = Future()
-            done.set_result(Receipts((), ()))
-            return done
-        return cast("Future[Receipts]", self._soon(item))
+        return cast("Future[Receipts]", self._soon(self._checks.many(messages, **options)))
 
-    def send(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        retain: bool = False,
-    ) -> None:
+    def _soon(self, item: Publish) -> Future[object]:
+        item.future = future = Future[object]()
+        if item.topics:
+            self._commit.submit(item)
+        else:
+            future.set_result(Receipts((), ()))
+        return future
+
+    @like(surface.Bus.send)
+    def send(self, topic: str, payload: bytes, **options: Any) -> None:
         self._check_open(writes=True)
-        one = self._checks.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
-        item = Sent(one, self.core.roots.counts)
+        item = Sent(self._checks.one(topic, payload, **options), self.core.roots.counts)
         try:
             self._commit.submit(item)
         except Failed as error:
@@ -178,11 +136,6 @@ class Bus(surface.Bus):
     def is_busy(self) -> bool:
         """Whether a publish would have to wait for its turn before it is even taken in."""
         return self._commit.is_full
-
-    def _soon(self, item: Publish) -> Future[object]:
-        item.future = future = Future[object]()
-        self._commit.submit(item)
-        return future
 
     # Subscribing
 
@@ -214,13 +167,11 @@ class Bus(surface.Bus):
 
     @property
     def durables(self) -> Durables:
-        """Durable subscriptions, looked after without taking from them."""
+        """Durable subscriptions, administered by their ids without a consumer."""
         self._check_open()
         return self.core.durables
 
-    def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
-        self._check_open()
-        return self.core.subscriptions(after, limit)
+    subscriptions = done_by(surface.Bus.subscriptions, lambda core: core.subscriptions)
 
     def states(self, id: str) -> States:
         self._check_open()
@@ -228,125 +179,53 @@ class Bus(surface.Bus):
 
     # Reading
 
-    def replay(
-        self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
-    ) -> Reading:
-        return self.core.read(filter, after, since, upto, follows=False)
+    @like(surface.Bus.replay)
+    def replay(self, filter: str, **options: Any) -> Reading:
+        return self.core.read(filter, **options, follows=False)
 
-    def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
-        return self.core.read(filter, after, since, follows=True)
+    @like(surface.Bus.follow)
+    def follow(self, filter: str, **options: Any) -> Reading:
+        return self.core.read(filter, **options, follows=True)
 
-    def topics(self, filter: str = "#") -> list[TopicInfo]:
-        self._check_open()
-        return self.core.topics(filter)
-
-    def retained(self, filter: str) -> list[Message]:
-        self._check_open()
-        return self.core.retained(filter)
-
-    def ends(self) -> dict[str, int]:
-        self._check_open()
-        return self.core.ends()
-
-    def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
-        self._check_open()
-        return self.core.extents(filter, moments)
+    topics = done_by(surface.Bus.topics, lambda core: core.topics)
+    retained = done_by(surface.Bus.retained, lambda core: core.retained)
+    ends = done_by(surface.Bus.ends, lambda core: core.ends)
+    extents = done_by(surface.Bus.extents, lambda core: core.extents)
+    refresh = done_by(surface.Bus.refresh, lambda core: core.refresh)
 
     def events(self) -> list[Event]:
         return self.core.events.all()
 
-    def refresh(self) -> None:
-        self._check_open()
-        self.core.refresh()
-
     # Dead letters
 
-    def dead_letters(
-        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
-    ) -> list[DeadLetter]:
-        self._check_open()
-        return self.core.dead_letters.all(id, after, limit)
-
-    def dead_letter(self, id: str, offset: Position) -> DeadLetter:
-        self._check_open()
-        return self.core.dead_letters.get(id, offset)
-
-    def redrive(
-        self,
-        id: str,
-        offsets: Collection[Position] | None = None,
-        *,
-        mended: Iterable[DeadLetter] | None = None,
-        write: str | None = None,
-    ) -> int:
+    @like(surface.Bus.redrive)
+    def redrive(self, id: str, offsets: Any = None, *, mended: Any = None, write: str | None = None) -> int:
         self._check_open(writes=True)
         write = write_of(offsets, mended, write)
         if write is None:
             return self.core.dead_letters.redrive(id, offsets)
-        self.core.mending.mend(id, write, tuple(mended or ()), "")
-        return self.core.mending.redrive(id, write, ("",))
+        self.core.mending.mend(id, write, tuple(mended or ()))
+        return self.core.mending.redrive(id, write)
 
-    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], *, part: str = "") -> None:
-        self._check_open(writes=True)
-        self.core.mending.mend(id, write, letters, part)
-
-    def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
-        self._check_open(writes=True)
-        return self.core.mending.redrive(id, write, parts)
-
-    def drop_mended(self, id: str, write: str) -> None:
-        self._check_open(writes=True)
-        self.core.mending.drop(id, write)
-
-    def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
-        self._check_open(writes=True)
-        return self.core.dead_letters.drop(id, offsets)
+    dead_letters = done_by(surface.Bus.dead_letters, lambda core: core.dead_letters.all)
+    dead_letter = done_by(surface.Bus.dead_letter, lambda core: core.dead_letters.get)
+    drop_dead_letters = done_by(surface.Bus.drop_dead_letters, lambda core: core.dead_letters.drop, writes=True)
+    mend = done_by(surface.Bus.mend, lambda core: core.mending.mend, writes=True)
+    redrive_mended = done_by(surface.Bus.redrive_mended, lambda core: core.mending.redrive, writes=True)
+    drop_mended = done_by(surface.Bus.drop_mended, lambda core: core.mending.drop, writes=True)
 
     # Staged publishes
 
-    def stage(
-        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
-    ) -> None:
-        self._check_open(writes=True)
-        self.core.staging.stage_messages(producer, epoch, part, messages)
-
-    def stage_body(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
-        self._check_open(writes=True)
-        self.core.staging.stage(producer, epoch, part, root, count, crc, body)
-
-    def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
-        self._check_open(writes=True)
-        return self.core.staging.commit(producer, epoch, parts)
-
-    def drop_stage(self, producer: str, epoch: int) -> None:
-        self._check_open(writes=True)
-        self.core.staging.drop(producer, epoch)
+    stage = done_by(surface.Bus.stage, lambda core: core.staging.stage_messages, writes=True)
+    stage_body = done_by(surface.Bus.stage_body, lambda core: core.staging.stage, writes=True)
+    commit_stage = done_by(surface.Bus.commit_stage, lambda core: core.staging.commit, writes=True)
+    drop_stage = done_by(surface.Bus.drop_stage, lambda core: core.staging.drop, writes=True)
 
     # Request and reply
 
-    def request(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        timeout_s: float | None = None,
-        headers: GivenHeaders = (),
-    ) -> Message:
-        pairs, answer = self.request_soon(topic, payload, headers=headers)
-        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
-        try:
-            return answer.result(timeout_s)
-        except TimeoutError:
-            raise TimedOut(
-                f'nobody answered on "{topic}" within {timeout_s} s; is its service running, and does it call reply()?'
-            ) from None
-        finally:
-            self._replies.forget(pairs)
-
     def request_soon(
         self, topic: str, payload: bytes, *, headers: GivenHeaders = ()
-    ) -> tuple[tuple[tuple[str, str], ...], Future[Message]]:
-        """Publish a request; its headers, and a future of the answer."""
+    ) -> tuple[Headers, Future[Message]]:
         self._check_open(writes=True)
         if not self._replies.is_listening:
             self.core.join(self._replies.topic, self._replies)
@@ -360,8 +239,7 @@ class Bus(surface.Bus):
             raise
         return pairs, answer
 
-    def forget_request(self, headers: tuple[tuple[str, str], ...]) -> None:
-        """Nobody waits for this answer any more."""
+    def forget_request(self, headers: Headers) -> None:
         self._replies.forget(headers)
 
     # Who may do what, once the bus is served
@@ -388,17 +266,11 @@ class Bus(surface.Bus):
 
         return self.core.registry(ChannelRegistry)
 
-    # Every day
+    # Operations
 
-    def purge(self, filter: str) -> int:
-        self._check_open(writes=True)
-        return self.core.upkeep.purge(filter)
-
-    def backup(self, target: str | os.PathLike[str]) -> None:
-        self.core.backup(target)
-
-    def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
-        self.core.mark_archived(lake, archived)
+    purge = done_by(surface.Bus.purge, lambda core: core.upkeep.purge, writes=True)
+    backup = done_by(surface.Bus.backup, lambda core: core.backup, writes=True)
+    mark_archived = done_by(surface.Bus.mark_archived, lambda core: core.mark_archived, writes=True)
 
 
 def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], files: Files | None = None) -> None:

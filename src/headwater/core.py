@@ -1,4 +1,4 @@
-"""The core: a bus without a skin, on a folder that it owns.
+"""The core: a bus without its public methods, on a folder that it owns.
 
 Here the parts of a bus are put together, opened and closed. Whoever stands on it (the embedded buses, the server, its
 protocols and channels) takes the part that it needs, and what takes several of them is a verb here.
@@ -27,12 +27,12 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending
+from headwater.delivery.options import Options
 from headwater.delivery.readers import Readers
 from headwater.delivery.replay import After, Bell, Reading
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
-from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, ReadOnly
 from headwater.events import Events
@@ -40,7 +40,7 @@ from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.log.root import Root
 from headwater.log.roots import Roots
-from headwater.message import Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
+from headwater.message import OF_HISTORY, Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo, Unacked
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
 from headwater.store.batch import Batch
@@ -82,7 +82,7 @@ class Core:
         state: State | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`files`, `state` and `clock` are the doors through which tests bring in faults."""
+        """`files`, `state` and `clock` are injected by tests, to bring in faults."""
         self.config = config or Config()
         if lake is not None:
             self.config = msgspec.structs.replace(self.config, lake=os.fspath(lake))
@@ -90,7 +90,7 @@ class Core:
         self._closed = False
         self._live: dict[Live | Bell | Replies | Consumer, None] = {}
         self._forgotten: deque[Bell] = deque()
-        """Of readings that nobody has any more: let go of with the next one, or in time."""
+        """Of readings that were garbage-collected: removed with the next one, or in time."""
         self._registries: dict[object, Registry] = {}
         self._registry_lock = threads.RLock()
         self.clock = SteadyClock(clock or SystemClock())
@@ -161,7 +161,7 @@ class Core:
         self.upkeep.on_durable(appended)
 
     def _expire(self) -> None:
-        """Drop what was prepared too long ago and never committed, and let go of what was forgotten."""
+        """Drop what was staged too long ago and never committed, and listeners of collected readings."""
         self._let_go()
         self.staging.expire()
         self.mending.expire()
@@ -176,7 +176,7 @@ class Core:
             raise ReadOnly(f'the bus on "{self.folder}" was opened to read only; open it without read_only=True')
 
     def close(self) -> None:
-        """Finish what is under way, and let go of the folder."""
+        """Finish what is under way, and release the folder."""
         if self._closed:
             return
         self.roots.commit.refuse_owner()
@@ -185,8 +185,8 @@ class Core:
         self.timers.close()
         self.upkeep.close()
         if not self.is_read_only and self.state.failed is not None:
-            self.rows.resume()  # there may be room by now
-        with ExitStack() as closing:  # whatever fails, the rest is let go of, in this order
+            self.rows.resume()  # the disk may have room by now
+        with ExitStack() as closing:  # whatever fails, the rest is closed, in this order
             closing.callback(self.data.close)
             closing.callback(self.rows.close)
             closing.callback(self.dispatcher.close)
@@ -218,14 +218,14 @@ class Core:
         """Answer a request."""
         self.check_open(writes=True)
         topic, headers = answer_headers(message)
-        return self.store(self.checks.one(topic, payload, False, None, headers, None, None, None, None))
+        return self.store(self.checks.one(topic, payload, headers=headers))
 
     def store(self, item: Publish) -> Receipt:
         """Store a message that was checked; returns once it is on disk."""
         self.roots.commit.submit_and_wait(item)
         return cast(Receipt, item.result())
 
-    # Those who take messages
+    # Subscribing and reading
 
     def listen(self, filter: str, when_full: Policy = "drop_oldest") -> Live:
         """A live subscription."""
@@ -241,7 +241,7 @@ class Core:
         return live
 
     def join(self, filter: str, listener: Live | Bell | Replies) -> None:
-        """Have a listener told of messages, and ended with the core."""
+        """Add a listener to the fan-out; it is ended with the core."""
 
         def join() -> None:
             self._let_go()
@@ -288,20 +288,20 @@ class Core:
             for bell in bells:
                 self._leave(bell)
 
+        origin = Unacked(OF_HISTORY, self.reply)
         reading = Reading(
-            *(self.roots, filter, after, since, follows, self.config, self.clock, _Answers(self.reply), leave),
-            *(upto, self._history),
+            *(self.roots, filter, after, since, follows, self.config, self.clock, origin, leave, upto, self._history)
         )
         if follows:
             bell = Bell(reading)
             bells.append(bell)
-            # Collected in any thread, whatever that holds: no more is done there than to note it.
+            # Collected in any thread, whatever locks it holds: no more is done there than to note it.
             weakref.finalize(reading, self._forgotten.append, bell).atexit = False
             self.join(filter, bell)
         return reading
 
     def _let_go(self) -> None:
-        """Tell readings that were forgotten no more; in the committing role."""
+        """Remove listeners of readings that were garbage-collected; in the committing role."""
         while self._forgotten:
             bell = self._forgotten.popleft()
             self._live.pop(bell, None)
@@ -325,7 +325,7 @@ class Core:
             else:
                 reader.end()
 
-    # Looking
+    # Queries
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
@@ -348,16 +348,12 @@ class Core:
         """What the roots that a filter may match have, by name; and where in them each of these moments is."""
         check_filter(filter, self.config)
         times = [from_datetime(moment) for moment in moments]
-        return [
-            Extent(
-                root.name,
-                root.stream.first_offset,
-                root.stream.durable + 1,
-                root.purged_upto,
-                tuple(root.stream.offset_at(time_us) for time_us in times),
-            )
-            for root in sorted(self._covered(filter), key=lambda root: root.name)
-        ]
+
+        def extent(root: Root) -> Extent:
+            log, places = root.stream, tuple(root.stream.offset_at(time_us) for time_us in times)
+            return Extent(root.name, log.first_offset, log.durable + 1, root.purged_upto, places)
+
+        return sorted(map(extent, self._covered(filter)), key=lambda extent: extent.root)
 
     def _covered(self, filter: str) -> list[Root]:
         return [root for root in self.roots.all() if filter_covers_root(filter, root.name)]
@@ -413,7 +409,7 @@ class Core:
         """What opens the HTTP API for them."""
         return self.registry(_tokens)
 
-    # Every day
+    # Operations
 
     def backup(self, target: str | os.PathLike[str]) -> None:
         """A copy of the folder as of now, in a new folder."""
@@ -454,25 +450,3 @@ def _tokens(core: Core) -> Tokens:
     from headwater.access.tokens import Tokens
 
     return Tokens(core.state, core.clock, core.clients, read_only=core.is_read_only, audit=core.audit)
-
-
-class _Answers:
-    """Origin of messages read from history: they can be answered, and nothing else."""
-
-    def __init__(self, reply: Callable[[Message, bytes], Receipt]) -> None:
-        self.reply = reply
-
-    def ack(self, messages: Sequence[Message], wait: bool) -> None:
-        raise self._refusal("ack")
-
-    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        raise self._refusal("nack")
-
-    def reject(self, message: Message, error: str | BaseException) -> None:
-        raise self._refusal("reject")
-
-    def extend(self, message: Message, seconds: float) -> None:
-        raise self._refusal("extend")
-
-    def _refusal(self, verb: str) -> Malformed:
-        return Malformed(f"cannot {verb} a message that was read from history; subscribe with an id for that")

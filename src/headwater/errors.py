@@ -43,63 +43,54 @@ class HeadwaterError(Exception):
     code: int = 500
     retryable: bool = False
 
+    def __init_subclass__(cls, code: int | None = None, retryable: bool | None = None) -> None:
+        """What a class does not state is as in the one above it."""
+        cls.code = cls.code if code is None else code
+        cls.retryable = cls.retryable if retryable is None else retryable
+
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.code}): {self.args[0] if self.args else ''}"
 
 
-class Malformed(HeadwaterError):
+class Malformed(HeadwaterError, code=422):
     """A name, filter, option or file that cannot be right."""
-
-    code = 422
 
 
 class NewerFormat(Malformed):
     """The folder was written by a newer Headwater."""
 
 
-class Unauthenticated(HeadwaterError):
+class Unauthenticated(HeadwaterError, code=401):
     """Who it is was not shown: a wrong name, secret or server."""
 
-    code = 401
 
-
-class NotAllowed(HeadwaterError):
+class NotAllowed(HeadwaterError, code=403):
     """No rule grants it."""
 
-    code = 403
 
-
-class NotFound(HeadwaterError):
+class NotFound(HeadwaterError, code=404):
     """No such subscription, dead letter or folder."""
 
-    code = 404
 
-
-class Conflict(HeadwaterError):
+class Conflict(HeadwaterError, code=409):
     """It contradicts what is already there."""
-
-    code = 409
 
 
 class Recalled(Conflict):
     """The message was taken back from this consumer and will be, or was, handed out again."""
 
 
-class Owned(Conflict):
+class Owned(Conflict, retryable=True):
     """Another process owns the folder."""
 
-    retryable = True
 
-
-class PartlyStored(HeadwaterError):
+class PartlyStored(HeadwaterError, code=409):
     """Of messages that were published together, those of some roots were stored, and those of others were refused.
 
     `receipts` has the receipt of each message in the order of the call, None where it was not stored; `refused` has the
     error of each root that refused its messages. The same call may be made again, if the errors say so, only where a
     producer and a sequence tell the messages that were stored; else publish those that have no receipt.
     """
-
-    code = 409
 
     def __init__(
         self,
@@ -117,10 +108,8 @@ class PartlyStored(HeadwaterError):
         return PartlyStored, (self.args[0], self.receipts, self.refused, self.retryable)
 
 
-class Gap(HeadwaterError):
+class Gap(HeadwaterError, code=410):
     """Messages that a reader was to get are gone; the next read goes on after them."""
-
-    code = 410
 
     def __init__(self, root: str, first: int, last: int, reason: str, advice: str = READ_ON) -> None:
         super().__init__(f'messages {first} to {last} of "{root}" are gone ({reason}); {advice}')
@@ -134,70 +123,45 @@ class Gap(HeadwaterError):
         return Gap, (self.root, self.first, self.last, self.reason, self.advice)
 
 
-class TooLarge(HeadwaterError):
+class TooLarge(HeadwaterError, code=413):
     """A message or batch over its limit."""
 
-    code = 413
 
-
-class QuotaExceeded(HeadwaterError):
+class QuotaExceeded(HeadwaterError, code=429, retryable=True):
     """One more than a limit allows."""
 
-    code = 429
-    retryable = True
 
-
-class Failed(HeadwaterError):
+class Failed(HeadwaterError, code=500):
     """Storage failed; what was asked did not happen."""
-
-    code = 500
 
 
 class Damaged(Failed):
     """What was stored went bad, and cannot be used as it is."""
 
 
-class Closed(HeadwaterError):
+class Closed(HeadwaterError, code=503):
     """The bus or the subscription is closed."""
 
-    code = 503
 
-
-class Disconnected(HeadwaterError):
+class Disconnected(HeadwaterError, code=503, retryable=True):
     """No server answers, or the connection to it was lost."""
 
-    code = 503
-    retryable = True
 
-
-class DiskFull(HeadwaterError):
+class DiskFull(HeadwaterError, code=503, retryable=True):
     """Too little room is left to accept messages."""
 
-    code = 503
-    retryable = True
 
-
-class TooManyFiles(HeadwaterError):
+class TooManyFiles(HeadwaterError, code=503, retryable=True):
     """The process, or the machine, may open no more files."""
 
-    code = 503
-    retryable = True
 
-
-class ReadOnly(HeadwaterError):
+class ReadOnly(HeadwaterError, code=503):
     """Opened to read, or turned read-only by a failed sync."""
 
-    code = 503
 
-
-class Unwritable(ReadOnly):
+class Unwritable(ReadOnly, retryable=True):
     """The state takes nothing at the moment, as its disk failed; it is tried again by itself."""
 
-    retryable = True
 
-
-class TimedOut(HeadwaterError):
+class TimedOut(HeadwaterError, code=504, retryable=True):
     """No answer within the time given."""
-
-    code = 504
-    retryable = True

@@ -52,17 +52,10 @@ class Events:
         """The machine's clock was set by more than a little, or what becomes of that is known."""
         settle_s = SteadyClock.STEP_SETTLE_US // SECOND_US
         step = f"the machine's clock was set by {step_us / SECOND_US:+.0f} s"
-        match state:
-            case "noticed":
-                self.add(
-                    "clock",
-                    f"{step}: time goes on as before (deliver_at, ttl_s, retention, timestamps), and the step counts "
-                    f"in {settle_s} s if it stays so, or at the next start; if the clock is wrong, set it right",
-                )
-            case "counts":
-                self.add(
-                    "clock",
-                    f"{step} more than {settle_s} s ago, and that counts now: what is due or expired by it goes",
-                )
-            case "taken back":
-                self.add("clock", f"{step}, and is right again: the step never counted")
+        said = {
+            "noticed": ": time goes on as before (deliver_at, ttl_s, retention, timestamps), and the step counts "
+            f"in {settle_s} s if it stays so, or at the next start; if the clock is wrong, set it right",
+            "counts": f" more than {settle_s} s ago, and that counts now: what is due or expired by it goes",
+            "taken back": ", and is right again: the step never counted",
+        }
+        self.add("clock", step + said[state])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -20,8 +20,21 @@ REPLY_TO = "reply-to"
 """Header of a request: the topic on which its sender waits for the answer."""
 
 
+OF_HISTORY = {
+    verb: f"cannot {verb} a message that was read from history; subscribe with an id for that"
+    for verb in ("ack", "nack", "reject", "extend", "reply")
+}
+"""Why messages that were read from history refuse each verb."""
+OF_LIVE = {
+    "nack": "a live subscription keeps nothing to hand out again; subscribe with an id for that",
+    "reject": "a live subscription has no dead letters; subscribe with an id for that",
+    "extend": "a live subscription has no ack timeout; subscribe with an id for that",
+}
+"""The same for live subscriptions. There is nothing to note about an ack, so it is none."""
+
+
 class Origin(Protocol):
-    """Where a message came from, and so what can be said about it."""
+    """Where a message came from: what carries out its verbs."""
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None: ...
     def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None: ...
@@ -30,8 +43,34 @@ class Origin(Protocol):
     def reply(self, message: Message, payload: bytes) -> Receipt: ...
 
 
+class Unacked:
+    """Origin of messages without a durable subscription: a request among them can be answered, and that is all."""
+
+    __slots__ = ("_refusals", "reply")
+
+    def __init__(self, refusals: Mapping[str, str], reply: Callable[[Message, bytes], Receipt]) -> None:
+        self._refusals = refusals
+        self.reply = reply
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        self._refuse("ack")
+
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
+        self._refuse("nack")
+
+    def reject(self, message: Message, error: str | BaseException) -> None:
+        self._refuse("reject")
+
+    def extend(self, message: Message, seconds: float) -> None:
+        self._refuse("extend")
+
+    def _refuse(self, verb: str) -> None:
+        if verb in self._refusals:
+            raise Malformed(self._refusals[verb])
+
+
 class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """What a message says, whichever way it is read."""
+    """The fields of a message, whichever way it is read."""
 
     topic: str
     offset: int
@@ -42,7 +81,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
     retained: bool = False
     attempt: int = 1
     origin: Any = None
-    """An `Origin`, or None for a message that nobody waits to hear about."""
+    """An `Origin`, or None for a message that cannot be acked."""
 
     @property
     def root(self) -> str:
@@ -55,21 +94,14 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
         return to_datetime(self.time_us)
 
     def __repr__(self) -> str:
-        more = "".join(
-            f", {name}={value!r}"
-            for name, value, default in (
-                ("key", self.key, None),
-                ("headers", self.headers, ()),
-                ("retained", self.retained, False),
-                ("attempt", self.attempt, 1),
-            )
-            if value != default
-        )
+        defaults = {"key": None, "headers": (), "retained": False, "attempt": 1}
+        stated = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+        more = "".join(f", {name}={value!r}" for name, value in stated.items())
         return f"{type(self).__name__}({self.topic!r}, offset={self.offset}, payload={self.payload!r}{more})"
 
     def _origin(self, verb: str) -> Origin:
         if self.origin is None:
-            raise Conflict(f"cannot {verb} a message that was read from history; subscribe with an id for that")
+            raise Conflict(OF_HISTORY[verb])
         origin: Origin = self.origin
         return origin
 
@@ -78,11 +110,11 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
     """A message as a subscriber, a replay or a follower sees it."""
 
     def ack(self, wait: bool = True) -> None:
-        """Done with it: never handed out again. On disk when this returns, unless wait=False."""
+        """Done with it: never delivered again. On disk when this returns, unless wait=False."""
         self._origin("ack").ack((self,), wait)
 
     def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
-        """It failed this time: hand it out again, after `delay_s` or a growing delay."""
+        """It failed this time: redeliver it, after `delay_s` or an exponential backoff."""
         self._origin("nack").nack(self, error, delay_s)
 
     def reject(self, error: str | BaseException = "") -> None:
@@ -101,7 +133,7 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
 
 
 class Kept(Message, frozen=True, gc=False, eq=False):
-    """A message that was kept, with what only its batch would say of it."""
+    """A stored message, with what only its batch knows of it."""
 
     flags: int = 0
     """How it was published."""
@@ -197,3 +229,12 @@ class DeadLetter(msgspec.Struct, frozen=True):
         headers = contents.get("headers", self.headers)
         contents["headers"] = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
         return msgspec.structs.replace(self, **contents)
+
+
+def error_text(error: object) -> str:
+    """What is stored of an error: its text, or an exception's type and text."""
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    if not isinstance(error, str):
+        raise Malformed(f"error is of type {type(error).__name__}; give a str or an exception")
+    return error.encode("utf-8", "replace").decode()

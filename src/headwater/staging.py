@@ -146,11 +146,11 @@ class Staging:
         self._sizes.keep(key, known + size)
 
     def stage_messages(
-        self, producer: str, epoch: int, part: str, messages: Iterable[tuple[str, bytes] | Outgoing]
+        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
     ) -> None:
         """The same for messages of any roots."""
         self._check(producer, epoch, part)
-        for one in self._checks.many(messages, None, None).parts:
+        for one in self._checks.many(messages).parts:
             assert one.body is not None
             self.stage(producer, epoch, part, one.root, len(one.topics), one.crc, one.body)
 
@@ -174,7 +174,7 @@ class Staging:
 
     # Committing
 
-    def commit(self, producer: str, epoch: int, parts: Sequence[str]) -> dict[str, Span]:
+    def commit(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, Span]:
         """Make these parts of an epoch visible, once; answers the first and last offset in each root."""
         if isinstance(parts, str):
             raise Malformed(f"parts is {parts!r}; use a list of names")

@@ -12,21 +12,53 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import Policy
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
+from headwater.errors import TimedOut
 from headwater.events import Event
-from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Headers, Message, Outgoing, SubscriptionInfo, TopicInfo
+from headwater.receipt import Receipt, Receipts
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
+Messages = Iterable[tuple[str, bytes] | Outgoing]
+"""What may be published together: pairs of a topic and a payload, or messages with options."""
 States = list[tuple[str, int, str, int, tuple[str, ...]]]
+
+
+# Shells take their signatures, and what is said of them, from another
+
+
+def like(shape: Callable[Concatenate[Any, P], Any]) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Have a method take what another takes, and say what that says of itself, unless it has words of its own."""
+
+    def shaped(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+        returned = inspect.signature(method).return_annotation
+        vars(method)["__signature__"] = inspect.signature(shape).replace(return_annotation=returned)
+        method.__doc__ = method.__doc__ or shape.__doc__
+        return method
+
+    return shaped
+
+
+def documented(source: type) -> Callable[[type[T]], type[T]]:
+    """Have the methods of a class say of themselves what those of another say."""
+
+    def told(shell: type[T]) -> type[T]:
+        for name, member in vars(shell).items():
+            said = inspect.getdoc(getattr(source, name, None)) if not name.startswith("_") else None
+            if said is not None and (callable(member) or isinstance(member, property)):
+                member.__doc__ = said
+        return shell
+
+    return told
 
 
 class Reader(Protocol):
@@ -55,7 +87,7 @@ class Bus(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where the data is, as far as one may say: of a server its address."""
+        """Where the data is; of a server its address."""
 
     @property
     def now(self) -> datetime:
@@ -82,13 +114,7 @@ class Bus(Protocol):
         hour after its clock was set by more than a minute: until then it goes on as before, and an event says so.
         """
 
-    def publish_many(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Receipts:
+    def publish_many(self, messages: Messages, *, producer: str | None = None, sequence: int | None = None) -> Receipts:
         """Store messages together, in one commit; receipts in the order of the call.
 
         What can be told from the call alone (names, sizes, options) refuses all of it. Then each root's messages are
@@ -96,28 +122,12 @@ class Bus(Protocol):
         messages) and others do not, PartlyStored (409) has the receipts; if all do, the error of the first.
         """
 
-    def publish_soon(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
-    ) -> Future[Receipt]:
+    @like(publish)
+    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> Future[Receipt]:
         """Store a message without waiting: the future has its receipt once it is on disk."""
 
-    def publish_many_soon(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Future[Receipts]:
+    @like(publish_many)
+    def publish_many_soon(self, messages: Messages, **options: Any) -> Future[Receipts]:
         """`publish_many` without waiting."""
 
     def send(
@@ -165,7 +175,7 @@ class Bus(Protocol):
         """
 
     def unsubscribe(self, id: str) -> None:
-        """Delete a durable subscription, its place and its dead letters; its consumers are told."""
+        """Delete a durable subscription, its cursor and its dead letters; its consumers get Closed."""
 
     def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, by id; with a limit a page of them, after an id."""
@@ -219,7 +229,7 @@ class Bus(Protocol):
         mended: Iterable[DeadLetter] | None = None,
         write: str | None = None,
     ) -> int:
-        """Hand dead letters to their subscription again, in order; answers how many.
+        """Redeliver dead letters to their subscription, in order; answers how many.
 
         With `mended`, those letters, as they now are: `[letter.mend(payload=…) for letter in bus.dead_letters(id)]`.
         All of them or none; under the name of a `write` once, however often it is asked for.
@@ -229,7 +239,7 @@ class Bus(Protocol):
         """Store other contents for dead letters, which wait for `redrive_mended`; doing it again replaces them."""
 
     def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
-        """Hand the letters that parts of a write have mended to their subscription again, once; drops the other parts.
+        """Redeliver the letters that parts of a write have mended, once; drops the other parts.
 
         Answers how many, however often it is asked.
         """
@@ -242,9 +252,7 @@ class Bus(Protocol):
 
     # Staged publishes
 
-    def stage(
-        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
-    ) -> None:
+    def stage(self, producer: str, epoch: int, messages: Messages, *, part: str = "") -> None:
         """Store a part of a producer's epoch, which nobody sees before `commit_stage`; staging it again replaces it."""
 
     def stage_body(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
@@ -266,7 +274,7 @@ class Bus(Protocol):
     ) -> Message:
         """Publish a request and wait for its answer."""
 
-    # Every day
+    # Operations
 
     def purge(self, filter: str) -> int:
         """Remove the messages that a filter matches, their retained values and topics; answers how many topics.
@@ -281,32 +289,37 @@ class Bus(Protocol):
         """Say how far a lake has each root: retention waits for it as for a durable subscription."""
 
     def close(self) -> None:
-        """Finish what is under way, and let go of the folder or the server."""
+        """Finish what is under way, and release the folder or the connection."""
 
 
-# Shells take their signatures, and what is said of them, from another
+@documented(Bus)
+class Threaded(Bus, Protocol):
+    """A bus for threads: what the embedded and the served one do in the same way."""
 
+    def request(
+        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()
+    ) -> Message:
+        pairs, answer = self.request_soon(topic, payload, headers=headers)
+        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError:
+            raise TimedOut(
+                f'nobody answered on "{topic}" within {timeout_s} s; is its service running, and does it call reply()?'
+            ) from None
+        finally:
+            self.forget_request(pairs)
 
-def like(shape: Callable[Concatenate[Any, P], Any]) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
-    """Have a method take what another takes, and say what that says of itself."""
+    def request_soon(
+        self, topic: str, payload: bytes, *, headers: GivenHeaders = ()
+    ) -> tuple[Headers, Future[Message]]:
+        """Publish a request; its headers, and a future of the answer."""
 
-    def shaped(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
-        returned = inspect.signature(method).return_annotation
-        vars(method)["__signature__"] = inspect.signature(shape).replace(return_annotation=returned)
-        method.__doc__ = shape.__doc__
-        return method
+    def forget_request(self, headers: Headers) -> None:
+        """Nobody waits for this answer any more."""
 
-    return shaped
+    def __enter__(self) -> Self:
+        return self
 
-
-def documented(source: type) -> Callable[[type[T]], type[T]]:
-    """Have the methods of a class say of themselves what those of another say."""
-
-    def told(shell: type[T]) -> type[T]:
-        for name, member in vars(shell).items():
-            said = inspect.getdoc(getattr(source, name, None)) if not name.startswith("_") else None
-            if said is not None and (callable(member) or isinstance(member, property)):
-                member.__doc__ = said
-        return shell
-
-    return told
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -9,18 +9,9 @@ import pytest
 
 from headwater.clock import SECOND_US
 from headwater.config import Config
-from headwater.delivery.subscription import (
-    TRANSITIONS,
-    Changes,
-    Event,
-    Failure,
-    Lease,
-    MessageState,
-    Moment,
-    Options,
-    Subscription,
-    step,
-)
+from headwater.delivery.lane import TRANSITIONS, Changes, Event, Failure, Lease, MessageState, Moment, step
+from headwater.delivery.options import Options
+from headwater.delivery.subscription import Subscription
 from headwater.errors import Conflict, Malformed, NotFound, Recalled
 
 WALL_US = 1_700_000_000 * SECOND_US

@@ -19,7 +19,9 @@ from hypothesis.stateful import (
 
 from headwater.clock import SECOND_US
 from headwater.config import Config
-from headwater.delivery.subscription import Changes, Failure, LaneId, Lease, MessageState, Moment, Options, Subscription
+from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment
+from headwater.delivery.options import Options
+from headwater.delivery.subscription import Subscription
 from headwater.errors import Recalled
 
 CONFIG = Config(held_max=8, retry_delay_s=1.0, retry_delay_s_max=4.0)

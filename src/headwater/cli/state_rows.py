@@ -10,9 +10,9 @@ from headwater.access.acl import Rule
 from headwater.access.clients import ClientRow
 from headwater.access.tokens import TokenRow
 from headwater.channels.row import ChannelRow
+from headwater.delivery.lane import Failure
 from headwater.delivery.mending import MendedRow, RedrivenRow
 from headwater.delivery.rows import CopyRow, DeadRow, SubscriptionRow
-from headwater.delivery.subscription import Failure
 from headwater.log.retained import RetainedRow
 from headwater.log.root import Producer, RootRow
 from headwater.mqtt.receiving import ReceivedRow

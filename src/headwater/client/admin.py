@@ -8,18 +8,23 @@ from typing import Any, Literal
 from headwater.wire import administration
 from headwater.wire.request import Request
 
+Kind = Literal["tcp", "http"]
 Ask = Callable[[Request[Any]], Any]
 """Answers with what a request is answered with: for asyncio, an awaitable of it."""
 
 
-class Clients:
-    """`bus.clients`: who may come in."""
+class Asking:
+    """A part of a served bus, whose methods are requests."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
+
+class Clients(Asking):
+    """`bus.clients`: who may log in."""
+
     def add(self, name: str, secret: str | None = None) -> Any:
-        """Let a client in; its id and its secret, which is drawn unless given, and told this once."""
+        """Register a client; its id and its secret, which is generated unless given, and shown this once."""
         return self._ask(administration.AddClient(name=name, secret=secret))
 
     def rotate(self, name: str, secret: str | None = None) -> Any:
@@ -27,7 +32,7 @@ class Clients:
         return self._ask(administration.RotateClient(name=name, secret=secret))
 
     def remove(self, name: str) -> Any:
-        """Let a client in no more."""
+        """Remove a client: it can log in no more."""
         return self._ask(administration.RemoveClient(name=name))
 
     def list(self) -> Any:
@@ -35,11 +40,8 @@ class Clients:
         return self._ask(administration.ListClients())
 
 
-class Acl:
+class Acl(Asking):
     """`bus.acl`: who may do what."""
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
 
     def allow(self, user: str, action: str, filter: str) -> Any:
         """Grant an action (publish, subscribe, create, channel, admin) on what a filter matches."""
@@ -61,31 +63,15 @@ class Acl:
         return self._ask(administration.ChangeRule(change=change, user=user, action=action, filter=filter))
 
 
-class Channels:
+class Channels(Asking):
     """`bus.channels`: push destinations."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-
     def add(
-        self,
-        name: str,
-        filter: str,
-        destination_host: str,
-        destination_port: int,
-        kind: Literal["tcp", "http"] = "tcp",
-        **others: Any,
+        self, name: str, filter: str, destination_host: str, destination_port: int, kind: Kind = "tcp", **others: Any
     ) -> Any:
-        """A channel; a list of the one that was made, with its secret if it has one, told this once."""
-        spec = administration.ChannelSpec(
-            name=name,
-            filter=filter,
-            destination_host=destination_host,
-            destination_port=destination_port,
-            kind=kind,
-            **others,
-        )
-        return self.add_many([spec])
+        """A channel; a list of the one that was made, with its secret if it has one, shown this once."""
+        to: dict[str, Any] = {"destination_host": destination_host, "destination_port": destination_port, "kind": kind}
+        return self.add_many([administration.ChannelSpec(name=name, filter=filter, **to, **others)])
 
     def add_many(self, specs: Sequence[administration.ChannelSpec], *, check: bool = False) -> Any:
         """All of these channels, or none; with check=True, only see whether they could be added."""

@@ -10,35 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Any, Self, cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from headwater import surface
-from headwater.awaitables import Message, Opening, Reader, asynchronous
+from headwater.awaitables import Closing, Message, Opening, Reader, answered, asynchronous
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
-from headwater.client.operations import Operations, extend_of, nack_of, refuse, reject_of, retained_message, seek_of
+from headwater.client.operations import Operations, retained_message, seek_of
 from headwater.client.url import Address, parse_url
-from headwater.clock import to_datetime
-from headwater.config import Config, Connecting
+from headwater.config import Connecting
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
 from headwater.delivery.live import Live as EmbeddedLive
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
-from headwater.errors import Closed, TimedOut
+from headwater.errors import Closed
 from headwater.log.publish import Publish
 from headwater.message import Message as ThreadMessage
-from headwater.message import Outgoing, Receipt, Receipts
-from headwater.surface import documented, like
+from headwater.message import Receipt, Receipts
+from headwater.surface import Messages, documented, like
 from headwater.wire import requests as wire
 from headwater.wire.request import Request
 
 
 class _Verbs:
-    """What is said about a message, for asyncio."""
+    """Sends acks and the like, as coroutines."""
 
     __slots__ = ("_client",)
 
@@ -48,7 +46,7 @@ class _Verbs:
         self._client = client
 
     async def ack(self, feed: Feed, messages: Sequence[Any], wait: bool) -> None:
-        refuse(feed, "ack")
+        feed.refuse("ack")
         if not feed.is_durable:
             return
         epoch, ranges = feed.epoch, feed.ranges_of(messages, wait)
@@ -57,23 +55,15 @@ class _Verbs:
         else:
             self._client.ack_only(feed, epoch, ranges)
 
-    async def nack(self, feed: Feed, message: Any, error: str | BaseException, delay_s: float | None) -> None:
-        await self._tell(feed, "nack", message, nack_of(feed, message, error, delay_s))
-
-    async def reject(self, feed: Feed, message: Any, error: str | BaseException) -> None:
-        await self._tell(feed, "reject", message, reject_of(feed, message, error))
-
-    async def extend(self, feed: Feed, message: Any, seconds: float) -> None:
-        await self._tell(feed, "extend", message, extend_of(feed, message, seconds))
-
-    async def _tell(self, feed: Feed, verb: str, message: Any, make: Callable[[int], Request[Any]]) -> None:
-        refuse(feed, verb)
+    async def tell(self, feed: Feed, verb: str, message: Any, make: Callable[..., Request[None]]) -> None:
+        feed.refuse(verb)
         await self._client.tell(feed, message, make)
 
     async def reply(self, message: Any, payload: bytes) -> Receipt:
         return cast(Receipt, await self._client.publish(self._client.reply_to(message, payload)))
 
 
+@documented(EmbeddedConsumer)
 class FeedReader(Reader):
     """Takes messages of a feed."""
 
@@ -90,14 +80,6 @@ class FeedReader(Reader):
         """Take from a feed from now on."""
         self._feed = feed
         feed.add_waker(self._more.set)
-
-    def _leave_when_forgotten(self) -> None:
-        """Let go of its place at the server when nobody has it any more, as after a `break` out of `async for`.
-
-        A consumer does not: messages that it handed out may be acked without it.
-        """
-        self._forgetting = weakref.finalize(self, self._client.forget_soon, self._feed)
-        self._forgetting.atexit = False
 
     def _take(self, max: int) -> list[ThreadMessage] | None:
         if self._closed:
@@ -161,7 +143,7 @@ class Live(FeedReader):
     def __init__(self, client: Client, feed: Feed) -> None:
         super().__init__(client, feed.filter)
         self._read(feed)
-        self._leave_when_forgotten()
+        self._forgetting = self._client.leave_with(self, self._feed)
 
     @property
     def dropped(self) -> int:
@@ -180,7 +162,7 @@ class Reading(FeedReader):
 
     async def _open(self, asked: wire.Subscribe) -> None:
         self._read(await self._client.subscribe(asked, _Verbs(self._client)))
-        self._leave_when_forgotten()
+        self._forgetting = self._client.leave_with(self, self._feed)
 
     async def _prepare(self) -> None:
         if self._opening is not None:
@@ -209,10 +191,8 @@ def _looked_at(done: asyncio.Task[None]) -> None:
 
 
 @documented(surface.Bus)
-class Bus(Operations):
+class Bus(Operations, Closing):
     """A bus that a server has, whose methods are coroutines."""
-
-    is_read_only = False
 
     def __init__(self, client: Client) -> None:
         super().__init__(client, _Verbs(client))
@@ -221,25 +201,6 @@ class Bus(Operations):
         self.clients = Clients(self.ask)
         self.acl = Acl(self.ask)
         self.channels = Channels(self.ask)
-
-    def __repr__(self) -> str:
-        return f"<headwater bus at {self.address}>"
-
-    @property
-    def id(self) -> str:
-        return self._client.link.bus
-
-    @property
-    def now(self) -> datetime:
-        return to_datetime(self._client.clock.now_us())
-
-    @property
-    def config(self) -> Config:
-        return self._client.config
-
-    @property
-    def folder(self) -> str:
-        return str(self.address)
 
     @like(surface.Bus.publish)
     async def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
@@ -254,23 +215,15 @@ class Bus(Operations):
         return asyncio.ensure_future(self.publish(topic, payload, **options))
 
     @like(surface.Bus.publish_many)
-    async def publish_many(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Receipts:
+    async def publish_many(self, messages: Messages, **options: Any) -> Receipts:
         self._client.link.check_open()
-        item = self._client.prepare_many(messages, producer, sequence)
+        item = self._client.checks.many(messages, **options)
         if not item.topics:
             return Receipts((), ())
         return cast(Receipts, await self._client.publish(item))
 
     @like(surface.Bus.publish_many_soon)
-    def publish_many_soon(
-        self, messages: Iterable[tuple[str, bytes] | Outgoing], **options: Any
-    ) -> asyncio.Task[Receipts]:
+    def publish_many_soon(self, messages: Messages, **options: Any) -> asyncio.Task[Receipts]:
         return asyncio.ensure_future(self.publish_many(messages, **options))
 
     @like(surface.Bus.send)
@@ -302,13 +255,8 @@ class Bus(Operations):
         self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: surface.GivenHeaders = ()
     ) -> Message:
         pairs, answer = await self._client.ask(self._verbs, topic, payload, headers)
-        timeout_s = self.settings.answer_timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                found = await asyncio.wrap_future(answer)
-            return asynchronous(found)
-        except TimeoutError:
-            raise TimedOut(f'nobody answered on "{topic}" within {timeout_s} s; is its service running?') from None
+            return await answered(answer, topic, self.config.request_timeout_s if timeout_s is None else timeout_s)
         finally:
             self._client.replies.forget(pairs)
 
@@ -318,12 +266,6 @@ class Bus(Operations):
 
     async def close(self) -> None:
         await self._client.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def connect(url: str | Address, settings: Connecting | None = None) -> Opening[Bus]:

@@ -18,22 +18,15 @@ class Budget:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._is_ended = False
 
-    def try_take(self, weight: int) -> bool:
-        """Take a share if it is there."""
-        with self._lock:
-            if not self._is_ended and (self._waiting or not self._fits(weight)):
-                return False
-            self._used += weight
-            return True
-
-    def take(self, weight: int, go: Callable[[], None]) -> bool:
+    def take(self, weight: int, go: Callable[[], None] | None = None) -> bool:
         """Take a share; False if it is not there yet, and `go` is called, from any thread, once it was taken.
 
         What is larger than the whole budget goes alone. Once the budget has ended all go, and look for themselves.
         """
         with self._lock:
             if not self._is_ended and (self._waiting or not self._fits(weight)):
-                self._waiting.append((weight, go))
+                if go is not None:
+                    self._waiting.append((weight, go))
                 return False
             self._used += weight
             return True

@@ -15,24 +15,22 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface, threads
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
-from headwater.client.operations import Operations, retained_message
+from headwater.client.operations import Operations, Served, retained_message
 from headwater.client.pending import Pending
 from headwater.client.publisher import Call, Single
 from headwater.client.readers import Consumer, Live, Reading, Verbs
 from headwater.client.url import Address, parse_url
-from headwater.clock import to_datetime
-from headwater.config import Config, Connecting
-from headwater.errors import Closed, Conflict, TimedOut
+from headwater.config import Connecting
+from headwater.errors import Closed, Conflict
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
-from headwater.message import DeadLetter, Message, Outgoing, Receipt, Receipts
-from headwater.surface import GivenHeaders, documented, like
+from headwater.message import DeadLetter, Headers, Message, Receipt, Receipts
+from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
 
@@ -66,9 +64,7 @@ def run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def waiting(
-    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Any, P], R]:
+def waiting(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
     """A method that waits, in its caller's thread, for what the client does in its loop."""
 
     @wraps(verb)
@@ -78,11 +74,10 @@ def waiting(
     return call
 
 
-@documented(surface.Bus)
-class Bus(surface.Bus):
+@documented(surface.Threaded)
+class Bus(Served, surface.Threaded):
     """A bus that a server has."""
 
-    is_read_only = False
     is_busy = False
 
     def __init__(self, url: str | Address, settings: Connecting | None = None) -> None:
@@ -125,20 +120,7 @@ class Bus(surface.Bus):
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(JOIN_S)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<headwater bus at {self.address}>"
-
-    @property
-    def id(self) -> str:
-        return self._client.link.bus
-
-    # Handing over to the loop
+    # Calls into the loop
 
     def _check_thread(self) -> None:
         if threads.current_thread() is self._thread:
@@ -155,7 +137,7 @@ class Bus(surface.Bus):
             raise Closed(f"the connection to {self.address} is closed; connect again")
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
-        """Have something done in the loop."""
+        """Run a coroutine in the loop, and wait for it."""
         try:
             self._check_thread()
             if self._loop.is_closed():
@@ -191,7 +173,7 @@ class Bus(surface.Bus):
         return cast(Receipt, self._submit(item).result())
 
     @like(surface.Bus.publish_many)
-    def publish_many(self, messages: Iterable[tuple[str, bytes] | Outgoing], **options: Any) -> Receipts:
+    def publish_many(self, messages: Messages, **options: Any) -> Receipts:
         return self.publish_many_soon(messages, **options).result()
 
     @like(surface.Bus.publish_soon)
@@ -203,20 +185,10 @@ class Bus(surface.Bus):
             return asyncio.run_coroutine_threadsafe(self._client.delay(item), self._loop)
         return cast("Future[Receipt]", self._submit(item))
 
-    def publish_many_soon(
-        self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
-        *,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> Future[Receipts]:
+    @like(surface.Bus.publish_many_soon)
+    def publish_many_soon(self, messages: Messages, **options: Any) -> Future[Receipts]:
         self._check_open()
-        item = self._client.prepare_many(messages, producer, sequence)
-        if not item.topics:
-            done: Future[Receipts] = Future()
-            done.set_result(Receipts((), ()))
-            return done
-        return cast("Future[Receipts]", self._submit(item))
+        return cast("Future[Receipts]", self._submit(self._client.checks.many(messages, **options)))
 
     def _publish_plain(self, topic: str, payload: bytes) -> Future[Receipt]:
         """One message without options, by the shortest way: 5 µs of a core in place of 20."""
@@ -247,15 +219,18 @@ class Bus(surface.Bus):
         client.publisher.submit(item)
 
     def _submit(self, item: Publish) -> Future[object]:
-        """Hand a publish over, once there is room for it."""
-        self._take_share(item.weight)
+        """Queue a publish for the loop, once the budget of bytes in flight has room."""
         future: Future[object] = Future()
-        self._client.publisher.submit(Call(item, future))
+        if item.topics:
+            self._take_share(item.weight)
+            self._client.publisher.submit(Call(item, future, len(item.parts)))
+        else:
+            future.set_result(Receipts((), ()))
         return future
 
     def _take_share(self, weight: int) -> None:
         budget = self._client.publisher.budget
-        if not budget.try_take(weight):
+        if not budget.take(weight):
             go = threads.Event()
             if not budget.take(weight, go.set):
                 go.wait()
@@ -293,11 +268,9 @@ class Bus(surface.Bus):
         letters = None if mended is None else tuple(mended)  # here, as they may be made of what this bus is asked
         return self._run(self._operations.redrive(*args, mended=letters, **options))
 
-    def stage(
-        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
-    ) -> None:
+    def stage(self, producer: str, epoch: int, messages: Messages, *, part: str = "") -> None:
         self._check_open()
-        item = self._client.prepare_many(messages, None, None)
+        item = self._client.checks.many(messages)
         self._run(self._operations.stage_prepared(item, producer, epoch, part))
 
     def retained(self, filter: str) -> list[Message]:
@@ -327,39 +300,11 @@ class Bus(surface.Bus):
 
     # Request and reply
 
-    def request(
-        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()
-    ) -> Message:
-        pairs, answer = self.request_soon(topic, payload, headers=headers)
-        timeout_s = self.settings.answer_timeout_s if timeout_s is None else timeout_s
-        try:
-            return answer.result(timeout_s)
-        except TimeoutError:
-            raise TimedOut(
-                f'nobody answered on "{topic}" within {timeout_s} s; is its service running, and does it call reply()?'
-            ) from None
-        finally:
-            self.forget_request(pairs)
-
     def request_soon(
         self, topic: str, payload: bytes, *, headers: GivenHeaders = ()
-    ) -> tuple[tuple[tuple[str, str], ...], Future[Message]]:
-        """Publish a request; its headers, and a future of the answer."""
+    ) -> tuple[Headers, Future[Message]]:
         self._check_open()
         return self._wait(self._client.ask(Verbs(self), topic, payload, headers))
 
-    def forget_request(self, headers: tuple[tuple[str, str], ...]) -> None:
-        """Nobody waits for this answer any more."""
+    def forget_request(self, headers: Headers) -> None:
         self._client.replies.forget(headers)
-
-    @property
-    def now(self) -> datetime:
-        return to_datetime(self._client.clock.now_us())
-
-    @property
-    def config(self) -> Config:
-        return self._client.config
-
-    @property
-    def folder(self) -> str:
-        return str(self.address)

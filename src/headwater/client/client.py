@@ -1,4 +1,4 @@
-"""The client: everything that is asked of a server, over a link that mends itself. In one event loop.
+"""The client: everything that is asked of a server, over a link that reconnects by itself. In one event loop.
 
 The shells for threads (`client.bus`) and for asyncio (`client.aio`) stand on this. What a connection brings is handed
 on here: answers to publishes to the publisher, batches to their feeds.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from headwater import threads
+from headwater import surface, threads
 from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
 from headwater.client.link import Link, LinkState
@@ -30,10 +31,10 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish
-from headwater.message import Message, Outgoing, Receipt
+from headwater.message import Message, Receipt
 from headwater.requests import REPLY_ROOT, Replies, answer_headers
 from headwater.store.batch import checksum
-from headwater.surface import GivenHeaders
+from headwater.surface import GivenHeaders, like
 from headwater.topics.name import check_filter
 from headwater.wire import requests as wire
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_published, read_ranges
@@ -65,7 +66,7 @@ class Client:
         self._subscribes: dict[int, wire.Subscribe] = {}
         self._next_number = 1
         self._again: set[int] = set()
-        """Feeds that were made again since they last brought something."""
+        """Feeds that were subscribed again and have delivered nothing since."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listening: asyncio.Task[None] | None = None
         self._reply_feed: Feed | None = None
@@ -82,14 +83,14 @@ class Client:
             async with asyncio.timeout(self.settings.request_timeout_s):
                 await self.publisher.drain()
         except TimeoutError:
-            pass  # whoever waits is told that it is not known
+            pass  # whoever waits gets an error: whether it was stored is not known
         connection = self.link.close()
         for task in tuple(self._tasks):
             task.cancel()
         if connection is not None:
             await connection.gone()
 
-    # The link tells.
+    # Called by the link
 
     def on_up(self, registered: Registered) -> None:
         """There is a connection: go on where the last one ended."""
@@ -108,27 +109,16 @@ class Client:
 
     def _learn(self, limits: Limits) -> None:
         """Check by the server's limits, before anything is sent."""
+        known = {name: getattr(limits, name) for name in Limits.__struct_fields__ if name in Config.__struct_fields__}
         learned = Config(
-            batch_bytes_max=limits.batch_bytes_max,
-            message_bytes_max=limits.message_bytes_max,
-            key_bytes_max=limits.key_bytes_max,
-            headers_max=limits.headers_max,
-            header_bytes_max=limits.header_bytes_max,
-            topic_bytes_max=limits.topic_bytes_max,
-            topic_levels_max=limits.topic_levels_max,
-            root_bytes_max=limits.root_bytes_max,
-            producer_bytes_max=limits.producer_bytes_max,
-            producer_window=limits.producer_window,
-            max_in_flight_max=limits.max_in_flight_max,
-            request_timeout_s=self.settings.answer_timeout_s,
-            requests_max=self.settings.requests_max,
+            **known, request_timeout_s=self.settings.answer_timeout_s, requests_max=self.settings.requests_max
         )
         if learned != self.config:
             self.config = learned
             self.checks = Checks(learned, self.clock)
 
     def on_down(self) -> None:
-        """The connection is lost: what was handed out on it is void."""
+        """The connection is lost: leases of it are void."""
         for feed in self._feeds.values():
             feed.renew()
 
@@ -141,7 +131,7 @@ class Client:
             feed.fail(said)
 
     def on_writable(self) -> None:
-        """There is room for more."""
+        """The transport takes bytes again after back-pressure."""
         self.publisher.pump()
 
     def on_batch_frame(self, frame: Frame) -> None:
@@ -190,7 +180,7 @@ class Client:
                 self._on_ended(feed, error or Closed("the server ended the subscription; subscribe again"))
 
     def _on_ended(self, feed: Feed, error: HeadwaterError) -> None:
-        """The server gave a subscription up: make it again if it says so, once; else its reader is told."""
+        """The server ended a subscription: if the error asks for it, subscribe again, once; else fail its reader."""
         if _asks_again(error) and feed.number not in self._again and feed.is_open:
             self._again.add(feed.number)
             feed.renew()
@@ -206,57 +196,36 @@ class Client:
 
     # Publishing
 
+    @like(surface.Bus.publish)
     def prepare(
-        self,
-        topic: str,
-        payload: bytes,
-        retain: bool = False,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        deliver_at: datetime | None = None,
+        self, topic: str, payload: bytes, *, deliver_at: datetime | None = None, **options: Any
     ) -> Publish | wire.Delay:
         """A checked message; from any thread."""
-        item = self.checks.one(topic, payload, retain, key, headers, ttl_s, producer, sequence, deliver_at)
+        item = self.checks.one(topic, payload, deliver_at=deliver_at, **options)
         if deliver_at is None:
             return item
         part = item.parts[0]
-        given = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(map(tuple, headers))
+        headers = options.get("headers", ())
         return wire.Delay(
             topic=topic,
             payload=part.payloads[0],
             deliver_at_us=from_datetime(deliver_at),
-            retain=retain,
+            retain=options.get("retain", False),
             key=part.keys[0] if part.keys is not None else None,
-            headers=given,  # type: ignore[arg-type]  # it was seen that they are pairs
-            ttl_s=ttl_s,
+            headers=tuple(headers.items()) if isinstance(headers, Mapping) else tuple(map(tuple, headers)),
+            ttl_s=options.get("ttl_s"),
         )
-
-    def prepare_many(
-        self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
-    ) -> Publish:
-        """Checked and encoded messages; from any thread."""
-        return self.checks.many(messages, producer, sequence)
 
     async def delay(self, request: wire.Delay) -> Receipt:
         """Have a message delivered later."""
         answer: wire.Delayed = await self.link.request(request)
         return Receipt(request.topic, 0, answer.time_us)
 
-    def prepare_quiet(
-        self,
-        topic: str,
-        payload: bytes,
-        key: bytes | None = None,
-        headers: GivenHeaders = (),
-        ttl_s: float | None = None,
-        retain: bool = False,
-    ) -> Publish:
+    @like(surface.Bus.send)
+    def prepare_quiet(self, topic: str, payload: bytes, **options: Any) -> Publish:
         """A checked and encoded message that nobody waits for; from any thread."""
         self.link.check_open()
-        item = self.checks.one(topic, payload, retain, key, headers, ttl_s, None, None, None)
+        item = self.checks.one(topic, payload, **options)
         item.parts[0].encode(self.clock.now_us())
         return item
 
@@ -269,11 +238,11 @@ class Client:
         """A receipt, or receipts, once it is on disk."""
         await self._take_share(item.weight)
         future = self.loop.create_future()
-        self.publisher.submit_here(Call(item, future))
+        self.publisher.submit_here(Call(item, future, len(item.parts)))
         return await future
 
     async def _take_share(self, weight: int) -> None:
-        """Wait until the budget has room."""
+        """Back-pressure: wait until the budget of bytes in flight has room."""
         budget, go = self.publisher.budget, self.loop.create_future()
 
         def granted() -> None:
@@ -315,7 +284,7 @@ class Client:
         return feed
 
     async def unsubscribe(self, id: str) -> None:
-        """Delete a durable subscription; who reads it here is told."""
+        """Delete a durable subscription; its consumers here get Closed."""
         await self.link.request(wire.Unsubscribe(id=id))
         for feed in [feed for feed in self._feeds.values() if feed.id == id]:
             self._forget(feed)
@@ -427,9 +396,15 @@ class Client:
             if feed.is_open and self.link.is_up:
                 await self._leave(feed.number)
 
-    def forget_soon(self, feed: Feed) -> None:
-        """Nobody has the reader of this feed any more; from any thread, at any moment, as it is collected."""
-        _call_soon(self.loop, self._let_go, feed)
+    def leave_with(self, reader: object, feed: Feed) -> weakref.finalize[..., object]:
+        """Take no more when nobody has the reader of a feed any more, as after a `break` out of a loop over it.
+
+        Not for consumers: messages that they handed out may be acked without them.
+        """
+        # Collected in any thread, at any moment.
+        forgetting = weakref.finalize(reader, _call_soon, self.loop, self._let_go, feed)
+        forgetting.atexit = False
+        return forgetting
 
     def _let_go(self, feed: Feed) -> None:
         if self._feeds.get(feed.number) is feed:
@@ -441,7 +416,7 @@ class Client:
         except HeadwaterError:
             return  # it is gone with its connection, or by itself
 
-    # Saying what became of messages
+    # Acks and nacks
 
     def _flush_soon(self, feed: Feed) -> None:
         if threads.get_ident() == self.thread:
@@ -450,7 +425,7 @@ class Client:
             _call_soon(self.loop, self._flush, feed)
 
     def _flush(self, feed: Feed) -> None:
-        """Tell the server what was taken, and what more it may send."""
+        """Send TAKEN (ack timers start) and CREDIT (the prefetch window opens again)."""
         taken, messages, size = feed.owed()
         if self._feeds.get(feed.number) is not feed or not self.link.is_up:
             return
@@ -460,7 +435,7 @@ class Client:
             self.link.send((pack_credit(feed.number, messages, size),))
 
     def ack(self, feed: Feed, epoch: int, ranges: list[Range]) -> asyncio.Future[Any]:
-        """Say that messages are done; in the loop. The future fails with Recalled if the connection is lost."""
+        """Ack messages; in the loop. The future fails with Recalled if the connection is lost."""
         if not self.link.is_up or feed.epoch != epoch or self._feeds.get(feed.number) is not feed:
             refused = self.loop.create_future()
             refused.set_exception(self.refusal(feed, ranges))
@@ -479,7 +454,7 @@ class Client:
         return feed.recalled(ranges[0][1])
 
     async def ack_and_wait(self, feed: Feed, epoch: int, ranges: list[Range]) -> None:
-        """Say that messages are done, and wait until that is on disk."""
+        """Ack messages, and wait until that is on disk."""
         if not ranges:
             return
         try:
@@ -488,18 +463,18 @@ class Client:
             raise feed.recalled(ranges[0][1]) from None
 
     def ack_only(self, feed: Feed, epoch: int, ranges: list[Range]) -> None:
-        """Say that messages are done; what comes of it nobody wants to know."""
+        """Ack messages without waiting; a failure is ignored."""
         if ranges:
             self.ack(feed, epoch, ranges).add_done_callback(_ignore)
 
-    async def tell(self, feed: Feed, message: Message, make: Callable[[int], Request[Any]]) -> None:
-        """Say something else about a message; `make` makes the request of its lease."""
+    async def tell(self, feed: Feed, message: Message, make: Callable[..., Request[None]]) -> None:
+        """Nack, reject or extend a message; `make` makes the request of its lease."""
         lease = feed.lease_of(message)
         if self._feeds.get(feed.number) is not feed:
             raise self.refusal(feed, [(lease, message.offset, message.offset)])
         self._flush(feed)
         try:
-            await self.link.request(make(lease))
+            await self.link.request(make(lease=lease))
         except Disconnected:
             raise feed.recalled(message.offset) from None
 
@@ -510,7 +485,7 @@ class Client:
         return f"{REPLY_ROOT}/{self.link.session}"
 
     async def listen(self, verbs: Verbs) -> None:
-        """Be ready for answers."""
+        """Subscribe to the reply topic, once."""
         while self._listening is None or (self._listening.done() and self._reply_feed is None):
             self._listening = self.loop.create_task(self._listen(verbs))
         await asyncio.shield(self._listening)

@@ -11,7 +11,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headwater.client.url import Address
 from headwater.config import Connecting
@@ -62,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
-    # The transport calls.
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -113,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._on_writable is not None:
             self._on_writable()
 
-    # Its owner calls.
+    # Called by its owner
 
     def send(self, pieces: Iterable[bytes]) -> None:
         """Send bytes, in the order of these calls; nothing happens once the connection is lost."""
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: Callable[[HeadwaterError], None],
         on_writable: Callable[[], None],
     ) -> None:
-        """Hand everything on from here, first what has arrived already."""
+        """Pass frames to these callbacks from now on, first those that have arrived already."""
         self._on_frame, self._on_lost, self._on_writable = on_frame, on_lost, on_writable
         try:
             while self._inbox:
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_lost(error)
 
     def close(self, goodbye: Goodbye) -> None:
-        """Say goodbye, send what waits, and end; nobody is told."""
+        """Send GOODBYE after what waits, and close; `on_lost` is not called."""
         if self._lost is not None:
             return
         self.send((pack(Kind.GOODBYE, 0, encode(goodbye)),))
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             if self._transport is not None:
                 self._transport.abort()
-            await asyncio.sleep(0)  # in which the transport lets go
+            await asyncio.sleep(0)  # in which the transport closes
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -211,16 +211,12 @@ def _last_words(goodbye: Goodbye, address: Address) -> HeadwaterError:
     return Disconnected(f"the server at {address} said goodbye; it comes back when it is started again")
 
 
-class Greeted:
+class Greeted(NamedTuple):
     """A connection that is registered."""
 
-    __slots__ = ("challenge", "connection", "registered", "welcome")
-
-    def __init__(self, connection: Connection, challenge: Challenge, welcome: Welcome, registered: Registered) -> None:
-        self.connection = connection
-        self.challenge = challenge
-        self.welcome = welcome
-        self.registered = registered
+    connection: Connection
+    welcome: Welcome
+    registered: Registered
 
 
 async def connect(address: Address, settings: Connecting, session: str | None, heard: Callable[[int], None]) -> Greeted:
@@ -232,11 +228,11 @@ async def connect(address: Address, settings: Connecting, session: str | None, h
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
             connection = await _open(address, settings)
-            challenge, welcome = await _shake_hands(connection, heard)
+            welcome = await _shake_hands(connection, heard)
             limits = welcome.limits
             connection.grow(max(settings.frame_bytes_max, limits.frame_bytes_max), limits.keepalive_s)
             registered = await _register(connection, settings, session)
-            return Greeted(connection, challenge, welcome, registered)
+            return Greeted(connection, welcome, registered)
     except BaseException as error:
         if connection is not None:
             connection.fail(Disconnected("the connection was given up"))
@@ -308,8 +304,7 @@ def mechanism_of(address: Address) -> Mechanism:
     return "gatekeeper" if address.user else "none"
 
 
-async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> tuple[Challenge, Welcome]:
-
+async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> Welcome:
     address = connection.address
     login: ClientLogin | None = None
     if address.secret:
@@ -340,7 +335,7 @@ async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> 
     if login is not None:
         login.verify(welcome.final)
     connection.send((pack(Kind.OK),))
-    return challenge, welcome
+    return welcome
 
 
 async def _register(connection: Connection, settings: Connecting, session: str | None) -> Registered:

@@ -5,8 +5,8 @@ was taken gives the server credit to send more, half a window at a time, and for
 timer of its acks. Invariants:
 
 - Never more than a window (`prefetch_messages`, `prefetch_bytes`) waits here, but for the batch that goes over it.
-- What the server recalls is not handed out after that. When the connection is lost, what waits here of a durable
-  subscription is dropped, since it comes again; what was handed out belongs to an older epoch, and cannot be acked.
+- What the server recalls is not delivered after that. When the connection is lost, what waits here of a durable
+  subscription is dropped, since it is redelivered; what was delivered belongs to an older epoch, and cannot be acked.
 - A feed of history keeps how far it got in each root, and goes on from there: no gap, no repeat.
 """
 
@@ -15,64 +15,67 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
+
+import msgspec
 
 from headwater import threads
 from headwater.client.link import renewed
 from headwater.clock import SECOND_US, Clock
 from headwater.errors import Gap, HeadwaterError, Malformed, Recalled
-from headwater.message import Message
+from headwater.message import OF_HISTORY, OF_LIVE, Message, error_text
 from headwater.store.body import Body
+from headwater.wire import requests as wire
 from headwater.wire.batches import Range
 from headwater.wire.contents import Deliver
+from headwater.wire.request import Request
 
 _offset = attrgetter("offset")
 _origin = attrgetter("origin")
 
 
-class Held:
-    """Where the messages of one hand-out came from: what `message.ack()` and its sisters speak to."""
+class Held(msgspec.Struct, eq=False):
+    """Origin of the messages of one lease: carries out `message.ack()`, `nack()`, `reject()`, `extend()`, `reply()`."""
 
-    __slots__ = ("epoch", "feed", "lease", "offsets", "verbs")
-
-    def __init__(self, feed: Feed, verbs: Any, lease: int, epoch: int, offsets: Sequence[int] | None) -> None:
-        self.feed = feed
-        self.verbs = verbs
-        """What carries the words below out: for threads, or for asyncio."""
-        self.lease = lease
-        self.epoch = epoch
-        self.offsets = offsets
-        """Those of the hand-out; None if they are dense."""
+    feed: Feed
+    verbs: Verbs
+    """Sends them: for threads, or for asyncio."""
+    lease: int
+    epoch: int
+    offsets: Sequence[int] | None
+    """Those of the lease; None if they are dense."""
 
     def ack(self, messages: Sequence[Message], wait: bool) -> Any:
         return self.verbs.ack(self.feed, messages, wait)
 
     def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> Any:
-        return self.verbs.nack(self.feed, message, error, delay_s)
+        return self._tell("nack", wire.Nack, message, error=error_text(error), delay_s=delay_s)
 
     def reject(self, message: Message, error: str | BaseException) -> Any:
-        return self.verbs.reject(self.feed, message, error)
+        return self._tell("reject", wire.Reject, message, error=error_text(error))
 
     def extend(self, message: Message, seconds: float) -> Any:
-        return self.verbs.extend(self.feed, message, seconds)
+        return self._tell("extend", wire.Extend, message, seconds=seconds)
+
+    def _tell(self, verb: str, request: Callable[..., Request[None]], message: Message, **said: Any) -> Any:
+        make = partial(request, number=self.feed.number, offset=message.offset, **said)
+        return self.verbs.tell(self.feed, verb, message, make)
 
     def reply(self, message: Message, payload: bytes) -> Any:
         return self.verbs.reply(message, payload)
 
 
-class Chunk:
+class Chunk(msgspec.Struct, eq=False):
     """A batch that has arrived, and how much of it was taken."""
 
-    __slots__ = ("at", "bytes_left", "count", "deliver", "held", "messages")
-
-    def __init__(self, deliver: Deliver, held: Held) -> None:
-        self.deliver = deliver
-        self.held = held
-        self.count = deliver.count
-        self.bytes_left = len(deliver.body)
-        self.at = 0
-        self.messages: list[Message] | None = None
+    deliver: Deliver
+    held: Held
+    count: int
+    bytes_left: int
+    at: int = 0
+    messages: list[Message] | None = None
 
     def decode(self, now_us: int | None) -> list[Message]:
         """Make its messages; with a time, those that have expired by then are left out."""
@@ -98,12 +101,10 @@ class Chunk:
 
 
 class Verbs(Protocol):
-    """What the shells, for threads and for asyncio, make of what is said about a message."""
+    """How a shell, for threads or for asyncio, sends acks and the like."""
 
     def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> Any: ...
-    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> Any: ...
-    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> Any: ...
-    def extend(self, feed: Feed, message: Message, seconds: float) -> Any: ...
+    def tell(self, feed: Feed, verb: str, message: Message, make: Callable[..., Request[None]]) -> Any: ...
     def reply(self, message: Message, payload: bytes) -> Any: ...
 
 
@@ -121,7 +122,7 @@ class Feed:
         verbs: Verbs,
         flush: Callable[[Feed], None],
     ) -> None:
-        """`flush` is called, from any thread, when there is something to tell the server: see `owed`."""
+        """`flush` is called, from any thread, when TAKEN or CREDIT is due: see `owed`."""
         self.number = number
         self.kind = kind
         self.filter = filter
@@ -152,7 +153,8 @@ class Feed:
         self._used_bytes = 0
         self._taken: list[Range] = []
         self._is_flushing = False
-        self._error: HeadwaterError | None = None
+        self.error: HeadwaterError | None = None
+        """Why nothing comes any more."""
         self._is_over = False
 
     @property
@@ -160,12 +162,7 @@ class Feed:
         """Whether its messages are acked."""
         return self.kind in ("named", "session")
 
-    @property
-    def window(self) -> tuple[int, int]:
-        """Messages and bytes that may be sent ahead."""
-        return self._window_messages, self._window_bytes
-
-    # The loop puts in.
+    # Filled in the loop
 
     def put(self, deliver: Deliver) -> None:
         """A batch has arrived."""
@@ -176,19 +173,19 @@ class Feed:
         offsets = None if deltas is None else [deliver.first_offset + delta for delta in deltas]
         held = Held(self, self._verbs, deliver.lease, self.epoch, offsets)
         with self._lock:
-            if self._error is None:
-                self._chunks.append(Chunk(deliver, held))
+            if self.error is None:
+                self._chunks.append(Chunk(deliver, held, deliver.count, len(deliver.body)))
         self.wake()
 
     def put_gap(self, gap: Gap) -> None:
-        """Messages are gone: the reader is told once, in its place."""
+        """Messages are gone: the reader gets the gap once, in order."""
         self.places[gap.root] = max(gap.last, self.places.get(gap.root, 0))
         with self._lock:
             self._chunks.append(gap)
         self.wake()
 
     def recall(self, ranges: Sequence[Range]) -> None:
-        """Drop what the server has taken back, as far as it was not handed out."""
+        """Drop what the server has recalled, as far as the reader has not taken it."""
         with self._lock:
             for lease, first, last in ranges:
                 for chunk in [c for c in self._chunks if isinstance(c, Chunk) and c.held.lease == lease]:
@@ -214,7 +211,7 @@ class Feed:
                 self._chunks.clear()
             else:
                 for chunk in self._chunks:
-                    if isinstance(chunk, Chunk):  # it was paid for on the old connection
+                    if isinstance(chunk, Chunk):  # its credit was of the old connection
                         chunk.bytes_left = chunk.count = 0
             self._dropped_before = self.dropped
 
@@ -223,10 +220,10 @@ class Feed:
         self.dropped = self._dropped_before + count
 
     def fail(self, error: HeadwaterError) -> None:
-        """Nothing comes any more, for this reason: every read says so from now on."""
+        """Nothing comes any more: every read raises this from now on."""
         with self._lock:
-            if self._error is None and not self._is_over:
-                self._error = error
+            if self.error is None and not self._is_over:
+                self.error = error
                 self._chunks.clear()
         self.wake()
 
@@ -237,19 +234,14 @@ class Feed:
         self.wake()
 
     def wake(self) -> None:
-        """Let readers look again."""
+        """Wake readers."""
         if self._waiting:
             with self._lock:
                 self._changed.notify_all()
         for wake in self._wakers:
             wake()
 
-    # Readers take out.
-
-    @property
-    def error(self) -> HeadwaterError | None:
-        """Why nothing comes any more."""
-        return self._error
+    # Drained by readers, in any thread
 
     @property
     def is_over(self) -> bool:
@@ -278,10 +270,10 @@ class Feed:
     def _head(self, found: Sequence[Message]) -> Chunk | None:
         """The oldest batch; what is to be raised waits until what was found before it is handed out."""
         with self._lock:
-            if self._error is not None:
+            if self.error is not None:
                 if found:
                     return None
-                raise renewed(self._error)
+                raise renewed(self.error)
             head = self._chunks[0] if self._chunks else None
             if isinstance(head, Gap):
                 if found:
@@ -305,31 +297,25 @@ class Feed:
             self._taken.append((chunk.held.lease, found[0].offset, found[-1].offset))
         return found
 
+    @property
+    def _is_half_used(self) -> bool:
+        return 2 * self._used_messages >= self._window_messages or 2 * self._used_bytes >= self._window_bytes
+
     def _note_flush(self) -> None:
         """Ask for a flush if one is due: half a window is used, nothing is left here, or timers are to start."""
         if self._is_flushing:
             return
-        is_due = (
-            self._taken
-            or 2 * self._used_messages >= self._window_messages
-            or 2 * self._used_bytes >= self._window_bytes
-            or (not self._chunks and self._used_messages)
-        )
-        if is_due:
+        if self._taken or self._is_half_used or (not self._chunks and self._used_messages):
             self._is_flushing = True
             self._flush(self)
 
     def owed(self) -> tuple[list[Range], int, int]:
-        """What the server is to be told, once: what was taken, and the credit for it."""
+        """What to send to the server, once: ranges that were taken, and the credit for them."""
         with self._lock:
             self._is_flushing = False
             taken, self._taken = self._taken, []
             messages = size = 0
-            if (
-                2 * self._used_messages >= self._window_messages
-                or 2 * self._used_bytes >= self._window_bytes
-                or not self._chunks
-            ):
+            if self._is_half_used or not self._chunks:
                 messages, self._used_messages = self._used_messages, 0
                 size, self._used_bytes = self._used_bytes, 0
             return joined(taken), messages, size
@@ -343,24 +329,29 @@ class Feed:
 
         `check` raises if this reader, of possibly several, is closed.
         """
-        clock = self._clock
-        until_us = None if timeout_s is None else clock.monotonic_us() + round(timeout_s * SECOND_US)
+        until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
             check()
             found = self.take(limit)
             if found or self.is_over:
                 return found
-            with self._lock:
-                if self._chunks or self._error is not None or self._is_over:
-                    continue
-                left_us = None if until_us is None else until_us - clock.monotonic_us()
-                if left_us is not None and left_us <= 0:
-                    return []
-                self._waiting += 1
-                try:
-                    clock.wait(self._changed, left_us)
-                finally:
-                    self._waiting -= 1
+            if not self._await(until_us):
+                return []
+
+    def _await(self, until_us: int | None) -> bool:
+        """Wait for a change, unless there is something to take; False when the time has passed."""
+        with self._lock:
+            if self._chunks or self.error is not None or self._is_over:
+                return True
+            left_us = None if until_us is None else until_us - self._clock.monotonic_us()
+            if left_us is not None and left_us <= 0:
+                return False
+            self._waiting += 1
+            try:
+                self._clock.wait(self._changed, left_us)
+            finally:
+                self._waiting -= 1
+            return True
 
     def wait_batch(self, check: Callable[[], None]) -> Deliver | None:
         """The next batch as it came, waiting for it; None at the end. Not for feeds that also hand out messages."""
@@ -377,19 +368,12 @@ class Feed:
                     return head.deliver
             if self.is_over:
                 return None
-            with self._lock:
-                if self._chunks or self._error is not None or self._is_over:
-                    continue
-                self._waiting += 1
-                try:
-                    self._clock.wait(self._changed, None)
-                finally:
-                    self._waiting -= 1
+            self._await(None)
 
     # Acks
 
     def ranges_of(self, messages: Iterable[Message], wait: bool) -> list[Range]:
-        """What to say to ack these; Recalled (409) if one of them is of an older connection, unless nobody waits."""
+        """Ranges that ack these; Recalled (409) if one of them is of an older connection, unless nobody waits."""
         by_held: dict[Held, list[int]] = {}
         given = messages if isinstance(messages, list | tuple) else list(messages)
         if given and len(set(map(_origin, given))) == 1:
@@ -412,6 +396,12 @@ class Feed:
             return origin
         raise Malformed(f'this message did not come from subscription "{self.id}"; ack it where it came from')
 
+    def refuse(self, verb: str) -> None:
+        """Malformed (422) for a verb that messages of this kind do not have; an ack of a live one does nothing."""
+        refusals = {} if self.is_durable else OF_LIVE if self.kind == "live" else OF_HISTORY
+        if verb in refusals:
+            raise Malformed(refusals[verb])
+
     def lease_of(self, message: Message) -> int:
         """The lease of a message that is still ours; Recalled (409) if the connection was lost since."""
         held = self._mine(message)
@@ -428,7 +418,7 @@ class Feed:
 
 
 def _ranges(held: Held, offsets: list[int]) -> list[Range]:
-    """Offsets of one hand-out as ranges, each of messages that stand next to each other in it."""
+    """Offsets of one lease as ranges, each of messages that are adjacent in it."""
     lease, count = held.lease, len(offsets)
     first, last = offsets[0], offsets[-1]
     if held.offsets is None:

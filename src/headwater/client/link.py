@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
+import msgspec
+
 from headwater.client.clock import ServedClock
 from headwater.client.connection import FIRST_ID, Connection, Greeted, connect
 from headwater.client.url import Address
@@ -47,7 +49,7 @@ class LinkState(Enum):
 
 
 class Watcher(Protocol):
-    """Who is told of what happens to a link."""
+    """Callbacks of a link."""
 
     def on_up(self, registered: Registered) -> None:
         """There is a new connection."""
@@ -59,21 +61,18 @@ class Watcher(Protocol):
         """There will be no more connections."""
 
     def on_writable(self) -> None:
-        """What was sent has left."""
+        """The transport takes bytes again after back-pressure."""
 
     def on_batch_frame(self, frame: Frame) -> None:
         """A frame about messages has arrived."""
 
 
-class _Asked:
+class _Asked(msgspec.Struct, eq=False):
     """A request that waits for its answer."""
 
-    __slots__ = ("future", "request", "was_repeated")
-
-    def __init__(self, request: Request[Any] | None, future: asyncio.Future[Any]) -> None:
-        self.request = request
-        self.future = future
-        self.was_repeated = False
+    request: Request[Any] | None
+    future: asyncio.Future[Any]
+    was_repeated: bool = False
 
     @property
     def is_repeatable(self) -> bool:
@@ -81,7 +80,7 @@ class _Asked:
 
 
 class Link:
-    """A way to a server that mends itself."""
+    """A way to a server that reconnects by itself."""
 
     def __init__(self, address: Address, settings: Connecting, clock: ServedClock, watcher: Watcher) -> None:
         self.address = address
@@ -90,8 +89,6 @@ class Link:
         self.limits: Limits
         self.connections = 0
         """How many there were."""
-        self.user = ""
-        self.client_id = ""
         self.bus = ""
         """The id of the bus that the last connection reached."""
         self._settings = settings
@@ -121,7 +118,6 @@ class Link:
 
     def _begin(self, greeted: Greeted) -> None:
         self.limits = greeted.welcome.limits
-        self.user, self.client_id = greeted.welcome.user, greeted.welcome.client_id
         self.session, self.bus = greeted.registered.session, greeted.registered.bus
         self._connection = greeted.connection
         self._next_id = FIRST_ID
@@ -169,7 +165,7 @@ class Link:
         self._up.set()
         self._watcher.on_end(error)
 
-    # Losing a connection, and finding another
+    # Reconnecting
 
     def _on_lost(self, error: HeadwaterError) -> None:
         if self.state is not LinkState.UP:
@@ -187,7 +183,7 @@ class Link:
         self._reconnecting = self._loop.create_task(self._reconnect())
 
     def _part(self) -> None:
-        """Sort what waits for an answer that will not come: to be asked again, or failed."""
+        """Requests whose answer will not come: to be sent again if they are idempotent, else failed."""
         asked, self._asked = self._asked, {}
         for one in asked.values():
             if one.future.done():
@@ -238,7 +234,7 @@ class Link:
         longest_s = min(grown_s, settings.reconnect_delay_s_max)
         return longest_s * random.uniform(0.5, 1.0)
 
-    # Asking
+    # Requests
 
     async def request(self, request: Request[A], timeout_s: float | None = None) -> A:
         """What a request is answered with; waits for a connection if there is none."""
@@ -312,10 +308,10 @@ class Link:
 
     @property
     def is_writable(self) -> bool:
-        """Whether there is a connection, and room in it."""
+        """Whether there is a connection, without back-pressure."""
         return self._connection is not None and self._connection.is_writable
 
-    # Hearing
+    # Received frames
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind in ANSWERS:

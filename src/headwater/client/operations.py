@@ -5,34 +5,81 @@ What is said of each method stands in `headwater.surface`.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headwater import surface
 from headwater.client.client import Client
 from headwater.client.feed import Feed, Verbs
-from headwater.clock import from_datetime
+from headwater.clock import from_datetime, to_datetime
+from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.start import Start, check_start
-from headwater.delivery.subscriber import _text as text_of
-from headwater.errors import HeadwaterError, Malformed, NotFound
-from headwater.events import Event
+from headwater.errors import HeadwaterError, NotFound
 from headwater.log.publish import Publish
-from headwater.message import DeadLetter, Extent, Message, Outgoing, SubscriptionInfo, TopicInfo
-from headwater.surface import States, documented
+from headwater.message import DeadLetter, Extent, Message
+from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LETTERS_BYTES = 1024 * 1024
 """Payloads of one request to mend, unless a letter alone has more."""
 
 
+def asks(
+    shape: Callable[Concatenate[Any, P], R], request: Callable[..., Request[R]]
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """A method of the surface that one request does: its parameters are the fields of the request."""
+    signature = inspect.signature(shape)
+
+    @wraps(shape)
+    async def call(bus: Operations, /, *args: P.args, **options: P.kwargs) -> R:
+        given = signature.bind(bus, *args, **options)
+        given.apply_defaults()
+        del given.arguments["self"]
+        return await bus.ask(request(**given.arguments))
+
+    return call
+
+
 @documented(surface.Bus)
-class Operations:
+class Served:
+    """What both served buses show of their connection."""
+
+    is_read_only = False
+    _client: Client
+
+    def __repr__(self) -> str:
+        return f"<headwater bus at {self.folder}>"
+
+    @property
+    def id(self) -> str:
+        return self._client.link.bus
+
+    @property
+    def config(self) -> Config:
+        return self._client.config
+
+    @property
+    def folder(self) -> str:
+        return str(self._client.address)
+
+    @property
+    def now(self) -> datetime:
+        return to_datetime(self._client.clock.now_us())
+
+
+@documented(surface.Bus)
+class Operations(Served):
     """Everything that a client asks its server for, besides messages."""
 
     def __init__(self, client: Client, verbs: Verbs) -> None:
@@ -43,34 +90,27 @@ class Operations:
         """What a request is answered with."""
         return await self._client.link.request(request)
 
+    subscriptions = asks(surface.Bus.subscriptions, wire.Subscriptions)
+    states = asks(surface.Bus.states, wire.States)
+    topics = asks(surface.Bus.topics, wire.Topics)
+    ends = asks(surface.Bus.ends, wire.Ends)
+    events = asks(surface.Bus.events, wire.Events)
+    dead_letters = asks(surface.Bus.dead_letters, wire.DeadLetters)
+    redrive_mended = asks(surface.Bus.redrive_mended, wire.RedriveMended)
+    drop_mended = asks(surface.Bus.drop_mended, wire.DropMended)
+    stage_body = asks(surface.Bus.stage_body, wire.Stage)
+    commit_stage = asks(surface.Bus.commit_stage, wire.CommitStage)
+    drop_stage = asks(surface.Bus.drop_stage, wire.DropStage)
+    purge = asks(surface.Bus.purge, wire.Purge)
+
     async def unsubscribe(self, id: str) -> None:
         await self._client.unsubscribe(id)
-
-    async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
-        return await self.ask(wire.Subscriptions(after=after, limit=limit))
-
-    async def states(self, id: str) -> States:
-        return await self.ask(wire.States(id=id))
-
-    async def topics(self, filter: str = "#") -> list[TopicInfo]:
-        return await self.ask(wire.Topics(filter=filter))
-
-    async def ends(self) -> dict[str, int]:
-        return await self.ask(wire.Ends())
 
     async def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
         return await self.ask(wire.Extents(filter=filter, moments_us=tuple(map(from_datetime, moments))))
 
-    async def events(self) -> list[Event]:
-        return await self.ask(wire.Events())
-
     async def refresh(self) -> None:
         self._client.link.check_open()
-
-    async def dead_letters(
-        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
-    ) -> list[DeadLetter]:
-        return await self.ask(wire.DeadLetters(id=id, after=after, limit=limit))
 
     async def dead_letter(self, id: str, offset: Position) -> DeadLetter:
         found = await self.ask(wire.DeadLetters(id=id, offset=offset))
@@ -78,14 +118,8 @@ class Operations:
             raise NotFound(f'subscription "{id}" has no dead letter {offset}; see bus.dead_letters("{id}")')
         return found[0]
 
-    async def redrive(
-        self,
-        id: str,
-        offsets: Collection[Position] | None = None,
-        *,
-        mended: Iterable[DeadLetter] | None = None,
-        write: str | None = None,
-    ) -> int:
+    @like(surface.Bus.redrive)
+    async def redrive(self, id: str, offsets: Any = None, *, mended: Any = None, write: str | None = None) -> int:
         write = write_of(offsets, mended, write)
         if write is None:
             return await self.ask(wire.Redrive(id=id, offsets=None if offsets is None else tuple(offsets)))
@@ -101,41 +135,17 @@ class Operations:
         for request in mending(id, write, letters, part):
             await self.ask(request)
 
-    async def redrive_mended(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
-        return await self.ask(wire.RedriveMended(id=id, write=write, parts=tuple(parts)))
-
-    async def drop_mended(self, id: str, write: str) -> None:
-        await self.ask(wire.DropMended(id=id, write=write))
-
     async def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
         return await self.ask(wire.DropDeadLetters(id=id, offsets=None if offsets is None else tuple(offsets)))
 
-    async def stage(
-        self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
-    ) -> None:
-        await self.stage_prepared(self._client.prepare_many(messages, None, None), producer, epoch, part)
+    async def stage(self, producer: str, epoch: int, messages: Messages, *, part: str = "") -> None:
+        await self.stage_prepared(self._client.checks.many(messages), producer, epoch, part)
 
     async def stage_prepared(self, item: Publish, producer: str, epoch: int, part: str) -> None:
         """Stage messages that are checked and encoded: one request a root."""
         for one in item.parts:
             body = one.body or b""
             await self.stage_body(producer, epoch, part, one.root, len(one.topics), one.crc, body)
-
-    async def stage_body(
-        self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes
-    ) -> None:
-        await self.ask(
-            wire.Stage(producer=producer, epoch=epoch, part=part, root=root, count=count, crc=crc, body=body)
-        )
-
-    async def commit_stage(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
-        return await self.ask(wire.CommitStage(producer=producer, epoch=epoch, parts=tuple(parts)))
-
-    async def drop_stage(self, producer: str, epoch: int) -> None:
-        await self.ask(wire.DropStage(producer=producer, epoch=epoch))
-
-    async def purge(self, filter: str) -> int:
-        return await self.ask(wire.Purge(filter=filter))
 
     async def backup(self, target: str | os.PathLike[str]) -> None:
         await self.ask(wire.Backup(target=os.fspath(target)))
@@ -189,37 +199,3 @@ def seek_of(feed: Feed, to: Start) -> wire.Seek:
     if isinstance(to, datetime):
         return wire.Seek(number=feed.number, to_us=round(to.timestamp() * 1_000_000))
     return wire.Seek(number=feed.number, to=to)  # type: ignore[arg-type]  # it was checked
-
-
-def nack_of(
-    feed: Feed, message: Message, error: str | BaseException, delay_s: float | None
-) -> Callable[[int], Request[Any]]:
-    """A request that says that a message failed."""
-    text = text_of(error)
-    return lambda lease: wire.Nack(number=feed.number, lease=lease, offset=message.offset, error=text, delay_s=delay_s)
-
-
-def reject_of(feed: Feed, message: Message, error: str | BaseException) -> Callable[[int], Request[Any]]:
-    """A request that says that a message will never succeed."""
-    text = text_of(error)
-    return lambda lease: wire.Reject(number=feed.number, lease=lease, offset=message.offset, error=text)
-
-
-def extend_of(feed: Feed, message: Message, seconds: float) -> Callable[[int], Request[Any]]:
-    """A request for more time."""
-    return lambda lease: wire.Extend(number=feed.number, lease=lease, offset=message.offset, seconds=seconds)
-
-
-REFUSALS = {
-    "nack": "a live subscription keeps nothing to hand out again; subscribe with an id for that",
-    "reject": "a live subscription has no dead letters; subscribe with an id for that",
-    "extend": "a live subscription has no ack timeout; subscribe with an id for that",
-}
-
-
-def refuse(feed: Feed, verb: str) -> None:
-    """Malformed (422) where a message's subscription does not know the word; an ack of a live one is nothing."""
-    if feed.kind == "live" and verb != "ack":
-        raise Malformed(REFUSALS[verb])
-    if feed.kind in ("replay", "follow"):
-        raise Malformed(f"cannot {verb} a message that was read from history; subscribe with an id for that")

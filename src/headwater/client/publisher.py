@@ -18,7 +18,9 @@ import secrets
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import InvalidStateError
-from typing import Any
+from typing import Any, ClassVar
+
+import msgspec
 
 from headwater import threads
 from headwater.client.budget import Budget
@@ -42,49 +44,40 @@ SPLITTING = frozenset((403, 404, 409, 413, 422, 429))
 """Codes of refusals that may be about one message alone: the others that went with it are tried on their own."""
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One publish call on its way."""
 
-    __slots__ = ("future", "item", "left")
-
-    def __init__(self, item: Publish, future: Any) -> None:
-        self.item = item
-        self.future = future
-        """An asyncio or a concurrent future."""
-        self.left = len(item.parts)
+    item: Publish
+    future: Any
+    """An asyncio or a concurrent future."""
+    left: int
+    """Parts of it that are not answered."""
 
 
-class Single:
+class Single(msgspec.Struct, eq=False):
     """One message without options, on its way by itself: what `publish_soon` makes of most."""
 
-    __slots__ = ("future", "goes_alone", "payload", "root", "topic", "weight")
+    part: ClassVar[None] = None
+    producer: ClassVar[None] = None
+    sequence: ClassVar[int] = 0
 
-    part = None
-    producer = None
-    sequence = 0
-
-    def __init__(self, root: str, topic: str, payload: bytes, weight: int, future: Pending | None = None) -> None:
-        self.root = root
-        self.topic = topic
-        self.payload = payload
-        self.weight = weight
-        self.future = future
-        """None if nobody waits: what `send` makes of most."""
-        self.goes_alone = False
-        """Whether others that went with it may have been the reason for a refusal."""
+    root: str
+    topic: str
+    payload: bytes
+    weight: int
+    future: Pending | None = None
+    """None if nobody waits: what `send` makes of most."""
+    goes_alone: bool = False
+    """Whether others that went with it may have been the reason for a refusal."""
 
 
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """What one call brings to one root."""
 
-    __slots__ = ("call", "goes_alone", "part", "weight")
-
-    def __init__(self, call: Call, part: Part) -> None:
-        item = call.item
-        self.call = call
-        self.part = part
-        self.goes_alone = part.body is not None or item.producer is not None
-        self.weight = item.weight + len(part.topics[0])
+    call: Call
+    part: Part
+    goes_alone: bool
+    weight: int
 
     @property
     def topic(self) -> str:
@@ -110,25 +103,20 @@ class _Entry:
 Entry = _Entry | Single
 
 
-class _Sent:
+class _Sent(msgspec.Struct, eq=False):
     """A PUBLISH frame: kept until it is answered."""
 
-    __slots__ = ("body", "count", "crc", "entries", "id", "is_trial", "lane", "place", "producer", "sequence")
-
-    def __init__(
-        self, lane: _Lane, entries: list[Entry], body: bytes, crc: int, count: int, is_trial: bool = False
-    ) -> None:
-        self.lane = lane
-        self.entries = entries
-        self.body = body
-        self.crc = crc
-        self.count = count
-        self.is_trial = is_trial
-        """Whether one message of several callers may be refused for its topic, so that nothing may overtake it."""
-        self.id = 0
-        self.place = 0
-        self.producer: str | None = entries[0].producer
-        self.sequence = entries[0].sequence
+    lane: _Lane
+    entries: list[Entry]
+    body: bytes
+    crc: int
+    count: int
+    producer: str | None
+    sequence: int
+    is_trial: bool = False
+    """Whether one message of several callers may be refused for its topic, so that nothing may overtake it."""
+    id: int = 0
+    place: int = 0
 
     @property
     def is_own(self) -> bool:
@@ -136,40 +124,25 @@ class _Sent:
         return self.entries[0].producer is None
 
 
-class _Lane:
+class _Lane(msgspec.Struct, eq=False):
     """Everything that goes to one root."""
 
-    __slots__ = (
-        "accepted",
-        "flying",
-        "generation",
-        "is_broken",
-        "is_listed",
-        "place",
-        "queue",
-        "queued_bytes",
-        "refused",
-        "root",
-        "trial",
-    )
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self.queue: deque[Entry | _Sent] = deque()
-        self.queued_bytes = 0
-        self.flying: dict[int, _Sent] = {}
-        """By place, in order."""
-        self.place = 0
-        self.generation = 1
-        self.is_broken = False
-        """A frame was refused, and others behind it are not answered yet."""
-        self.refused: list[_Sent] = []
-        """Frames to be sent again once it is mended."""
-        self.is_listed = False
-        self.accepted: set[str] = set()
-        """Topics of single messages that the server has taken before."""
-        self.trial: _Sent | None = None
-        """A frame with others, behind which nothing is sent."""
+    root: str
+    queue: deque[Entry | _Sent] = msgspec.field(default_factory=deque)
+    queued_bytes: int = 0
+    flying: dict[int, _Sent] = {}
+    """By place, in order."""
+    place: int = 0
+    generation: int = 1
+    is_broken: bool = False
+    """A frame was refused, and others behind it are not answered yet."""
+    refused: list[_Sent] = []
+    """Frames to be sent again under the next producer name."""
+    is_listed: bool = False
+    accepted: set[str] = set()
+    """Topics of single messages that the server has taken before."""
+    trial: _Sent | None = None
+    """A frame that may be split if it is refused, behind which nothing is sent."""
 
 
 class Publisher:
@@ -226,7 +199,7 @@ class Publisher:
                 self._enqueue(call.root, call)
             else:
                 for part in call.item.parts:
-                    self._enqueue(part.root, _Entry(call, part))
+                    self._enqueue(part.root, _entry(call, part))
         self.pump()
 
     def _enqueue(self, root: str, entry: Entry) -> None:
@@ -266,7 +239,7 @@ class Publisher:
                 lane.is_listed = False
 
     def _send_quiet(self) -> None:
-        """Send what nobody waits for; without a connection it is lost."""
+        """Send what nobody waits for, at most once; without a connection it is lost."""
         link, quiet = self._link, self._quiet
         while quiet and (link.is_writable or not link.is_up):
             item = quiet.popleft()
@@ -321,7 +294,7 @@ class Publisher:
             if part.body is None:
                 part.encode(self._clock.now_us())
             assert part.body is not None
-            return _Sent(lane, [head], part.body, part.crc, len(part.topics))
+            return _Sent(lane, [head], part.body, part.crc, len(part.topics), head.producer, head.sequence)
         return self._gathered(lane, head)
 
     def _gathered(self, lane: _Lane, head: Entry) -> _Sent:
@@ -353,7 +326,8 @@ class Publisher:
             expiries=_column(parts, "expiries", 0),
         )
         is_trial = len(entries) > 1 and not lane.accepted.issuperset(topics)
-        return _Sent(lane, entries, body, checksum(body), len(entries), is_trial)
+        first = entries[0]
+        return _Sent(lane, entries, body, checksum(body), len(entries), first.producer, first.sequence, is_trial)
 
     def _send(self, sent: _Sent) -> None:
         lane = sent.lane
@@ -405,10 +379,6 @@ class Publisher:
             accepted.clear()
         accepted.update([entry.topic for entry in sent.entries])
 
-    def _is_repeat(self, sent: _Sent, one: Published) -> bool:
-        """A user's repeat; that we have sent a frame twice ourselves is nobody's business."""
-        return one.is_repeat and not sent.is_own
-
     def _land(self, sent: _Sent) -> None:
         lane = sent.lane
         lane.flying.pop(sent.place, None)
@@ -441,7 +411,7 @@ class Publisher:
         return True
 
     def _mend(self, lane: _Lane) -> None:
-        """Go on under the next name, once all that was sent under this one is answered."""
+        """Go on under the next producer name, once all that was sent under this one is answered."""
         if not lane.is_broken or lane.flying:
             return
         lane.is_broken = False
@@ -470,7 +440,10 @@ class Publisher:
 
     def _store(self, sent: _Sent, one: Published) -> int:
         """Answer what went with a frame; the share of the budget that is free then."""
-        freed, time_us, is_repeat = 0, one.time_us, self._is_repeat(sent, one)
+        freed, time_us = 0, one.time_us
+        is_repeat = (
+            one.is_repeat and not sent.is_own
+        )  # a frame that this client sent twice by itself is not told as one
         settled: list[tuple[Pending, Receipt]] = []
         for offset, entry in enumerate(sent.entries, one.first_offset):
             if isinstance(entry, Single):
@@ -519,7 +492,7 @@ class Publisher:
             await future
 
     def end(self, error: HeadwaterError) -> None:
-        """There will be no connection any more: whoever waits is told."""
+        """There will be no connection any more: whoever waits gets the error."""
         self._ended = error
         self.budget.end()
         lanes, self._lanes = self._lanes, {}
@@ -545,6 +518,11 @@ class Publisher:
             return
         call.item.refusals, call.left = [(part, error) for part in call.item.parts], 1
         self.budget.give_back(self._part_done(call))
+
+
+def _entry(call: Call, part: Part) -> _Entry:
+    goes_alone = part.body is not None or call.item.producer is not None
+    return _Entry(call, part, goes_alone, call.item.weight + len(part.topics[0]))
 
 
 def _column(parts: Sequence[Part | None], name: str, missing: object) -> Any:

@@ -1,6 +1,6 @@
 """Readers of a served bus for threads: consumers, live subscriptions, and history.
 
-They have the names, signatures and errors of those in `headwater.delivery`, and what is said of them stands there.
+They have the names, signatures and errors of those in `headwater.delivery`, where their docstrings are, too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
-from headwater.client.operations import extend_of, nack_of, refuse, reject_of, seek_of
+from headwater.client.operations import seek_of
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
-from headwater.delivery.live import CLOSED_BY_USER, check_max
+from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as EmbeddedLive
+from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Verbs:
-    """What is said about a message, for threads."""
+    """Sends acks and the like, and waits in the caller's thread."""
 
     __slots__ = ("_bus",)
 
@@ -38,7 +39,7 @@ class Verbs:
 
     def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> None:
         if not feed.is_durable:
-            return refuse(feed, "ack")
+            return feed.refuse("ack")
         bus = self._bus
         bus._check_open()
         epoch = feed.epoch
@@ -49,17 +50,8 @@ class Verbs:
             bus._loop.call_soon_threadsafe(bus._client.ack_only, feed, epoch, ranges)
         return None
 
-    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        self._tell(feed, "nack", message, nack_of(feed, message, error, delay_s))
-
-    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> None:
-        self._tell(feed, "reject", message, reject_of(feed, message, error))
-
-    def extend(self, feed: Feed, message: Message, seconds: float) -> None:
-        self._tell(feed, "extend", message, extend_of(feed, message, seconds))
-
-    def _tell(self, feed: Feed, verb: str, message: Message, make: Callable[[int], Request[Any]]) -> None:
-        refuse(feed, verb)
+    def tell(self, feed: Feed, verb: str, message: Message, make: Callable[..., Request[None]]) -> None:
+        feed.refuse(verb)
         self._bus._run(self._bus._client.tell(feed, message, make))
 
     def reply(self, message: Message, payload: bytes) -> Receipt:
@@ -69,7 +61,7 @@ class Verbs:
 
 
 @documented(EmbeddedConsumer)
-class Reader:
+class FeedReader(Reader):
     """Takes messages of a feed."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
@@ -78,18 +70,6 @@ class Reader:
         self.filter = feed.filter
         self._closed = False
         self._forgetting: weakref.finalize[..., Any] | None = None
-
-    def _leave_when_forgotten(self) -> None:
-        """Let go of its place at the server when nobody has it any more, as after `for … in bus.follow(…): break`.
-
-        A consumer does not: messages that it handed out may be acked without it.
-        """
-        self._forgetting = weakref.finalize(self, self._bus._client.forget_soon, self._feed)
-        self._forgetting.atexit = False
-
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         check_max(max)
@@ -122,28 +102,16 @@ class Reader:
 
     _closed_text = CLOSED_BY_USER
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 @documented(EmbeddedConsumer)
-class Consumer(Reader):
-    """Takes messages of one durable subscription, and says what became of them."""
+class Consumer(FeedReader):
+    """Takes messages of one durable subscription, and acks them."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
         super().__init__(bus, feed)
         assert feed.id is not None
         self.id = feed.id
         self._closed_text = f'this consumer of "{feed.id}" is closed; subscribe again to go on'
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                message = self.next()
-            except Closed:
-                return
-            if message is not None:
-                yield message
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         Verbs(self._bus).ack(self._feed, messages, wait)
@@ -157,17 +125,14 @@ class Consumer(Reader):
     def resume(self) -> None:
         self._bus.ask(wire.Pause(number=self._feed.number, paused=False))
 
-    def __enter__(self) -> Consumer:
-        return self
-
 
 @documented(EmbeddedLive)
-class Live(Reader):
+class Live(FeedReader):
     """A live subscription."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
         super().__init__(bus, feed)
-        self._leave_when_forgotten()
+        self._forgetting = bus._client.leave_with(self, feed)
 
     @property
     def dropped(self) -> int:
@@ -184,18 +149,15 @@ class Live(Reader):
                 raise
             yield from found
 
-    def __enter__(self) -> Live:
-        return self
-
 
 @documented(EmbeddedReading)
-class Reading(Reader):
+class Reading(FeedReader):
     """Messages one after another; iterate it, or ask with `next` and `batch`."""
 
     def __init__(self, bus: Bus, feed: Feed) -> None:
         super().__init__(bus, feed)
         self._ready: list[Message] = []
-        self._leave_when_forgotten()
+        self._forgetting = bus._client.leave_with(self, feed)
 
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         try:
@@ -230,6 +192,3 @@ class Reading(Reader):
     @property
     def is_over(self) -> bool:
         return self._closed or (not self._ready and self._feed.is_over)
-
-    def __enter__(self) -> Reading:
-        return self

@@ -1,4 +1,4 @@
-"""A receiver: listens where tcp channels push to, and hands out what they bring.
+"""A receiver: listens where tcp channels push to, and delivers what they bring.
 
     for message in headwater.receive(port=9000):
         print(message.topic, message.payload)
@@ -12,7 +12,7 @@ and an ack of it is without effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,12 +20,11 @@ from headwater import threads
 from headwater.client.bus import new_loop, run_loop
 from headwater.client.connection import Connection
 from headwater.client.feed import Feed, Held
-from headwater.client.operations import extend_of, nack_of, reject_of
 from headwater.client.url import Address
 from headwater.clock import SECOND_US, SystemClock
 from headwater.config import Connecting
-from headwater.delivery.live import check_max
 from headwater.delivery.options import CHANNEL_PREFIX
+from headwater.delivery.reader import Reader, check_max
 from headwater.errors import (
     Closed,
     Conflict,
@@ -59,14 +58,14 @@ def receive(port: int = 9000, host: str = "127.0.0.1", settings: Connecting | No
     return Receiver(port, host, settings)
 
 
-class Receiver:
+class Receiver(Reader):
     """What tcp channels push here, from however many brokers."""
 
     def __init__(self, port: int = 9000, host: str = "127.0.0.1", settings: Connecting | None = None) -> None:
         self.settings = settings or Connecting()
         self.host = host
         self.port = port
-        self._clock = SystemClock()
+        self.clock = SystemClock()
         self._lines: list[ReceiverConnection] = []
         self._turn = 0
         self._changed = threads.Condition()
@@ -74,8 +73,8 @@ class Receiver:
         self._closed = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = new_loop()
-        self._thread = threads.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
+        self.loop = new_loop()
+        self._thread = threads.Thread(target=run_loop, args=(self.loop,), name=THREAD_NAME, daemon=True)
         self._thread.start()
         try:
             self._wait(self._listen())
@@ -88,14 +87,14 @@ class Receiver:
     # Listening
 
     async def _listen(self) -> None:
-        self._server = await self._loop.create_server(self._greet, self.host, self.port)
+        self._server = await self.loop.create_server(self._greet, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def _greet(self) -> Incoming:
         return Incoming(Address(host=self.host, port=self.port), self.settings, self._welcome_soon)
 
     def _welcome_soon(self, connection: Incoming) -> None:
-        task = self._loop.create_task(self._welcome(connection))
+        task = self.loop.create_task(self._welcome(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -133,17 +132,7 @@ class Receiver:
             self._lines = [*self._lines, line]
             connection.use(line.on_frame, line.on_lost, lambda: None)
 
-    # What lines say
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Where the lines live."""
-        return self._loop
-
-    @property
-    def clock(self) -> SystemClock:
-        """What time it is."""
-        return self._clock
+    # Called by connections
 
     def forget(self, line: ReceiverConnection) -> None:
         """A connection is gone."""
@@ -158,15 +147,10 @@ class Receiver:
 
     # Taking
 
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message, or None when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
-
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages of one channel that are there; waits for the first of them."""
         check_max(max)
-        clock = self._clock
+        clock = self.clock
         until_us = None if timeout_s is None else clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
             seen = self._version
@@ -192,21 +176,12 @@ class Receiver:
                 raise
             except HeadwaterError as error:
                 # Its connection is gone, or brought what cannot be read: what it had comes again.
-                self._loop.call_soon_threadsafe(line.connection.fail, error)
+                self.loop.call_soon_threadsafe(line.connection.fail, error)
                 continue
             if found:
                 self._turn += step + 1
                 return found
         return []
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                message = self.next()
-            except Closed:
-                return
-            if message is not None:
-                yield message
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for those of each channel. Those whose connection is gone come again."""
@@ -241,17 +216,11 @@ class Receiver:
         await asyncio.gather(*(line.connection.gone() for line in lines))
 
     def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(JOIN_S)
 
     def _wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def __enter__(self) -> Receiver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
 
 class Incoming(Connection):
@@ -285,7 +254,7 @@ class ReceiverConnection:
         self._last_id = 0
         self._is_lost = False
 
-    # The broker speaks.
+    # Frames of the broker
 
     def on_frame(self, frame: Frame) -> None:
         """A frame has come; Malformed (422) ends the connection."""
@@ -323,7 +292,7 @@ class ReceiverConnection:
         self.feed.fail(Disconnected("the connection is gone"))
         self._receiver.forget(self)
 
-    # The receiver speaks, from any thread.
+    # Requests to the broker, from any thread
 
     def ask(self, make: Callable[[int], bytes]) -> Future[None]:
         """Send what is made with a number; the future is done when its answer comes."""
@@ -344,7 +313,7 @@ class ReceiverConnection:
         self._soon(self._flush)
 
     def _flush(self) -> None:
-        """Tell the broker what was taken, and what more it may send."""
+        """Send TAKEN (ack timers start) and CREDIT (the prefetch window opens again)."""
         taken, messages, size = self.feed.owed()
         if taken:
             self.connection.send((pack_ranges(Kind.TAKEN, NUMBER, 0, taken),))
@@ -359,7 +328,7 @@ class ReceiverConnection:
 
 
 class Verbs:
-    """What is said about a message."""
+    """Sends acks and the like over the connection that brought a message."""
 
     def __init__(self, line: ReceiverConnection) -> None:
         self._line = line
@@ -375,17 +344,8 @@ class Verbs:
             except Disconnected:
                 return  # it comes again
 
-    def nack(self, feed: Feed, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        self._tell(feed, message, nack_of(feed, message, error, delay_s))
-
-    def reject(self, feed: Feed, message: Message, error: str | BaseException) -> None:
-        self._tell(feed, message, reject_of(feed, message, error))
-
-    def extend(self, feed: Feed, message: Message, seconds: float) -> None:
-        self._tell(feed, message, extend_of(feed, message, seconds))
-
-    def _tell(self, feed: Feed, message: Message, make: Callable[[int], Request[Any]]) -> None:
-        request = make(feed.lease_of(message))
+    def tell(self, feed: Feed, verb: str, message: Message, make: Callable[..., Request[None]]) -> None:
+        request = make(lease=feed.lease_of(message))
         try:
             self._line.ask(lambda number: pack_request(number, request)).result()
         except Disconnected:

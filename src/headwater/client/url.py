@@ -94,16 +94,8 @@ def parse_url(url: str) -> Address:
         )
     if port == 0:
         raise Malformed("the server's port is 0; use 1 to 65535")
-    verify = _truth(options.pop("verify", "yes"))
-    return Address(
-        host=host,
-        port=PORT if port is None else port,
-        user=user,
-        secret=secret,
-        tls=scheme == "headwaters",
-        verify=verify,
-        **options,
-    )
+    verify, tls = _truth(options.pop("verify", "yes")), scheme == "headwaters"
+    return Address(host=host, port=port or PORT, user=user, secret=secret, tls=tls, verify=verify, **options)
 
 
 def _options(query: str, scheme: str) -> dict[str, str]:

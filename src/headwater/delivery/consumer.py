@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from headwater.clock import SECOND_US, Clock
-from headwater.delivery.live import check_max
+from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Closed
 from headwater.message import Message
 
 
-class Consumer:
-    """Takes messages of one durable subscription, and says what became of them."""
+class Consumer(Reader):
+    """Takes messages of one durable subscription, and acks them."""
 
     def __init__(
         self,
@@ -28,17 +28,12 @@ class Consumer:
         self.id = subscriber.options.id
         self.filter = subscriber.options.filter
         self.ticket = ticket
-        """Who this consumer is to the subscriber."""
+        """Identifies this consumer to the subscriber."""
         self._clock = clock
         self._seek = seek
         self._pause = pause
         self._on_close = on_close
         self._closed = False
-
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message, or None when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
@@ -57,25 +52,16 @@ class Consumer:
             if not subscriber.wait(seen, left_us) and left_us is not None:
                 until_us = 0  # one last look
 
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                message = self.next()
-            except Closed:
-                return
-            if message is not None:
-                yield message
-
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for all of them."""
         self.subscriber.ack(messages, wait)
 
     def seek(self, to: Start) -> None:
-        """Go on from "earliest", "latest", an offset or a moment; what is in flight is taken back."""
+        """Go on from "earliest", "latest", an offset or a moment; what is in flight is recalled."""
         self._seek(self.subscriber, to)
 
     def pause(self) -> None:
-        """Hand out nothing, to any consumer of this subscription, until `resume`; remembered."""
+        """Deliver nothing, to any consumer of this subscription, until `resume`; survives a restart."""
         self._pause(self.subscriber, True)
 
     def resume(self) -> None:
@@ -83,7 +69,7 @@ class Consumer:
         self._pause(self.subscriber, False)
 
     def close(self) -> None:
-        """Leave; what this consumer holds goes to the others, and the subscription stays."""
+        """Detach; what this consumer has in flight goes to the others, and the subscription stays."""
         if not self._closed:
             self._closed = True
             self._on_close(self)
@@ -91,9 +77,3 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f'this consumer of "{self.id}" is closed; subscribe again to go on')
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

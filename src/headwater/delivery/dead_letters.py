@@ -1,6 +1,6 @@
 """Dead letters: messages that a subscription gave up on, to be looked at, dropped or redriven.
 
-Redriving hands a copy to that subscription again, and to no other, with headers that say where it comes from. Moving
+Redriving delivers a copy to that subscription again, and to no other, with headers that say where it comes from. Moving
 it is one atomic write, so that it is never in both places and never in none.
 """
 
@@ -77,7 +77,7 @@ class DeadLetters:
         return found[0]
 
     def redrive(self, id: str, offsets: Collection[Position] | None) -> int:
-        """Hand them to their subscription again, in order; answers how many."""
+        """Redeliver them to their subscription, in order; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
             changed: Rows = {}
@@ -95,7 +95,7 @@ class DeadLetters:
 
         return self._noted("redriven", id, self._dispatcher.use(id, work), offsets)
 
-    def drop(self, id: str, offsets: Collection[Position] | None) -> int:
+    def drop(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget them; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
@@ -141,13 +141,8 @@ class DeadLetters:
 
 def headers_of(id: str, offset: int, row: DeadRow, headers: Headers, mended: str = "") -> Headers:
     """Headers of a letter that is redriven: its own, and where it comes from; `mended` says what was changed."""
-    notes = [
-        (FROM, id),
-        (TOPIC, row.topic),
-        (OFFSET, str(offset)),
-        (ATTEMPTS, str(row.attempts)),
-        (ERROR, row.errors[-1] if row.errors else ""),
-    ]
+    error = row.errors[-1] if row.errors else ""
+    notes = [(FROM, id), (TOPIC, row.topic), (OFFSET, str(offset)), (ATTEMPTS, str(row.attempts)), (ERROR, error)]
     if mended:
         notes.append((MENDED, mended))
     return (*(pair for pair in headers if pair[0] not in NOTES), *notes)

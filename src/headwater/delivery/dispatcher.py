@@ -20,11 +20,11 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
+from headwater.delivery.options import Options
 from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
 from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
-from headwater.delivery.subscription import Options
 from headwater.delivery.timers import Timers
 from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
 from headwater.log.group_commit import Call

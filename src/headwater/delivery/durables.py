@@ -1,7 +1,7 @@
-"""Durable subscriptions, looked after without taking from them: made, moved, paused, deleted, by their ids.
+"""Durable subscriptions, administered by their ids without a consumer: created, moved, paused, deleted.
 
 A consumer moves and pauses its subscription by the same way. Promises: whatever is done here is in the audit; nothing
-is deleted from under those who take from it unless by force, and then they are told.
+is deleted while it has consumers unless by force, and then they get Closed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Durables:
         self._audit = audit
         self._check_writable = check_writable
 
-    # Looking
+    # Queries
 
     def row(self, id: str) -> SubscriptionRow:
         """A subscription as it is stored; NotFound (404) if there is none."""
@@ -76,10 +76,10 @@ class Durables:
         """What was decided about it, besides its filter."""
         return options_of(self.row(id).options)
 
-    # Changing
+    # Changes
 
     def create(self, id: str, filter: str, *, start: Start = "latest", **given: Any) -> None:
-        """A named subscription that nobody takes from yet; Conflict (409) if there is one that differs."""
+        """A named subscription without a consumer; Conflict (409) if there is one that differs."""
         self._check_writable()
         check_not_of_channel(id)
         check_filter(filter, self._config)
@@ -94,7 +94,7 @@ class Durables:
             self._audit.note("subscription-created", id, None, after)
 
     def seek(self, id: str, to: Start | Mapping[str, int]) -> None:
-        """Have it go on from elsewhere; with offsets by root, roots that are not named stay."""
+        """Move its cursor; with offsets by root, roots that are not named stay."""
         self._check_writable()
 
         def work(subscriber: Subscriber) -> tuple[dict[str, int], dict[str, int]]:
@@ -106,7 +106,7 @@ class Durables:
         self._audit.note("subscription-sought", id, {"floors": before}, {"to": to, "floors": after})
 
     def move(self, subscriber: Subscriber, to: Start | Mapping[str, int]) -> None:
-        """Have a subscription that is served go on from elsewhere."""
+        """Move the cursor of a subscription that is served."""
         wanted = subscriber.options.filter
         if isinstance(to, Mapping):
             subscriber.seek(self._positions(wanted, to))
@@ -146,11 +146,11 @@ class Durables:
         check_filter(reader.filter, self._config)
 
     def pause(self, id: str) -> None:
-        """Have it hand out nothing, to anybody, until it is resumed."""
+        """Stop delivery, to any consumer, until it is resumed."""
         self._pause(id, paused=True)
 
     def resume(self, id: str) -> None:
-        """Have it go on."""
+        """Resume delivery."""
         self._pause(id, paused=False)
 
     def _pause(self, id: str, *, paused: bool) -> None:
@@ -161,7 +161,7 @@ class Durables:
         self._audit.note("subscription-paused" if paused else "subscription-resumed", id)
 
     def delete(self, id: str, *, force: bool = False) -> None:
-        """Delete it, its place and its dead letters; one that somebody takes from only by force: Conflict (409)."""
+        """Delete it, its place and its dead letters; one with consumers only by force: Conflict (409)."""
         self._check_writable()
         check_not_of_channel(id)
         row = self.row(id)

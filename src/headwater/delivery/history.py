@@ -48,13 +48,8 @@ class Lot(msgspec.Struct, frozen=True):
 
     def messages(self, origin: Any = None) -> list[Message]:
         """The messages themselves."""
-        return list(
-            map(
-                Message,
-                *(self.topics, self.offsets, self.payloads, self.times_us, self.keys, self.headers),
-                *(repeat(False), repeat(1), repeat(origin)),
-            )
-        )
+        columns = (self.topics, self.offsets, self.payloads, self.times_us, self.keys, self.headers)
+        return list(map(Message, *columns, repeat(False), repeat(1), repeat(origin)))
 
     def without(self, purges: Purges) -> Lot:
         """Without messages that were purged."""

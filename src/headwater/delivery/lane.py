@@ -42,7 +42,7 @@ class Event(StrEnum):
     TIMEOUT = "timeout"
     REJECT = "reject"
     RECALL = "recall"
-    """Taken back, no attempt counted: an earlier one failed, its consumer is gone, or somebody moved the cursor."""
+    """Recalled, no attempt counted: an earlier one failed, its consumer is gone, or somebody moved the cursor."""
     EXHAUST = "exhaust"
     """A nack or timeout that was the last attempt allowed."""
     SPARE = "spare"
@@ -116,36 +116,30 @@ class Changes(msgspec.Struct):
         return bool(self.floors or self.acked or self.unacked or self.failures or self.dead or self.copies_done)
 
 
-class Remote:
-    """A consumer that has messages before its application takes them, and so is to be told what is taken back."""
+class Remote(msgspec.Struct, eq=False):
+    """A consumer that prefetches, and so is to be sent what is recalled."""
 
-    __slots__ = ("recalls",)
-
-    def __init__(self) -> None:
-        self.recalls: list[tuple[int, int]] = []
-        """Number of the hand-out, offset: taken back, and not told yet."""
+    recalls: list[tuple[int, int]] = []
+    """Lease number, offset: recalled, and not sent yet."""
 
 
-class Lease:
-    """One hand-out of messages to one consumer."""
+class Lease(msgspec.Struct, eq=False):
+    """Messages delivered to one consumer together, until they are acked, nacked or timed out."""
 
-    __slots__ = ("begun", "consumer", "deadline_us", "lane", "number", "offsets", "taken")
-
-    def __init__(self, consumer: Hashable, lane: LaneId, deadline_us: int, offsets: list[int], number: int) -> None:
-        self.consumer = consumer
-        self.lane = lane
-        self.deadline_us = deadline_us
-        """Monotonic; 0 is none."""
-        self.offsets = offsets
-        self.number = number
-        """Increases over the subscription; what `extend` makes of a lease is the same hand-out and keeps its number."""
-        self.begun: set[int] | None = None
-        """Messages of it that a remote application has taken, for no others has the time begun; None: for all."""
-        self.taken: dict[int, str] | None = None
-        """Why messages of it were taken back, for those that were."""
+    consumer: Hashable
+    lane: LaneId
+    deadline_us: int
+    """Monotonic; 0 is none."""
+    offsets: list[int]
+    number: int
+    """Increases over the subscription; what `extend` makes of a lease keeps its number."""
+    begun: set[int] | None = None
+    """Messages of it that a remote application has taken, for no others has the time begun; None: for all."""
+    taken: dict[int, str] | None = None
+    """Why messages of it were recalled, for those that were."""
 
     def take(self, offset: int, why: str) -> None:
-        """Remember why a message was taken back."""
+        """Remember why a message was recalled."""
         if self.taken is None:
             self.taken = {}
         self.taken[offset] = why
@@ -153,22 +147,20 @@ class Lease:
             self.consumer.recalls.append((self.number, offset))
 
     def extended(self, offset: int, deadline_us: int) -> Lease:
-        """The same hand-out of one of its messages, with a deadline of its own."""
+        """A lease of one of its messages, with a deadline of its own."""
         if self.taken is None:
             self.taken = {}
-        lease = Lease(self.consumer, self.lane, deadline_us, [offset], self.number)
-        lease.taken = self.taken
-        return lease
+        return Lease(self.consumer, self.lane, deadline_us, [offset], self.number, taken=self.taken)
 
     def __repr__(self) -> str:
         return f"Lease({self.number}, {self.consumer!r}, lane={self.lane}, offsets={self.offsets})"
 
 
 Place = tuple[int, bool, int, int]
-"""Where a message stands in its subscription: the number of its first hand-out, lane (copies first), offset."""
+"""Where a message stands in its subscription: the number of its first lease, lane (copies first), offset."""
 
 
-class Lane:
+class Lane(msgspec.Struct, eq=False):
     """One ordered source of messages: a stream, or the copies that belong to it.
 
     Invariants, between calls:
@@ -177,39 +169,24 @@ class Lane:
     - `due` and `failures` say more about messages that wait, are ahead, or (failures only) are in flight again.
     """
 
-    __slots__ = (
-        "acked",
-        "ahead",
-        "due",
-        "failures",
-        "floor",
-        "id",
-        "in_flight",
-        "keys",
-        "numbers",
-        "position",
-        "trail",
-    )
-
-    def __init__(self, id: LaneId, floor: int) -> None:
-        self.id = id
-        self.floor = floor
-        """Everything up to here is acked or dead, or did not match."""
-        self.position = floor + 1
-        """What to read next."""
-        self.in_flight: dict[int, Lease] = {}
-        self.numbers: dict[int, int] = {}
-        """First hand-out of messages that wait, or once waited and are in flight again."""
-        self.keys: dict[int, Key] = {}
-        """With order="key": keys of messages that wait or are in flight."""
-        self.due: dict[int, int] = {}
-        """Monotonic moments of messages in RETRY."""
-        self.failures: dict[int, Failure] = {}
-        self.acked: set[int] = set()
-        """Acked or dead above the floor; each has a stored row."""
-        self.ahead: list[int] = []
-        """Ascending: loaded from stored rows, acked or in RETRY, and not read again yet."""
-        self.trail: deque[int] = deque()
+    id: LaneId
+    floor: int
+    """Everything up to here is acked or dead, or did not match."""
+    position: int
+    """What to read next."""
+    in_flight: dict[int, Lease] = {}
+    numbers: dict[int, int] = {}
+    """First lease of messages that wait, or once waited and are in flight again."""
+    keys: dict[int, Key] = {}
+    """With order="key": keys of messages that wait or are in flight."""
+    due: dict[int, int] = {}
+    """Monotonic moments of messages in RETRY."""
+    failures: dict[int, Failure] = {}
+    acked: set[int] = set()
+    """Acked or dead above the floor; each has a stored row."""
+    ahead: list[int] = []
+    """Ascending: loaded from stored rows, acked or in RETRY, and not read again yet."""
+    trail: deque[int] = msgspec.field(default_factory=deque)
 
     @property
     def idle(self) -> bool:
@@ -229,7 +206,7 @@ class Lane:
         return MessageState.ACKED
 
     def known(self) -> list[int]:
-        """Offsets that there is something to say about, ascending."""
+        """Offsets with a state other than plainly pending or acked, ascending."""
         return sorted(self.in_flight.keys() | self.numbers.keys() | self.acked.union(self.ahead))
 
     def place(self, offset: int) -> Place:

@@ -22,7 +22,7 @@ class Ledger:
         self.lanes: dict[LaneId, Lane] = {}
         self.waiting = Waiting(order, self.lanes)
         self.number = 0
-        """Of the last hand-out."""
+        """Of the last lease."""
         self.in_flight = 0
         self.retrying = 0
         self.held = 0
@@ -38,7 +38,7 @@ class Ledger:
         """A new lane."""
         if id in self.lanes:
             raise Conflict(f"lane {id} is open already")
-        lane = self.lanes[id] = Lane(id, floor)
+        lane = self.lanes[id] = Lane(id, floor, floor + 1)
         return lane
 
     def lane(self, id: LaneId) -> Lane:
@@ -52,7 +52,7 @@ class Ledger:
 
     def lane_of(self, lease: Lease) -> Lane:
         """A copies lane goes when it is empty, and leases outlive it."""
-        return self.lanes.get(lease.lane) or Lane(lease.lane, 0)
+        return self.lanes.get(lease.lane) or Lane(lease.lane, 0, 1)
 
     def add_copies(self, lane: Lane, offsets: list[int], keys: Sequence[Key] | None) -> None:
         """Copies wait; those that are there already stay as they are."""
@@ -141,7 +141,7 @@ class Ledger:
         self._wait(lane, offset)
 
     def recall(self, messages: list[tuple[Lane, int]], why: str) -> None:
-        """Messages are taken back; no attempt is counted."""
+        """Messages are recalled; no attempt is counted."""
         step(MessageState.IN_FLIGHT, Event.RECALL)
         for lane, offset in messages:
             lease = lane.in_flight[offset]

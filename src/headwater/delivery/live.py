@@ -7,7 +7,7 @@ messages come first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 import msgspec
@@ -15,14 +15,15 @@ import msgspec
 from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
+from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Malformed
-from headwater.message import Message, Receipt
+from headwater.message import OF_LIVE, Message, Receipt, Unacked
 
 Policy = Literal["drop_oldest", "disconnect"]
 
 
-class Live:
+class Live(Reader):
     """What `bus.subscribe(filter)` without an id gives."""
 
     wants_places: ClassVar[bool] = True
@@ -45,7 +46,7 @@ class Live:
         self._policy = policy
         self._config = config
         self._clock = clock
-        self._reply = reply
+        self._origin = Unacked(OF_LIVE, reply)
         self._on_close = on_close
         self._lock = threads.Lock()
         self._changed = threads.Condition(self._lock)
@@ -59,34 +60,32 @@ class Live:
         self._ready: deque[Message] = deque()
         self._messages = 0
         self._bytes = 0
-        self._closed: str | None = None
+        self.ended: str | None = None
+        """Why nothing comes any more; None while something may."""
         self._wakers: list[Callable[[], None]] = []
 
-    # The thread that commits puts in.
+    # Filled by the committing thread
 
     def greet(self, retained: list[Message]) -> None:
         """Retained messages come before all others."""
         over = len(retained) - self._config.live_messages_max
         if over > 0 and self._policy == "disconnect":
-            self._closed = self._too_slow()
+            self.ended = self._too_slow()
             return
         self.dropped += max(0, over)
-        self._ready.extend(msgspec.structs.replace(message, origin=self) for message in retained[max(0, over) :])
+        self._ready.extend(
+            msgspec.structs.replace(message, origin=self._origin) for message in retained[max(0, over) :]
+        )
 
     def deliver(self, selection: Selection) -> None:
         """Messages that match are durable, or shown before they are."""
         batch = selection.batch
         assert batch is not None
-        if (
-            batch.is_early
-            and self.hand is not None
-            and not self._buffer
-            and self._closed is None
-            and self.hand(selection)
-        ):
+        may_pass = batch.is_early and self.hand is not None and not self._buffer and self.ended is None
+        if may_pass and self.hand is not None and self.hand(selection):
             return
         with self._lock:
-            if self._closed is not None:
+            if self.ended is not None:
                 return
             self._buffer.append(selection)
             self._messages += selection.count
@@ -103,7 +102,7 @@ class Live:
         config = self._config
         if self._policy == "disconnect":
             self._buffer.clear()
-            self._closed = self._too_slow()
+            self.ended = self._too_slow()
             return
         while self._buffer:
             oldest = self._buffer[0]
@@ -130,12 +129,7 @@ class Live:
         self._messages -= selection.count
         self._bytes -= len(selection.batch.data)
 
-    # The reader takes out.
-
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message, or None when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
+    # Drained by the reader
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
@@ -147,7 +141,7 @@ class Live:
                 if not self._ready:
                     found = self.take()
                     if found is not None:
-                        self._ready.extend(found.taken(self))
+                        self._ready.extend(found.taken(self._origin))
                 if self._ready:
                     return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
             if not self._await(until_us):
@@ -170,8 +164,8 @@ class Live:
         """Wait for a batch; False when the time has passed."""
         with self._changed:
             while not self._buffer:
-                if self._closed is not None:
-                    raise Closed(self._closed)
+                if self.ended is not None:
+                    raise Closed(self.ended)
                 left_us = None if until_us is None else until_us - self._clock.monotonic_us()
                 if left_us is not None and left_us <= 0:
                     return False
@@ -196,15 +190,10 @@ class Live:
             try:
                 found = self.batch(1000)
             except Closed:
-                if self._closed in (CLOSED_BY_USER, BUS_CLOSED):
+                if self.ended in (CLOSED_BY_USER, BUS_CLOSED):
                     return
                 raise
             yield from found
-
-    @property
-    def ended(self) -> str | None:
-        """Why nothing comes any more; None while something may."""
-        return self._closed
 
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, from the committing thread, whenever something arrives."""
@@ -219,42 +208,13 @@ class Live:
     def end(self, reason: str) -> None:
         """Wake the reader for good."""
         with self._changed:
-            if self._closed is None:
-                self._closed = reason
+            if self.ended is None:
+                self.ended = reason
             self._buffer.clear()
             self._changed.notify_all()
             wakers = tuple(self._wakers)
         for wake in wakers:
             wake()
-
-    def __enter__(self) -> Live:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # What a message of it can be asked.
-
-    def ack(self, messages: Sequence[Message], wait: bool) -> None:
-        """Nothing is kept about a live subscription, so there is nothing to note."""
-
-    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        raise Malformed("a live subscription keeps nothing to hand out again; subscribe with an id for that")
-
-    def reject(self, message: Message, error: str | BaseException) -> None:
-        raise Malformed("a live subscription has no dead letters; subscribe with an id for that")
-
-    def extend(self, message: Message, seconds: float) -> None:
-        raise Malformed("a live subscription has no ack timeout; subscribe with an id for that")
-
-    def reply(self, message: Message, payload: bytes) -> Receipt:
-        return self._reply(message, payload)
-
-
-def check_max(max: int) -> None:
-    """Malformed unless a batch of so many can be asked for."""
-    if type(max) is not int or max < 1:
-        raise Malformed(f"a batch of {max!r} messages; ask for 1 or more")
 
 
 BUS_CLOSED = "the bus is closed; open it again"

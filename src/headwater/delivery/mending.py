@@ -83,7 +83,7 @@ class Mending:
         self._waiting: dict[int, int] = {}
         """By subscription: how many wait, at most."""
 
-    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], part: str) -> None:
+    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], part: str = "") -> None:
         """Store other contents for these letters; nothing if the write was done already."""
         _check_names(write, part)
         for letter in letters:
@@ -108,8 +108,8 @@ class Mending:
 
         self._dispatcher.use(id, work)
 
-    def redrive(self, id: str, write: str, parts: Sequence[str]) -> int:
-        """Hand the letters of these parts to their subscription again, in order; answers how many, and the same when
+    def redrive(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+        """Redeliver the letters of these parts to their subscription, in order; answers how many, and the same when
         it is asked again. Other parts of the write are dropped."""
         if isinstance(parts, str):
             raise Malformed(f"parts is {parts!r}; use a list of names")
@@ -238,15 +238,9 @@ def _copy(id: str, offset: int, dead: DeadRow, row: MendedRow) -> CopyRow:
     # Where headers were a map on their way, as in Spark, those that say the same are those that were there.
     if dict(headers) == dict(dead.headers) and len(dict(headers)) == len(headers):
         headers = dead.headers
-    changes = [
-        name
-        for name, new, old in (
-            ("payload", row.payload, dead.payload),
-            ("key", row.key, dead.key),
-            ("headers", headers, dead.headers),
-        )
-        if new != old
-    ]
+    before = {"payload": dead.payload, "key": dead.key, "headers": dead.headers}
+    after = {"payload": row.payload, "key": row.key, "headers": headers}
+    changes = [name for name in before if after[name] != before[name]]
     pairs = headers_of(id, offset, dead, headers, ",".join(changes))
     return CopyRow(dead.topic, row.payload, dead.time_us, row.key, pairs, False)
 

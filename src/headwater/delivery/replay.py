@@ -19,7 +19,7 @@ from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor
 from headwater.delivery.history import History, Lot, Past, Stretch
-from headwater.delivery.live import check_max
+from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.selection import Selection
 from headwater.errors import Gap, Malformed
 from headwater.log.root import Root
@@ -56,7 +56,7 @@ def check_after(filter: str, after: object, since: object) -> None:
 
 
 class Bell:
-    """Tells a reading that there is more, as long as somebody has it.
+    """Wakes a reading when there is more, as long as it is referenced.
 
     It is what others hold of a reading: one that was forgotten, as by `for … in bus.follow(…): break`, is collected.
     """
@@ -82,7 +82,7 @@ class Bell:
             reading.end()
 
 
-class Reading:
+class Reading(Reader):
     """Messages one after another; iterate it, or ask with `next` and `batch`."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Reading:
 
     def take(self) -> Selection | None:
         """The oldest messages that were not read yet and stand together. It waits for those that are history, unless
-        `look` has said that they are at hand."""
+        `look` has answered that they are in memory."""
         while not self.look():
             self.fetch()
         if not self._next:
@@ -189,7 +189,7 @@ class Reading:
         return Selection(name, batch, None if len(places) == batch.count else places)
 
     def look(self) -> bool:
-        """Have the next messages of every root at hand; False where `fetch` has to read them from history first."""
+        """Have the next messages of every root in memory; False where `fetch` has to read them from history first."""
         if self._ready or self._closed:
             return True
         if self._follows:
@@ -218,7 +218,7 @@ class Reading:
         self._pasts[root.name] = Past(self._history, stretch, self._wanted)
 
     def fetch(self) -> None:
-        """Read on in history, some messages of each root that has none at hand; this takes its time."""
+        """Read on in history, some messages of each root that has none in memory; it blocks on I/O."""
         for name, past in tuple(self._pasts.items()):
             if name in self._next:
                 continue
@@ -240,11 +240,6 @@ class Reading:
         if not ready and not self._await(None):
             raise StopIteration
         return ready.popleft()
-
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message; None at the end of history, or when the time has passed."""
-        found = self.batch(1, timeout_s)
-        return found[0] if found else None
 
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages; empty at the end of history, or when the time has passed."""
@@ -268,7 +263,7 @@ class Reading:
                 if self._version == seen and not self._clock.wait(self._signal, left_us) and left_us is not None:
                     until_us = 0  # one last look
 
-    # Being told
+    # Wake-ups
 
     def tell(self) -> None:
         """There is more; from the thread that commits."""
@@ -296,9 +291,3 @@ class Reading:
         """Stop reading."""
         self.end()
         self._on_close()
-
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

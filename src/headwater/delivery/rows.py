@@ -11,7 +11,8 @@ from concurrent.futures import Future
 
 import msgspec
 
-from headwater.delivery.subscription import Changes, Failure, LaneId, Options
+from headwater.delivery.lane import Changes, Failure, LaneId
+from headwater.delivery.options import Options
 from headwater.errors import Failed, HeadwaterError, Unwritable
 from headwater.log.group_commit import GroupCommit, Item
 from headwater.message import DeadLetter, Headers, Kept, Message
@@ -48,17 +49,8 @@ class CopyRow(msgspec.Struct, frozen=True, array_like=True):
     """How it was published, as its batch said."""
 
     def message(self, offset: int) -> Message:
-        return Kept(
-            self.topic,
-            offset,
-            self.payload,
-            self.time_us,
-            self.key,
-            self.headers,
-            self.retained,
-            flags=self.flags,
-            expires_us=self.expires_us,
-        )
+        said = (self.topic, offset, self.payload, self.time_us, self.key, self.headers, self.retained)
+        return Kept(*said, flags=self.flags, expires_us=self.expires_us)
 
 
 class DeadRow(msgspec.Struct, frozen=True, array_like=True):
@@ -74,18 +66,8 @@ class DeadRow(msgspec.Struct, frozen=True, array_like=True):
     dead_at_us: int
 
     def letter(self, subscription: str, offset: int) -> DeadLetter:
-        return DeadLetter(
-            subscription,
-            self.topic,
-            offset,
-            self.payload,
-            self.time_us,
-            self.key,
-            self.headers,
-            self.attempts,
-            self.errors,
-            self.dead_at_us,
-        )
+        topic, *rest = msgspec.structs.astuple(self)
+        return DeadLetter(subscription, topic, offset, *rest)
 
 
 class Resting(msgspec.Struct, frozen=True):
@@ -115,8 +97,8 @@ class RowsItem(Item):
 class RowCommit:
     """Writes rows in groups; what was committed in order stays in order.
 
-    When the state fails, those who wait are told. Rows that memory reflects already are owed: `resume` writes them, in
-    their order, before anything else. The others are as if nobody had asked for them.
+    When the state fails, those who wait get an error. Rows that memory reflects already are owed: `resume` writes them,
+    in their order, before anything else. The others are as if nobody had asked for them.
     """
 
     ROWS_MAX = 1_000_000

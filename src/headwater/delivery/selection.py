@@ -67,7 +67,7 @@ class Selection(msgspec.Struct, eq=False):
         return Selection(self.root, self.batch, places, messages, self.lease)
 
     def taken(self, origin: Any = None) -> Sequence[Message]:
-        """The messages themselves, which speak to this origin."""
+        """The messages themselves, of this origin."""
         if self.batch is not None:
             return self.batch.body.messages(self.batch.first_offset, self.places, origin)
         if all(message.origin is origin for message in self.messages):

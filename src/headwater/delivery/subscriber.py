@@ -22,24 +22,26 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import keys_of
-from headwater.delivery.held import Held
-from headwater.delivery.lane import Remote
+from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
 from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
 from headwater.delivery.selection import Selection
-from headwater.delivery.subscription import Changes, LaneId, Lease, MessageState, Moment, Subscription
+from headwater.delivery.subscription import Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
 from headwater.log.roots import Roots
-from headwater.message import Message, Receipt
+from headwater.message import Message, Receipt, error_text
 from headwater.store import state as rows
 from headwater.store.log import Hole
 from headwater.store.state import Rows, State
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
 Messages = dict[tuple[LaneId, int], Message]
+HandOut = tuple[Lease, list[int]]
+"""A lease, and offsets of messages of it."""
 
 NO_LIMIT = 1 << 62
+NEVER_FAILED = Failure(0, 0)
 AGAIN_AT_ONCE = 16
 """Messages that are read again, one by one, before it is looked how many bytes they have."""
 
@@ -92,13 +94,14 @@ class Subscriber:
         self._lock = threads.RLock()
         self._signal = threads.Condition()
         self._wakers: dict[Any, Callable[[], None]] = {}
-        # From the clock, so that a client that acks a hand-out of before it was loaded is not taken to mean a new one.
+        # From the clock, so that an ack of a lease of before it was loaded is not taken for one of a new lease.
         self._machine = Subscription(row.options, config, last_number=clock.now_us())
         self._machine.paused = row.paused
         self._supply = Supply(row, self._machine, roots, state, config, clock)
         self._leases: list[tuple[int, int, Lease]] = []
         self._gap: Gap | None = None
-        self._closed = False
+        self.is_ended = False
+        """Whether the subscription is gone, or the bus closes."""
         self._turn = 0
         self._dead = sum(1 for _ in state.scan(rows.key_u32(rows.DEAD, row.number)))
         self._load()
@@ -110,13 +113,8 @@ class Subscriber:
         failures = stored.failures_of(self._state, self.number)
         # A root that appeared after the subscription has no floor until its first message is acked.
         for stream in floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}:
-            self._machine.load_lane(
-                (stream, False),
-                floors.get(stream, 0),
-                acked.get(stream, ()),
-                failures.get((stream, False), {}),
-                now,
-            )
+            lane, floor, failed = (stream, False), floors.get(stream, 0), failures.get((stream, False), {})
+            self._machine.load_lane(lane, floor, acked.get(stream, ()), failed, now)
         for stream, copies in stored.copies_of(self._state, self.number).items():
             lane = (stream, True)
             self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, sorted(copies), _keys(copies))
@@ -125,7 +123,7 @@ class Subscriber:
     def _moment(self) -> Moment:
         return Moment(*self._clock.read())
 
-    # Consumers come and go
+    # Consumers
 
     @property
     def consumers(self) -> int:
@@ -138,14 +136,14 @@ class Subscriber:
             self._arm()
 
     def detach(self, consumer: object) -> None:
-        """A consumer leaves; what it holds goes to the others, and no attempt is counted."""
+        """A consumer leaves; what it has in flight goes to the others, and no attempt is counted."""
         with self._lock:
             if consumer in self._machine.consumers:
                 self._machine.detach(consumer)
         self.wake()
 
     def give_back(self, consumer: object) -> None:
-        """A consumer hands back all that it holds, and stays; no attempt is counted."""
+        """Recall all that a consumer has in flight; it stays, and no attempt is counted."""
         with self._lock:
             if consumer in self._machine.consumers:
                 self._machine.detach(consumer)
@@ -153,24 +151,19 @@ class Subscriber:
                 self._arm()
 
     def end(self) -> None:
-        """The subscription is gone or the bus closes: whoever waits is told."""
+        """The subscription is gone or the bus closes: whoever waits gets Closed."""
         with self._lock:
-            self._closed = True
+            self.is_ended = True
             self._timers.set(self, None, self._ring)
         self.wake()
 
-    @property
-    def is_ended(self) -> bool:
-        """Whether the subscription is gone, or the bus closes."""
-        return self._closed
-
     def _check_open(self, writes: bool = False) -> None:
-        if self._closed:
+        if self.is_ended:
             raise Closed(f'subscription "{self.options.id}" is closed; subscribe again to go on')
         if writes:  # before anything changes in memory
             self._commit.check()
 
-    # Waking
+    # Wake-ups
 
     def deliver(self, selection: Selection) -> None:
         """Something that matches is durable: whoever waits should look."""
@@ -204,7 +197,7 @@ class Subscriber:
         else:
             self._wakers[consumer] = wake
 
-    # Handing out
+    # Delivery
 
     def take(self, consumer: object, limit: int) -> list[Message]:
         """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
@@ -216,7 +209,7 @@ class Subscriber:
 
     def hand(self, consumer: object, limit: int, bytes_max: int = NO_LIMIT) -> list[Selection]:
         """The same in the form in which they are read: a batch is not taken apart. With `bytes_max`, no more is begun
-        once so much was handed out."""
+        once so much was delivered."""
         with self._lock:
             self._check_open()
             self._supply.open()
@@ -228,7 +221,7 @@ class Subscriber:
                 if left > 0 and size < bytes_max and self._gap is None:
                     self._take_fresh(consumer, left, now, found, bytes_max - size)
             except (OSError, TooManyFiles) as error:
-                # What was taken before it is in this consumer's hands already; it fails again at the next take.
+                # What was taken before it is in flight already; it fails again at the next take.
                 if not found:
                     if isinstance(error, TooManyFiles):
                         raise
@@ -246,7 +239,7 @@ class Subscriber:
     def _take_again(
         self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int
     ) -> tuple[int, int]:
-        """What was handed out before, or is a copy; answers how many more may be taken, and the bytes of these."""
+        """Redeliveries and copies; answers how many more may be taken, and the bytes of these."""
         again = self._machine.redeliverable(consumer, limit, now)
         step = len(again) if bytes_max == NO_LIMIT else AGAIN_AT_ONCE
         size = 0
@@ -272,7 +265,7 @@ class Subscriber:
         return limit, size
 
     def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int) -> None:
-        """Go round the roots, so that a busy one does not starve the others."""
+        """Round-robin over the roots, so that a busy one does not starve the others."""
         streams = self._supply.streams
         for step in range(len(streams)):
             stream = streams[(self._turn + step) % len(streams)]
@@ -292,7 +285,7 @@ class Subscriber:
         self._turn += 1
 
     def _look(self, stream: int, now: Moment) -> Ahead | None:
-        """A batch with something in it that was not handed out yet; None if there is none, or a gap has to be told."""
+        """A batch with undelivered messages; None if there is none, or a gap has to be raised first."""
         while isinstance(found := self._supply.look(stream, now), Hole):
             self._meet(stream, found)
             if self._gap is not None:
@@ -307,7 +300,7 @@ class Subscriber:
         return found
 
     def _meet(self, stream: int, hole: Hole) -> None:
-        """Messages are gone: say so, once, unless the subscription chose not to hear of it."""
+        """Messages are gone: an event, and once a Gap for the consumer, unless it has on_gap="skip"."""
         root = self._supply.name(stream)
         self._on_event(
             "gap",
@@ -341,7 +334,7 @@ class Subscriber:
         return Selection(ahead.cursor.root.name, batch, places, (), lease)
 
     def begin(self, lease: Lease, offsets: Sequence[int]) -> None:
-        """A remote application took these of a hand-out: the time for all that it took of it counts from now."""
+        """A remote application took these of a lease: the ack timeout of all that it took of it counts from now."""
         with self._lock:
             if self.options.ack_timeout_s and self._machine.is_open(lease):
                 if lease.begun is not None:
@@ -363,27 +356,25 @@ class Subscriber:
                 heapq.heapify(self._leases)
             heapq.heappush(self._leases, (lease.deadline_us, id(lease), lease))
 
-    # What consumers say
+    # Acks and nacks
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
-        """Done with these: one commit for all of them."""
-        item = self._note_acks(messages, None)
+        """Ack these: one commit for all of them."""
+        item = self._note_leases(self._by_lease(messages))
         if item is None and wait:
             self._commit.flush()  # acked before, without waiting: it is on disk when this returns all the same
-        self._finish(item, wait)
+        self.finish(item, wait)
 
     def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
-        """Done with these: the future completes when that is on disk."""
+        """Ack these: the future completes when that is on disk."""
         future: Future[object] = Future()
-        if self._note_acks(messages, future) is None:
+        if self._note_leases(self._by_lease(messages), future) is None:
             self._commit.enqueue({}, future)
         self._commit.kick()
         return future
 
-    def ack_leases(
-        self, done: Sequence[tuple[Lease, list[int]]], future: Future[object], beside: Rows | None = None
-    ) -> None:
-        """Done with these messages of hand-outs: the future completes when that is on disk, and the rows beside it
+    def ack_leases(self, done: Sequence[HandOut], future: Future[object], beside: Rows | None = None) -> None:
+        """Ack these messages of leases: the future completes when that is on disk, and the rows beside it
         with it, all or none."""
         if self._note_leases(done, future, beside) is None:
             self._commit.enqueue({}, future)
@@ -391,7 +382,7 @@ class Subscriber:
 
     def spare(self, root: str, offsets: Sequence[int]) -> list[tuple[int, int]]:
         """Messages are done here, as their client has them from another subscription: wherever they are, also those
-        that were not handed out yet. The hand-out and the offset of those that were."""
+        that were not delivered yet. The lease and the offset of those that were."""
         with self._lock:
             self._check_open(writes=True)
             self._supply.open()
@@ -409,7 +400,7 @@ class Subscriber:
         return handed
 
     def put_back(self, lease: Lease, offsets: Sequence[int]) -> None:
-        """Messages of a hand-out are to be handed out again; no attempt is counted."""
+        """Redeliver messages of a lease; no attempt is counted."""
         with self._lock:
             self._check_open()
             self._machine.put_back(lease, offsets)
@@ -423,17 +414,11 @@ class Subscriber:
             return list(offsets) if stream is None else self._machine.undone(stream, offsets)
 
     def root_of(self, lease: Lease) -> str:
-        """Where the messages of a hand-out come from."""
+        """The root that the messages of a lease come from."""
         return self._supply.name(lease.lane[0])
 
-    def _note_acks(self, messages: Sequence[Message], future: Future[object] | None) -> RowsItem | None:
-        return self._note_leases(self._by_lease(messages), future)
-
     def _note_leases(
-        self,
-        groups: Sequence[tuple[Lease, list[int]]],
-        future: Future[object] | None,
-        beside: Rows | None = None,
+        self, groups: Sequence[HandOut], future: Future[object] | None = None, beside: Rows | None = None
     ) -> RowsItem | None:
         changed: Rows = dict(beside) if beside else {}
         with self._lock:
@@ -453,12 +438,12 @@ class Subscriber:
             self.wake()
         return item
 
-    def _by_lease(self, messages: Sequence[Message]) -> list[tuple[Lease, list[int]]]:
+    def _by_lease(self, messages: Sequence[Message]) -> list[HandOut]:
         if not messages:
             return []
         if len(set(map(_origin, messages))) == 1:
             return [(self._mine(messages[0].origin), list(map(_offset, messages)))]
-        grouped: dict[int, tuple[Lease, list[int]]] = {}
+        grouped: dict[int, HandOut] = {}
         for message in messages:
             lease = self._mine(message.origin)
             grouped.setdefault(id(message.origin), (lease, []))[1].append(message.offset)
@@ -469,18 +454,6 @@ class Subscriber:
             return origin.lease
         raise Malformed(f'this message did not come from subscription "{self.options.id}"; ack it where it came from')
 
-    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
-        """It failed this time."""
-        self._finish(self.note_nack(self._mine(message.origin), message.offset, error, delay_s, message), wait=True)
-
-    def reject(self, message: Message, error: str | BaseException) -> None:
-        """It will never succeed."""
-        self._finish(self.note_reject(self._mine(message.origin), message.offset, error, message), wait=True)
-
-    def extend(self, message: Message, seconds: float) -> None:
-        """More time for this message."""
-        self.extend_lease(self._mine(message.origin), message.offset, seconds)
-
     def note_nack(
         self,
         lease: Lease,
@@ -490,8 +463,8 @@ class Subscriber:
         message: Message | None = None,
         future: Future[object] | None = None,
     ) -> RowsItem | None:
-        """A message of a hand-out failed this time; whoever does not have it by hand leaves it out."""
-        text = _text(error)
+        """Nack a message of a lease; `message` is read from the log if the caller does not have it."""
+        text = error_text(error)
         if delay_s is not None and not (_is_number(delay_s) and 0 <= delay_s <= self._config.delay_s_max):
             raise Malformed(f"delay_s is {delay_s!r}; use 0 to {self._config.delay_s_max} seconds (delay_s_max)")
         return self._fail(
@@ -506,8 +479,8 @@ class Subscriber:
         message: Message | None = None,
         future: Future[object] | None = None,
     ) -> RowsItem | None:
-        """A message of a hand-out will never succeed."""
-        text = _text(error)
+        """Reject a message of a lease: it is dead."""
+        text = error_text(error)
         return self._fail(lambda now: self._machine.reject(lease, offset, text, now), lease, offset, message, future)
 
     def _fail(
@@ -531,7 +504,7 @@ class Subscriber:
         return item
 
     def extend_lease(self, lease: Lease, offset: int, seconds: float) -> None:
-        """More time for a message of a hand-out."""
+        """Extend the ack timeout of a message of a lease."""
         if not (_is_number(seconds) and 0 < seconds <= self._config.delay_s_max):
             raise Malformed(f"extend by {seconds!r} seconds is out of range; use up to {self._config.delay_s_max}")
         with self._lock:
@@ -540,7 +513,8 @@ class Subscriber:
             self._time(self._machine.extend(lease, offset, deadline_us))
             self._arm()
 
-    def _finish(self, item: RowsItem | None, wait: bool) -> None:
+    def finish(self, item: RowsItem | None, wait: bool = True) -> None:
+        """Have rows that were enqueued written, and wait until they are on disk."""
         if item is None:
             return
         if wait:
@@ -567,25 +541,17 @@ class Subscriber:
         changed: Rows = {}
         now = self._moment()
         for lane, offset, failure in changes.dead:
-            message = known.get((lane, offset))
-            if message is None:
+            m = known.get((lane, offset))
+            if m is None:
                 continue
-            row = DeadRow(
-                message.topic,
-                message.payload,
-                message.time_us,
-                message.key,
-                message.headers,
-                failure.attempts,
-                failure.errors,
-                now.wall_us,
-            )
+            tried = (failure.attempts, failure.errors, now.wall_us)
+            row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.headers, *tried)
             changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
             self._dead += 1
             self._counts.dead += 1
             self._on_event(
                 "dead",
-                f'subscription "{self.options.id}" gave up on message {offset} of "{message.topic}" '
+                f'subscription "{self.options.id}" gave up on message {offset} of "{m.topic}" '
                 f"after {failure.attempts} attempts",
             )
         if self._dead > self._config.dead_letters_max:
@@ -604,10 +570,10 @@ class Subscriber:
                     "dead-dropped", f'subscription "{self.options.id}" has too many dead letters; the oldest is gone'
                 )
 
-    # Time
+    # Timers
 
     def _arm(self, but_not: int | None = None) -> None:
-        """Be called at the next moment at which something has to happen."""
+        """Set the timer to the next retry or ack timeout."""
         while self._leases and not self._machine.is_open(self._leases[0][2]):
             heapq.heappop(self._leases)
         due_us = self._machine.next_due_us() if self._machine.consumers else None
@@ -648,7 +614,7 @@ class Subscriber:
     # Changes from outside
 
     def pause(self, paused: bool) -> None:
-        """Hand out nothing until resumed."""
+        """Stop or resume delivery."""
         with self._lock:
             self._check_open()
             self._machine.paused = paused
@@ -656,12 +622,12 @@ class Subscriber:
         self.wake()
 
     def seek(self, positions: dict[int, int]) -> None:
-        """Go on from other places; what is in flight is taken back."""
+        """Move the cursor; what is in flight is recalled."""
         with self._lock:
             self._check_open(writes=True)
             item = self._commit.enqueue(self._move(positions))
         self.wake()
-        self._finish(item, wait=True)
+        self.finish(item)
 
     def suppose(self, positions: dict[int, int]) -> None:
         """Be seen as if it stood there; nothing is stored."""
@@ -683,12 +649,12 @@ class Subscriber:
         return changed
 
     def add_copies(self, changed: Rows, copies: dict[int, dict[int, CopyRow]], removed_dead: int = 0) -> None:
-        """Hand these copies out too; their rows are stored first."""
+        """Deliver these copies too; their rows are stored first."""
         with self._lock:
             self._check_open(writes=True)
             self._dead -= removed_dead
             item = self._commit.enqueue(changed)
-        self._finish(item, wait=True)
+        self.finish(item)
         with self._lock:
             for stream, found in copies.items():
                 self._machine.add_copies(stream, sorted(found), _keys(found))
@@ -700,9 +666,9 @@ class Subscriber:
             self._check_open(writes=True)
             self._dead -= len(changed)
             item = self._commit.enqueue(changed)
-        self._finish(item, wait=True)
+        self.finish(item)
 
-    # Looking
+    # Queries
 
     def floor(self, stream: int) -> int:
         """Up to where this subscription needs nothing of a stream any more."""
@@ -746,40 +712,48 @@ class Subscriber:
             self._supply.open()
             machine = self._machine
             counted = [self._supply.pending_roughly(stream, messages_max) for stream in self._supply.streams]
-            return Standing(
-                sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held,
-                machine.in_flight,
-                machine.retrying,
-                self._dead,
-                self.consumers,
-                sum(unseen for _, unseen in counted),
-            )
+            lag = sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held
+            unseen = sum(unseen for _, unseen in counted)
+            return Standing(lag, machine.in_flight, machine.retrying, self._dead, self.consumers, unseen)
 
     def resting(self) -> Resting:
         """What is left of it in the state when nobody is served any more."""
         with self._lock:
             machine = self._machine
-            return Resting(
-                {stream: machine.floor(stream) for stream in self._supply.streams},
-                machine.acked,
-                machine.failed,
-                machine.copies,
-                self._dead,
-            )
+            floors = {stream: machine.floor(stream) for stream in self._supply.streams}
+            return Resting(floors, machine.acked, machine.failed, machine.copies, self._dead)
 
     def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
-        """Root, offset, state, attempts and errors of each message that there is something to say about."""
+        """Root, offset, state, attempts and errors of each message that is not plainly pending or acked."""
         with self._lock:
             return [
-                (
-                    self._supply.name(lane[0]),
-                    offset,
-                    state.value,
-                    failure.attempts if failure else 0,
-                    failure.errors if failure else (),
-                )
-                for lane, offset, state, failure in self._machine.states()
+                (self._supply.name(lane[0]), offset, state.value, failure.attempts, failure.errors)
+                for lane, offset, state, known in self._machine.states()
+                for failure in (known or NEVER_FAILED,)
             ]
+
+
+class Held(msgspec.Struct, eq=False):
+    """Origin of the messages of one lease: carries out `message.ack()`, `nack()`, `reject()`, `extend()`, `reply()`."""
+
+    subscriber: Subscriber
+    lease: Lease
+
+    def ack(self, messages: Sequence[Message], wait: bool) -> None:
+        self.subscriber.ack(messages, wait)
+
+    def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None:
+        item = self.subscriber.note_nack(self.lease, message.offset, error, delay_s, message)
+        self.subscriber.finish(item)
+
+    def reject(self, message: Message, error: str | BaseException) -> None:
+        self.subscriber.finish(self.subscriber.note_reject(self.lease, message.offset, error, message))
+
+    def extend(self, message: Message, seconds: float) -> None:
+        self.subscriber.extend_lease(self.lease, message.offset, seconds)
+
+    def reply(self, message: Message, payload: bytes) -> Receipt:
+        return self.subscriber.reply(message, payload)
 
 
 def _runs(places: Sequence[tuple[LaneId, int]], step: int) -> Iterator[tuple[LaneId, list[int]]]:
@@ -792,15 +766,6 @@ def _runs(places: Sequence[tuple[LaneId, int]], step: int) -> Iterator[tuple[Lan
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float)
-
-
-def _text(error: object) -> str:
-    """What is stored of an error: its text, or an exception's type and text."""
-    if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}"
-    if not isinstance(error, str):
-        raise Malformed(f"error is of type {type(error).__name__}; give a str or an exception")
-    return error.encode("utf-8", "replace").decode()
 
 
 def _keys(copies: dict[int, CopyRow]) -> list[bytes | str]:

@@ -18,38 +18,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from headwater.clock import SECOND_US
 from headwater.config import Config
-from headwater.delivery.lane import (
-    TRANSITIONS,
-    Changes,
-    Event,
-    Failure,
-    Key,
-    Lane,
-    LaneId,
-    Lease,
-    MessageState,
-    Moment,
-    step,
-)
+from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, MessageState, Moment, step
 from headwater.delivery.ledger import Ledger
 from headwater.delivery.options import Options
 from headwater.delivery.retry import delay_s as backoff_s
 from headwater.errors import Conflict, Malformed
-
-__all__ = [
-    "TRANSITIONS",
-    "Changes",
-    "Event",
-    "Failure",
-    "Key",
-    "LaneId",
-    "Lease",
-    "MessageState",
-    "Moment",
-    "Options",
-    "Subscription",
-    "step",
-]
 
 
 class Subscription:
@@ -60,18 +33,18 @@ class Subscription:
     def __init__(
         self, options: Options, config: Config, jitter: Callable[[], float] = random.random, last_number: int = 0
     ) -> None:
-        """`last_number` is below the number of every hand-out to come, and above those of an earlier life."""
+        """`last_number` is below the number of every lease to come, and above those before a restart."""
         self.options = options
         self.config = config
         self.paused = False
-        """Nothing is handed out while True."""
+        """Nothing is delivered while True."""
         self._jitter = jitter
         self._ledger = Ledger(options.order)
         self._ledger.number = last_number
         self.consumers: list[Hashable] = []
         """In the order in which they were attached; with order="strict" the first is active, the others stand by."""
 
-    # What it is at
+    # State
 
     @property
     def lanes(self) -> tuple[LaneId, ...]:
@@ -127,7 +100,7 @@ class Subscription:
         return failure.attempts + 1 if failure else 1
 
     def states(self) -> list[tuple[LaneId, int, MessageState, Failure | None]]:
-        """Every message that there is something to say about."""
+        """Every message that is not plainly pending or acked."""
         return [
             (lane.id, offset, lane.state(offset), lane.failures.get(offset))
             for lane in self._ledger.lanes.values()
@@ -177,7 +150,7 @@ class Subscription:
         self._ledger.unread += len(loaded.acked)
 
     def add_copies(self, stream: int, offsets: Iterable[int], keys: Sequence[Key] | None = None) -> None:
-        """Copies to hand out, after those already there; one that is still there is not added again."""
+        """Copies to deliver, after those already there; one that is still there is not added again."""
         lane = self._ledger.lanes.get((stream, True)) or self._ledger.open((stream, True), 0)
         self._ledger.add_copies(lane, list(offsets), keys)
 
@@ -192,7 +165,7 @@ class Subscription:
         return changes
 
     def seek(self, stream: int, position: int) -> Changes:
-        """Start again at a position: all that was known of the stream is forgotten, and taken back."""
+        """Start again at a position: all that was known of the stream is forgotten, and recalled."""
         lane = self._ledger.lanes.get((stream, False)) or self._ledger.open((stream, False), position - 1)
         changes = Changes()
         why = f"the subscription was moved to offset {position}"
@@ -204,12 +177,12 @@ class Subscription:
     # Consumers
 
     def attach(self, consumer: Hashable) -> None:
-        """A consumer is ready to take messages."""
+        """Add a consumer."""
         if consumer not in self.consumers:
             self.consumers.append(consumer)
 
     def detach(self, consumer: Hashable) -> bool:
-        """A consumer is gone: what it holds is taken back. True if there is now something for another to take."""
+        """A consumer is gone: what it has in flight is recalled. True if there is now something for another to take."""
         if consumer not in self.consumers:
             return False
         next_is_active = self.options.order == "strict" and self.consumers[0] == consumer and len(self.consumers) > 1
@@ -228,7 +201,7 @@ class Subscription:
             return bool(self.consumers) and self.consumers[0] == consumer
         return consumer in self.consumers
 
-    # Handing out
+    # Delivery
 
     def redeliverable(self, consumer: Hashable, limit: int, now: Moment) -> list[tuple[LaneId, int]]:
         """Known messages that may go to this consumer now, in the order in which they must. Changes no state."""
@@ -290,7 +263,7 @@ class Subscription:
         deadline_us = now.monotonic_us + round(timeout_s * SECOND_US) if timeout_s else 0
         return Lease(consumer, lane, deadline_us, [], self._ledger.number)
 
-    # What became of it
+    # Acks, nacks and timeouts
 
     def check_held(self, lease: Lease, offsets: Sequence[int]) -> None:
         """Recalled (409) unless an ack of these would be taken; changes nothing."""
@@ -308,14 +281,14 @@ class Subscription:
 
     def spare(self, stream: int, offsets: Sequence[int]) -> tuple[Changes, list[tuple[int, int]]]:
         """Messages are done, wherever they are: handed out, waiting or yet to be read; and, of those that were handed
-        out, the number of the hand-out and the offset."""
+        out, the number of the lease and the offset."""
         lane, changes = self._ledger.lane((stream, False)), Changes()
         handed = [(lane.in_flight[offset].number, offset) for offset in offsets if offset in lane.in_flight]
         self._ledger.spare(lane, offsets, changes)
         return changes, handed
 
     def put_back(self, lease: Lease, offsets: Sequence[int]) -> None:
-        """Messages of a hand-out are taken back, to be handed out again; no attempt is counted. Where order binds, what
+        """Messages of a lease are recalled, to be redelivered; no attempt is counted. Where order binds, what
         was handed out after them is, too; what was taken back before is passed over."""
         lane, taken = self._ledger.lane_of(lease), dict[tuple[LaneId, int], Lane]()
         for offset in offsets:

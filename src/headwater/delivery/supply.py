@@ -1,4 +1,4 @@
-"""The supply of a durable subscription: what there is to hand out, root by root, and how much of it.
+"""The supply of a durable subscription: what there is to deliver, root by root, and its lag.
 
 It reads the streams on behalf of the state machine, from where that stands, and passes over what does not match, was
 purged or has outlived its ttl. No locks: whoever serves the subscription holds its own.
@@ -14,8 +14,9 @@ import msgspec
 from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor, estimate, places_in
+from headwater.delivery.lane import LaneId, Moment
 from headwater.delivery.rows import CopyRow, SubscriptionRow
-from headwater.delivery.subscription import LaneId, Moment, Subscription
+from headwater.delivery.subscription import Subscription
 from headwater.log.purges import Purges
 from headwater.log.root import Root
 from headwater.log.roots import Roots
@@ -27,17 +28,14 @@ from headwater.store.state import State
 from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
 
 
-class Ahead:
-    """A batch that was read and is being handed out piece by piece."""
+class Ahead(msgspec.Struct, eq=False):
+    """A batch that was read and is being delivered piece by piece."""
 
-    __slots__ = ("batch", "cursor", "places", "purges")
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
-        self.batch: Batch | None = None
-        self.places: Sequence[int] = ()
-        self.purges: Purges | None = None
-        """Those that were known when the places were found."""
+    cursor: Cursor
+    batch: Batch | None = None
+    places: Sequence[int] = ()
+    purges: Purges | None = None
+    """Those that were known when the places were found."""
 
 
 class Supply:
@@ -95,7 +93,7 @@ class Supply:
     # Reading
 
     def look(self, stream: int, now: Moment) -> Ahead | Hole | None:
-        """A batch with something in it that was not handed out yet, or a hole before that; None at the end."""
+        """A batch with undelivered messages, or a hole before that; None at the end."""
         ahead = self._ahead[stream]
         while True:
             if ahead.places and self._is_still_there(stream, ahead, now):
@@ -137,7 +135,7 @@ class Supply:
         self._lag.pop(stream, None)
 
     def skip_unwanted(self, stream: int) -> None:
-        """Let the floor rise past what does not match; not past a hole, of which a consumer has yet to hear."""
+        """Let the floor rise past what does not match; not past a hole, which a consumer has yet to get as a gap."""
         if self._ahead[stream].places:
             return
         probe = self._fresh(self._known[stream]).cursor
@@ -225,19 +223,14 @@ class Supply:
 
 
 def _kept(batch: Batch, places: list[int]) -> list[Message]:
-    """Messages one by one, each with what its batch says of it."""
+    """Messages one by one, each with what its batch knows of it."""
     expiries, retain, flags = batch.body.expiries, batch.body.retain, batch.header.flags
     return [
         Kept(
-            one.topic,
-            one.offset,
-            one.payload,
-            one.time_us,
-            one.key,
-            one.headers,
+            *(m.topic, m.offset, m.payload, m.time_us, m.key, m.headers),
             flags=flags,
             retain=retain is not None and bool(retain[place]),
             expires_us=expiries[place] if expiries is not None else 0,
         )
-        for place, one in zip(places, batch.body.messages(batch.first_offset, places), strict=True)
+        for place, m in zip(places, batch.body.messages(batch.first_offset, places), strict=True)
     ]

@@ -1,9 +1,9 @@
-"""Messages that wait to be handed out again, or for the first time behind others, and in which order they go.
+"""Messages that wait to be redelivered, or to be delivered behind others, and in which order they go.
 
 A **chain** is a set of messages that must be handled one after the other: all of a subscription with order="strict",
 those of one key with order="key". A chain goes on in the order of `Place`, at one consumer at a time. A message of
-it that failed is handed out alone (its `trial`), and nothing after it before it is acked or dead. With order="none" one
-chain holds all that may go now, and binds nobody.
+it that failed is redelivered alone (its `trial`), and nothing after it before it is acked or dead. With order="none"
+one chain holds all that may go now, and binds nobody.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+import msgspec
+
 from headwater.delivery.lane import Key, Lane, LaneId, Place
 from headwater.errors import Conflict
 
 
-class Chain:
+class Chain(msgspec.Struct, eq=False):
     """Messages that must be handled one after the other."""
 
-    __slots__ = ("consumer", "in_flight", "key", "trial", "waiting")
-
-    def __init__(self, key: Key | None) -> None:
-        self.key = key
-        self.waiting: list[Place] = []
-        """Ascending."""
-        self.trial: tuple[LaneId, int] | None = None
-        """The failed message that is in flight again."""
-        self.in_flight = 0
-        """With order="key"; elsewhere nobody asks."""
-        self.consumer: Hashable = None
-        """Where they are in flight."""
+    key: Key | None
+    waiting: list[Place] = []
+    """Ascending."""
+    trial: tuple[LaneId, int] | None = None
+    """The failed message that is in flight again."""
+    in_flight: int = 0
+    """With order="key"; elsewhere nobody asks."""
+    consumer: Hashable = None
+    """Where they are in flight."""
 
 
 class Waiting:
@@ -44,7 +43,7 @@ class Waiting:
         self.chains: dict[Key | None, Chain] = {}
         self._lanes = lanes
         self._ready: dict[Chain, None] = {}
-        """Chains that may have something to hand out; one found to have nothing is left out until something happens."""
+        """Chains that may have something to deliver; one found to have nothing is left out until something happens."""
         self._timers: list[tuple[int, LaneId, int]] = []
         """A heap: due moment, lane, offset of messages in RETRY that are not known to be due."""
 

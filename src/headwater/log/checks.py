@@ -66,13 +66,13 @@ class Checks:
         self,
         topic: str,
         payload: bytes,
-        retain: bool,
-        key: bytes | None,
-        headers: GivenHeaders,
-        ttl_s: float | None,
-        producer: str | None,
-        sequence: int | None,
-        deliver_at: datetime | None,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        deliver_at: datetime | None = None,
     ) -> Publish:
         """One message."""
         root = self._checked.get(topic) if type(topic) is str else None
@@ -150,7 +150,10 @@ class Checks:
         return part
 
     def many(
-        self, messages: Iterable[tuple[str, bytes] | Outgoing], producer: str | None, sequence: int | None
+        self,
+        messages: Iterable[tuple[str, bytes] | Outgoing],
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> Publish:
         """Messages that go together."""
         number = self.sequence(producer, sequence)

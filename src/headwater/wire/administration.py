@@ -1,7 +1,7 @@
-"""Requests of those who look after a broker, and what answers them: clients, rules, tokens, sessions, subscriptions,
+"""Requests of administrators, and what answers them: clients, rules, tokens, sessions, subscriptions,
 channels, and how the broker is doing.
 
-Most need the right "admin"; who may see what a subscription gets may look after it, too.
+Most need the right "admin"; who may subscribe to what a subscription gets may administer it, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from headwater.clock import to_datetime
 from headwater.message import SubscriptionInfo
-from headwater.wire.request import OPTIONS_MAX, U32, U64, Change, Micros, Option, Request, check_options
+from headwater.wire.request import U32, U64, Change, Micros, Option, Options, Request, check_options
 
 PAGE_MAX = 10_000
 """Levels of a topic that are listed at once."""
@@ -21,7 +21,7 @@ CHANNELS_MAX = 1_000
 """Channels that one request adds."""
 
 Role = Literal["reader", "operator", "admin"]
-"""reader: may look. operator: may publish, and look after what is there. admin: may do everything."""
+"""reader: may read. operator: may publish, and manage what is there. admin: may do everything."""
 
 Page = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 
@@ -30,7 +30,7 @@ Page = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A client and its secret, which is told this once."""
+    """A client and its secret, which is shown this once."""
 
     id: str
     name: str
@@ -41,7 +41,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class AddClient(Change[Registration], frozen=True, kw_only=True):
-    """Let a client in."""
+    """Register a client."""
 
     name: str
     secret: str | None = None
@@ -55,7 +55,7 @@ class RotateClient(Change[Registration], frozen=True, kw_only=True):
 
 
 class RemoveClient(Change[None], frozen=True, kw_only=True):
-    """Let a client in no more."""
+    """Remove a client: it can log in no more."""
 
     name: str
 
@@ -110,7 +110,7 @@ class ListRules(Request[list[Rule]], frozen=True, kw_only=True):
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token, whose text is told this once."""
+    """A token, whose text is shown this once."""
 
     id: str
     client: str
@@ -196,20 +196,20 @@ class EndSession(Change[None], frozen=True, kw_only=True):
 
 
 class CreateSubscription(Change[None], frozen=True, kw_only=True):
-    """A named subscription that nobody takes from yet; one of this id that differs: Conflict (409)."""
+    """A named subscription without a consumer; one of this id that differs: Conflict (409)."""
 
     id: str
     filter: str
     start: Literal["earliest", "latest"] | U64 = "latest"
     start_us: Micros | None = None
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_options(self.options)
 
 
 class SubscriptionDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable subscription, its options, and the sessions that take from it."""
+    """A durable subscription, its options, and the sessions that consume it."""
 
     info: SubscriptionInfo
     options: dict[str, Option]
@@ -217,13 +217,13 @@ class SubscriptionDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShowSubscription(Request[SubscriptionDetail], frozen=True, kw_only=True):
-    """A durable subscription, and who takes from it."""
+    """A durable subscription, and its consumers."""
 
     id: str
 
 
 class SeekSubscription(Change[None], frozen=True, kw_only=True):
-    """Have a durable subscription go on from elsewhere."""
+    """Move the cursor of a durable subscription."""
 
     id: str
     to: Literal["earliest", "latest"] | U64 | dict[str, U64] = "latest"
@@ -232,14 +232,14 @@ class SeekSubscription(Change[None], frozen=True, kw_only=True):
 
 
 class PauseSubscription(Change[None], frozen=True, kw_only=True):
-    """Have a durable subscription hand out nothing, or go on."""
+    """Pause or resume delivery of a durable subscription."""
 
     id: str
     paused: bool
 
 
 class DeleteSubscription(Change[None], frozen=True, kw_only=True):
-    """Delete a durable subscription; one that somebody takes from: Conflict (409), unless forced."""
+    """Delete a durable subscription; one with a consumer: Conflict (409), unless forced."""
 
     id: str
     force: bool = False
@@ -257,15 +257,15 @@ class ChannelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     destination_port: U32
     kind: Literal["tcp", "http"] = "tcp"
     id: str | None = None
-    """None: one that is drawn."""
+    """None: one that is generated."""
     path: str = "/"
     """Of an http channel: where to POST."""
     secret: str | None = None
-    """Of an http channel: what its requests are signed with; None: one that is drawn."""
+    """Of an http channel: what its requests are signed with; None: one that is generated."""
     start: Literal["earliest", "latest"] = "latest"
     batch_messages_max: U32 | None = None
     """Messages that are sent at once; None: 100 with http, 1000 with tcp."""
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
     """Of its durable subscription."""
 
 
@@ -295,7 +295,7 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
     retrying: int
     dead: int
     secret: str | None = None
-    """Told once: where it was made or changed."""
+    """Shown once: in the answer to what made or changed it."""
 
 
 class AddChannels(Change[list[ChannelInfo]], frozen=True, kw_only=True):
@@ -310,7 +310,7 @@ class AddChannels(Change[list[ChannelInfo]], frozen=True, kw_only=True):
 
 
 class ChangeChannel(Change[ChannelInfo], frozen=True, kw_only=True):
-    """Change a channel; what is nil stays. Its place stays, whatever changes; a new filter needs a new channel."""
+    """Change a channel; what is nil stays. Its cursor stays, whatever changes; a new filter needs a new channel."""
 
     id: str
     name: str | None = None
@@ -318,7 +318,7 @@ class ChangeChannel(Change[ChannelInfo], frozen=True, kw_only=True):
     destination_port: U32 | None = None
     path: str | None = None
     secret: str | None = None
-    """Empty: one that is drawn."""
+    """Empty: one that is generated."""
     batch_messages_max: U32 | None = None
     paused: bool | None = None
 
@@ -433,7 +433,7 @@ class SubscriptionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowConsumer(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that does not take what is for it as fast as it comes."""
+    """A session under back-pressure: it reads slower than messages arrive."""
 
     session: str
     user: str

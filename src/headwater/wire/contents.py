@@ -1,4 +1,4 @@
-"""What the frames say that carry batches; `batches` reads it from them."""
+"""Frames that carry batches, decoded; `batches` reads them."""
 
 from __future__ import annotations
 

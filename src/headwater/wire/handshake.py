@@ -1,4 +1,4 @@
-"""The handshake: five frames, after which both sides know whom they speak with, and the limits.
+"""The handshake: five frames, after which both sides are authenticated and know the limits.
 
     client                          server
       │ ── HELLO ─────────────────────▶ │   versions, mechanism, user, SCRAM's first message
@@ -128,7 +128,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_version(offered: tuple[int, ...]) -> int:
-    """The newest version that both speak; Malformed if there is none."""
+    """The newest version that both support; Malformed if there is none."""
     for version in VERSIONS:
         if version in offered:
             return version

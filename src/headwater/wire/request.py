@@ -28,17 +28,12 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 A = TypeVar("A")
 
 Option = str | int | float | bool | None
-
+Options = Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)]
+"""Those of a durable subscription that a request states."""
 OPTION_NAMES = frozenset(
     (
-        "order",
-        "max_in_flight",
-        "ack_timeout_s",
-        "max_attempts",
-        "expire_after_s",
-        "on_gap",
-        "retry_delay_s",
-        "retry_delay_s_max",
+        *("order", "max_in_flight", "ack_timeout_s", "max_attempts"),
+        *("expire_after_s", "on_gap", "retry_delay_s", "retry_delay_s_max"),
     )
 )
 """Options that a request may name; `id` and `filter` are fields of it, where they are checked against the rules."""
@@ -56,8 +51,8 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True, tag_field="
 
 
 class Change(Request[A], Generic[A], frozen=True, kw_only=True):
-    """A request that changes what administrators look after; the audit tells of it."""
+    """A request of administrators that changes something; it is in the audit."""
 
     by: str | None = None
-    """Who wants it, where an administrator's connection speaks for others, as the HTTP API does; from anybody else
+    """Who wants it, where an administrator's connection acts for others, as the HTTP API does; from anybody else
     it is NotAllowed (403)."""

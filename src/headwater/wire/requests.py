@@ -17,19 +17,7 @@ from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Headers, SubscriptionInfo, TopicInfo
 from headwater.wire import administration
 from headwater.wire.frame import Kind, pack
-from headwater.wire.request import (
-    CAUSE_MAX,
-    OPTIONS_MAX,
-    U32,
-    U63,
-    U64,
-    Change,
-    Micros,
-    Option,
-    Request,
-    Seconds,
-    check_options,
-)
+from headwater.wire.request import CAUSE_MAX, U32, U63, U64, Change, Micros, Options, Request, Seconds, check_options
 
 TEXT_MAX = 4096
 """Characters of an error's text that are sent."""
@@ -101,7 +89,7 @@ class Subscribe(Request[Subscribed], frozen=True, kw_only=True):
     start: Literal["earliest", "latest"] | U64 = "latest"
     start_us: Micros | None = None
     """A moment instead of `start`."""
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
     """Those of a durable subscription that are not to be as they were, or the default; names in `OPTION_NAMES`."""
     when_full: str = "drop_oldest"
     after: U64 | dict[str, U64] | None = None
@@ -116,7 +104,7 @@ class Subscribe(Request[Subscribed], frozen=True, kw_only=True):
 
 
 class Leave(Request[None], frozen=True, kw_only=True):
-    """Take no more from a subscription; a durable one stays, and so does its place."""
+    """Detach from a subscription; a durable one stays, and so does its cursor."""
 
     number: U32
 
@@ -134,12 +122,12 @@ class SubscribeTo(Change[administration.ChannelInfo], frozen=True, kw_only=True)
     destination_host: str
     destination_port: U32
     id: str | None = None
-    """Of the channel; None: one that is drawn. The same client's channel for the same filter and destination is used
-    again."""
+    """Of the channel; None: one that is generated. The same client's channel for the same filter and destination is
+    used again."""
     name: str = ""
     """Empty: the client's."""
     start: Literal["earliest", "latest"] = "latest"
-    options: Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)] = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
 
 
 class Nack(Request[None], frozen=True, kw_only=True):
@@ -171,7 +159,7 @@ class Extend(Request[None], frozen=True, kw_only=True):
 
 
 class Seek(Request[None], frozen=True, kw_only=True):
-    """Go on from elsewhere."""
+    """Move the cursor of a durable subscription."""
 
     number: U32
     to: Literal["earliest", "latest"] | U64 | dict[str, U64] = "latest"
@@ -180,7 +168,7 @@ class Seek(Request[None], frozen=True, kw_only=True):
 
 
 class Pause(Request[None], frozen=True, kw_only=True):
-    """Hand out nothing, or go on."""
+    """Pause or resume delivery."""
 
     number: U32
     paused: bool
@@ -269,7 +257,7 @@ class Subscriptions(Request[list[SubscriptionInfo]], frozen=True, kw_only=True):
 
 
 class States(Request[list[tuple[str, int, str, int, tuple[str, ...]]]], frozen=True, kw_only=True):
-    """Messages of a subscription that there is something to say about."""
+    """Messages of a subscription that are in flight, in retry, or acked above the floor."""
 
     id: str
 
@@ -302,7 +290,7 @@ class DeadLetters(Request[list[DeadLetter]], frozen=True, kw_only=True):
 
 
 class Redrive(Change[int], frozen=True, kw_only=True):
-    """Hand dead letters to their subscription again."""
+    """Redeliver dead letters to their subscription."""
 
     id: str
     offsets: tuple[Place, ...] | None = None
@@ -322,7 +310,7 @@ class Mend(Request[None], frozen=True, kw_only=True):
 
 
 class RedriveMended(Change[int], frozen=True, kw_only=True):
-    """Hand the letters that parts of a write have mended to their subscription again, once."""
+    """Redeliver the letters that parts of a write have mended, once."""
 
     id: str
     write: str
@@ -378,7 +366,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that the server says about a subscription without being asked."""
+    """Something that the server pushes about a subscription."""
 
     what: Literal["gap", "ended", "dropped", "over"]
     """gap: messages are gone, and it goes on. ended: it is no more, `problem` says why. dropped: a live one was too
@@ -394,7 +382,7 @@ class Goodbye(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reconnect: bool = False
     """Whether it makes sense to come back at once, as after a restart of the server."""
     end_session: bool = False
-    """From a client: its session is to be gone now, not when its timer rings."""
+    """From a client: its session ends now, not when its timer expires."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,0 +1,47 @@
+"""What every reader for threads has: consumers, live subscriptions, history and receivers, embedded or served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+from headwater.errors import Closed, Malformed
+from headwater.message import Message
+
+
+class Reader:
+    """Takes messages in its caller's thread; a `with` block closes it at its end."""
+
+    def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        """Up to `max` messages that are there; waits for the first of them."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Take no more."""
+        raise NotImplementedError
+
+    def next(self, timeout_s: float | None = None) -> Message | None:
+        """The next message; None when the time has passed, or at the end of history."""
+        found = self.batch(1, timeout_s)
+        return found[0] if found else None
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                message = self.next()
+            except Closed:
+                return
+            if message is not None:
+                yield message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_max(max: int) -> None:
+    """Malformed unless a batch of so many can be asked for."""
+    if type(max) is not int or max < 1:
+        raise Malformed(f"a batch of {max!r} messages; ask for 1 or more")
