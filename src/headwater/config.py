@@ -333,6 +333,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     topics_created_per_minute_max: int = 10_000
     """Topics that a client may create in a minute: QuotaExceeded (429). A gateway, or Home Assistant, that announces
     all its devices at its first start makes some thousands; one that makes names up takes hours to fill a root."""
+    reply_bytes_per_minute_max: int = 32 * MIB
+    """Bytes of answers (`$reply/…`) that a client may publish in a minute without a rule: QuotaExceeded (429)."""
     guess_delay_s_max: float = 10.0
     """The longest that the answer to a wrong secret is held back."""
 

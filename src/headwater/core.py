@@ -37,7 +37,7 @@ from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, ReadOnly
 from headwater.events import Events
 from headwater.log.checks import Checks
-from headwater.log.publish import Publish
+from headwater.log.publish import Part, Publish
 from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
@@ -134,7 +134,7 @@ class Core:
             *(roots, self.dispatcher, self.checks, state, self.rows, self.timers, config, clock, events),
             *(self._expire, self.data.unarchived_from, self.readers.take),
             self.data.take_snapshot if isinstance(state, RocksState) else None,
-            self.audit,
+            *(self.audit, self._check_release),
         )
         if isinstance(state, RocksState):
             state.on_failed = self.upkeep.on_state_failed
@@ -219,6 +219,24 @@ class Core:
         self.check_open(writes=True)
         topic, headers = answer_headers(message)
         return self.store(self.checks.one(topic, payload, False, None, headers, None, None, None, None))
+
+    def _check_release(self, author: str, part: Part) -> bool:
+        """Whether it can be told if the client of a delayed message may publish it; NotAllowed (403) if it may not any
+        more, or is gone."""
+        user, _, owner_id = author.partition("/")
+        if self.acl.closed is not None:
+            return False
+        self.clients.check_owner(user, owner_id)
+        self.acl.check_publish_all(user, part.distinct)
+        root = self.roots.get(part.root)
+        for name in part.distinct:
+            if root is None or not root.has(name):
+                self.acl.check_create(user, name)
+        return True
+
+    def awaits(self, topic: str) -> bool:
+        """Whether this process waits for answers on a topic."""
+        return any(isinstance(one, Replies) and one.topic == topic for one in tuple(self._live))
 
     def store(self, item: Publish) -> Receipt:
         """Store a message that was checked; returns once it is on disk."""

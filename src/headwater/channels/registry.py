@@ -104,7 +104,7 @@ class ChannelRegistry:
             with _one_of(place, len(specs)):
                 fresh.append(self._row(spec, owner, owner_id))
         with self._lock:
-            self._check_room(fresh)
+            self._check_room(fresh, owner)
             if check:
                 return []
             self._book.write({_key(row.id): pack(row) for row in fresh})
@@ -267,14 +267,15 @@ class ChannelRegistry:
         check_row(row, self._config)
         self.destinations.resolve(row.destination_host, row.destination_port)
 
-    def _check_room(self, fresh: Sequence[ChannelRow]) -> None:
+    def _check_room(self, fresh: Sequence[ChannelRow], owner: str) -> None:
         seen: dict[str, ChannelRow] = {}
         for place, row in enumerate(fresh, 1):
             there = self._by_id.get(row.id) or seen.get(row.id)
             if there is not None:
+                what = f" ({there})" if owner in ("", there.owner) else ""  # another client's is nobody's business
                 with _one_of(place, len(fresh)):
                     raise Conflict(
-                        f"there is a channel {quoted(row.id)} already ({there}); change that one, or choose another id"
+                        f"there is a channel {quoted(row.id)} already{what}; change that one, or choose another id"
                     )
             seen[row.id] = row
         if len(self._by_id) + len(fresh) > self.channels_max:

@@ -73,8 +73,9 @@ class Checks:
         producer: str | None,
         sequence: int | None,
         deliver_at: datetime | None,
+        by: str = "",
     ) -> Publish:
-        """One message."""
+        """One message; if it is delivered later, `by` is asked then whether it may be."""
         root = self._checked.get(topic) if type(topic) is str else None
         if root is None:
             root = self._check_topic(topic)
@@ -88,7 +89,7 @@ class Checks:
         pairs = self._headers(headers) if headers else ()
         number = self.sequence(producer, sequence) if producer is not None or sequence is not None else 0
         if deliver_at is not None:
-            return self._delayed(topic, payload, retain, key, pairs, ttl_s, deliver_at, producer)
+            return self._delayed(topic, payload, retain, key, pairs, ttl_s, deliver_at, producer, by)
         expiries = (self._expiry(ttl_s),) if ttl_s is not None else None
         names = (topic,)
         part = Part(
@@ -327,6 +328,7 @@ class Checks:
         ttl_s: float | None,
         deliver_at: datetime,
         producer: str | None,
+        by: str,
     ) -> Publish:
         if producer is not None:
             raise Malformed("a delayed message cannot have a producer's sequence; its order is that of being due")
@@ -337,7 +339,7 @@ class Checks:
             raise Malformed(f"deliver_at is {deliver_at}, more than {self._config.delay_s_max} s ahead (delay_s_max)")
         if ttl_s is not None:
             self._expiry(ttl_s)
-        waiting, notes = delays.wrap(topic, headers, max(0, due_us), ttl_s, retain)
+        waiting, notes = delays.wrap(topic, headers, max(0, due_us), ttl_s, retain, by)
         part = Part(delays.ROOT, (waiting,), (payload,), (0,), None, (key,), (notes,), None)
         weight = len(payload) + MESSAGE_WEIGHT + _weight(key, headers)
         item = Publish((topic,), [part], weight, None, 0, is_one=True)

@@ -87,6 +87,7 @@ class Authentication:
             return
         guesses.succeeded(keys[0])
         connection.release()
+        connection.credential = login.credential
         try:
             then(login.user, final)
         except HeadwaterError as error:

@@ -145,7 +145,7 @@ class Greeter:
             return
         guesses.succeeded(keys[0])
         connection.user = login.user
-        connection.has_secret = True
+        connection.credential = login.credential
         self._welcome(connection, final)
 
     def _welcome(self, connection: NativeConnection, final: bytes) -> None:

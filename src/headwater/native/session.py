@@ -97,6 +97,7 @@ class NativeSession(Speech, Session):
             part = entry.checks.body(publish.root, publish.count, publish.crc, publish.body, may_join=producer is None)
             if producer is not None:
                 entry.checks.sequence(publish.producer, publish.sequence)
+            broker.check_headers(part)
             broker.check_publish(self.row.user, self.row.id, part)
             entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
         except HeadwaterError:
@@ -118,6 +119,7 @@ class NativeSession(Speech, Session):
             data = columns.slice((place,))
             try:
                 one = entry.checks.body(part.root, 1, checksum(data), data, may_join=True)
+                broker.check_headers(one)
                 broker.check_publish(self.row.user, self.row.id, one)
                 entry.take(connection, 0, one, QUIET)
                 stored += 1
@@ -354,7 +356,7 @@ class NativeSession(Speech, Session):
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
         if sessions.owns(name) and not name.startswith(f"{self.row.id}:"):
             raise NotAllowed(f'"{name}" is another session\'s own subscription')
-        sessions.broker.check_subscribe(self.row.user, self.row.id, row.options.filter)
+        sessions.broker.check_subscription(self.row.user, self.row.id, name)
         for pump in tuple(self.pumps.values()):
             if pump.id == name:
                 del self.pumps[pump.number]

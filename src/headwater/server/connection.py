@@ -44,7 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         "begun_s",
         "client_id",
         "closed_s",
-        "has_secret",
+        "credential",
         "heard_s",
         "is_closed",
         "is_inner",
@@ -61,8 +61,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it came through the door that only the server's own processes know."""
         self.address = ""
         self.user = ""
-        self.has_secret = False
-        """Whether its user is in the registry of clients, and is to leave when removed from it."""
+        self.credential: object = None
+        """Of a user in the registry of clients: what it was checked against. With another one it is to leave."""
         self.client_id = ""
         self.session: Party | None = None
         self.begun_s = 0.0

@@ -289,9 +289,12 @@ class Session(Actor):
         names.add(name)
 
         def attach() -> Any:
-            return dispatcher.attach(
-                *(one.options, one.given, one.start, ticket), with_retained=one.with_retained, resumes=fresh is None
-            )
+            try:
+                return dispatcher.attach(
+                    *(one.options, one.given, one.start, ticket), with_retained=one.with_retained, resumes=fresh is None
+                )
+            except Conflict as error:
+                raise self.sessions.broker.unrevealing(self.row.user, self.row.id, name, error) from None
 
         def attached(durable: Any, error: BaseException | None) -> None:
             names.discard(name)
@@ -410,9 +413,12 @@ class Session(Actor):
         """Rules or clients have changed."""
         broker = self.sessions.broker
         connection = self.connection
-        if connection is not None and broker.is_gone(connection):
-            connection.say_goodbye(NotAllowed(f'client "{self.row.user}" was removed'))
+        objection = None if connection is None else broker.objection(connection)
+        if connection is not None and objection is not None:
+            connection.say_goodbye(objection)
+        if broker.is_disowned(self.row.user, self.row.owner_id):
             self.sessions.end(self)
+        if self.is_ended or objection is not None:
             return
         for pump in tuple(self.pumps.values()):
             if not broker.may_subscribe(self.row.user, self.row.id, pump.filter):
