@@ -24,7 +24,7 @@ class Messages:
 
     def __init__(self, frame: Frame, filter: str) -> None:
         self._frame = frame
-        self._pager = Pager(frame.admin.bus, filter)
+        self._pager = Pager(frame.admin.bus, filter, frame.check_sight)
         self._page: Page | None = None
         self._rows: list[Row] = []
         self._follows = False
