@@ -23,13 +23,15 @@ from headwater.delivery.options import check_none_of_live, check_not_of_channel,
 from headwater.delivery.replay import After, Reading
 from headwater.delivery.start import Start, check_start
 from headwater.delivery.subscription import Options
-from headwater.errors import Failed, Malformed, TimedOut
+from headwater.errors import Failed, HeadwaterError, Malformed, TimedOut
 from headwater.events import Event
 from headwater.log.publish import Publish, Sent
 from headwater.message import DeadLetter, Extent, Message, Outgoing, Receipt, Receipts, SubscriptionInfo, TopicInfo
 from headwater.requests import Replies
 from headwater.store import folder as folders
+from headwater.store import keys
 from headwater.store.files import DiskFiles, Files
+from headwater.store.rocks import RocksReader
 from headwater.store.state import State
 from headwater.surface import GivenHeaders, States, documented, like
 from headwater.topics.name import check_filter
@@ -394,18 +396,27 @@ class Bus(surface.Bus):
         self._check_open(writes=True)
         return self.core.upkeep.purge(filter)
 
-    def backup(self, target: str | os.PathLike[str]) -> None:
-        self.core.backup(target)
+    def backup(self, target: str | os.PathLike[str], *, with_keys: bool = False) -> None:
+        self.core.backup(target, with_keys)
 
     def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
         self.core.mark_archived(lake, archived)
 
 
-def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], files: Files | None = None) -> None:
-    """Make a data folder of a backup; the folder must not exist yet, or be empty."""
+def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], files: Files | None = None) -> list[str]:
+    """Make a data folder of a backup; the folder must not exist yet, or be empty. Answers the ids of channels that need
+    their secret again, as the backup has no key to open it with."""
     files = files or DiskFiles()
     source, target = os.fspath(backup), os.fspath(folder)
     folders.check(files, source, is_older_fine=True)
     if files.list(target):
         raise Malformed(f'"{target}" is not empty; restore into a new folder')
     folders.copy(files, source, target)
+    try:
+        state = RocksReader(f"{target}/{folders.STATE}")
+    except HeadwaterError:
+        return []  # whoever opens it is told
+    try:
+        return keys.missing(state, keys.Key(files, target))
+    finally:
+        state.close()

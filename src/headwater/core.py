@@ -43,6 +43,7 @@ from headwater.log.roots import Roots
 from headwater.message import Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
 from headwater.requests import Replies, answer_headers
 from headwater.staging import Staging
+from headwater.store import folder as folders
 from headwater.store.batch import Batch
 from headwater.store.data_folder import MEMORY, DataFolder
 from headwater.store.files import Files
@@ -433,8 +434,8 @@ class Core:
 
     # Every day
 
-    def backup(self, target: str | os.PathLike[str]) -> None:
-        """A copy of the folder as of now, in a new folder."""
+    def backup(self, target: str | os.PathLike[str], with_keys: bool = False) -> None:
+        """A copy of the folder as of now, in a new folder; with_keys, with what opens the secrets in it."""
         self.check_open(writes=True)
         if self.folder == MEMORY:
             raise Malformed("a bus in memory has no files to back up; open one on a folder")
@@ -442,6 +443,9 @@ class Core:
         if self.data.files.list(path):
             raise Malformed(f'"{path}" is not empty; back up into a new folder')
         self.upkeep.backup(self.data.streams, path)
+        if with_keys:
+            folders.copy_key(self.data.files, self.folder, path)
+        self.data.files.close_to_others(path, whole=True)  # RocksDB makes its files as it likes
 
     def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
         """Say how far a lake has each root: retention waits for it as for a durable subscription."""

@@ -45,18 +45,22 @@ def _ask(filter: str, count: int) -> None:
 
 def backup(
     target: Annotated[str, typer.Argument(help="A new folder.")],
+    with_keys: Annotated[
+        bool, typer.Option("--with-keys", help="Copy the key that opens the secrets of channels, too.")
+    ] = False,
     data: Data = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Make a copy of the folder as of now; segments are linked, not copied, where the target is on the same disk.
 
-    With --url the server makes it, while it goes on serving: the target is a folder on its machine.
+    With --url the server makes it, while it goes on serving: the target is a folder on its machine. Without --with-keys
+    the secrets of http channels are of no use to who has the copy, and have to be given again where it is restored.
     """
     at = place(data, url)
     start = time.perf_counter()
     with own(data, url) as bus, side().status("backing up"):
-        bus.backup(target)
+        bus.backup(target, with_keys=with_keys)
     _done("backup", without_secret(at.url) if at.url is not None else at.data, target, start, json)
 
 
@@ -79,7 +83,10 @@ def restore(
     acked since the snapshot may come again; if rules may be older than they were, nobody is let in until
     headwater acl confirm. The old files are in quarantine/.
 
-    With --json: from, to, seconds; with --state: is_whole, rows, snapshot, snapshot_time, losses.
+    A backup without its key (backup --with-keys) opens no secret of a channel: those that need theirs again are named.
+
+    With --json: from, to, seconds, channels_without_secret; with --state: is_whole, rows, snapshot, snapshot_time,
+    losses.
     """
     target = folder(data, url, "restore makes a folder, which no server may hold while it does")
     start = time.perf_counter()
@@ -91,8 +98,10 @@ def restore(
     if backup is None or without_snapshot:
         raise Malformed("say which backup to restore, or --state to mend the state of a folder")
     with side().status("restoring"):
-        headwater.restore(backup, target)
-    _done("restored", backup, target, start, json)
+        lacking = headwater.restore(backup, target)
+    _done("restored", backup, target, start, json, channels_without_secret=lacking)
+    for channel in [] if json else map(safe, lacking):
+        say((f"channel {channel} needs its secret: headwater channels change {channel} --secret-stdin", "yellow"))
 
 
 def _restore_state(target: str, without_snapshot: bool, json: bool) -> None:
@@ -128,9 +137,9 @@ def _restore_state(target: str, without_snapshot: bool, json: bool) -> None:
     say("messages that were acked since then may come again")
 
 
-def _done(what: str, source: str, target: str, start: float, json: bool) -> None:
+def _done(what: str, source: str, target: str, start: float, json: bool, **others: object) -> None:
     seconds = time.perf_counter() - start
     if json:
-        emit({"from": source, "to": target, "seconds": round(seconds, 6)})
+        emit({"from": source, "to": target, "seconds": round(seconds, 6), **others})
     else:
         say(f"{what}: {safe(source)} → ", (safe(target), "cyan"), f"  {seconds:.2f} s")
