@@ -178,6 +178,8 @@ def test_no_native_publisher_says_whose_message_it_is(auth: Any):
         with code(422, FROM):
             asks.ask(requests.Delay(topic="rpc/x", payload=b"", deliver_at_us=0, headers=headers[0]))
         with headwater.connect(url(running, "asks") if auth == "scram" else running.server.url) as bus:
-            with code(422, FROM):
-                bus.stage("p", 1, [headwater.Outgoing("rpc/x", b"", headers={FROM: "ann/phone"})])
             bus.publish("rpc/x", b"a payload may say headwater-from", headers={"about": FROM})
+            bus.publish("rpc/y", b"", headers={FROM: "ann/phone", "unit": "C"})  # as who passes a message on
+            bus.stage("p", 1, [headwater.Outgoing("rpc/z", b"", headers={FROM: "ann/phone"})])
+            bus.commit_stage("p", 1)
+        assert [one.headers for one in running.bus.replay("rpc/#")] == [(("about", FROM),), (("unit", "C"),), ()]

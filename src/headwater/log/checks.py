@@ -22,7 +22,7 @@ from headwater.log import delays
 from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
 from headwater.log.root import MQTT_SYS, SYS
 from headwater.log.roots import STAGED
-from headwater.message import Headers, Outgoing
+from headwater.message import FROM, Headers, Outgoing
 from headwater.store.batch import checksum
 from headwater.store.body import Body, one_of
 from headwater.topics.name import check_topic, is_utf8
@@ -86,7 +86,7 @@ class Checks:
         if type(retain) is not bool:
             raise Malformed(f"retain is {retain!r}; use True or False")
         key = self._key(key) if key is not None else None
-        pairs = self._headers(headers) if headers else ()
+        pairs = self._given(headers) if headers else ()
         number = self.sequence(producer, sequence) if producer is not None or sequence is not None else 0
         if deliver_at is not None:
             return self._delayed(topic, payload, retain, key, pairs, ttl_s, deliver_at, producer, by)
@@ -300,7 +300,7 @@ class Checks:
         if {type(message.retain) for message in given} != {bool}:
             raise Malformed("retain is True or False, in every message")
         keys = [None if message.key is None else self._key(message.key) for message in given]
-        headers = [self._headers(message.headers) if message.headers else () for message in given]
+        headers = [self._given(message.headers) if message.headers else () for message in given]
         expiries = [0 if message.ttl_s is None else self._expiry(message.ttl_s) for message in given]
         weight += sum(map(_weight, keys, headers))
         parts = [
@@ -422,6 +422,14 @@ class Checks:
         if len(checked) > self._config.key_bytes_max:
             raise TooLarge(f"a key of {len(checked)} bytes is over key_bytes_max ({self._config.key_bytes_max})")
         return checked
+
+    def _given(self, headers: object) -> Headers:
+        """Headers that somebody publishes, without the one that is the broker's own: who passes a message on need not
+        look for it."""
+        pairs = self._headers(headers)
+        if any(name == FROM for name, _ in pairs):
+            return tuple(pair for pair in pairs if pair[0] != FROM)
+        return pairs
 
     def _headers(self, headers: object) -> Headers:
         given = headers.items() if isinstance(headers, Mapping) else headers

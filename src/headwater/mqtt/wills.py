@@ -225,10 +225,11 @@ def _key(kept: KeptWill) -> bytes:
 def item_of(will: Will, checks: Checks, broker: Broker, user: str, tag: Headers = ()) -> Publish:
     """A user's will ready to be published, with headers of the session's own; raises what is wrong with it."""
     headers, key = headers_of(will.properties, partial(broker.may_be_answered, user))
-    headers = (*headers, *tag)
     ttl_s = will.properties.message_expiry_interval
     item = checks.one(
         will.topic, will.payload, will.retain, key, headers, float(ttl_s) if ttl_s else None, None, None, None
     )
     item.flags = FLAGS[will.qos]
+    if tag:
+        item.parts[0].headers = ((*headers, *tag),)
     return item
