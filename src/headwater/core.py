@@ -40,8 +40,8 @@ from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish
 from headwater.log.root import Root
 from headwater.log.roots import Roots
-from headwater.message import Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
-from headwater.requests import Replies, answer_headers
+from headwater.message import REPLY_TO, Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
+from headwater.requests import REPLY_ROOT, Replies, answer_headers
 from headwater.staging import Staging
 from headwater.store import folder as folders
 from headwater.store.batch import Batch
@@ -50,7 +50,7 @@ from headwater.store.files import Files
 from headwater.store.rocks import RocksState
 from headwater.store.state import State
 from headwater.store.state_recovery import Loss
-from headwater.topics.name import check_filter, compile_filter, filter_covers_root
+from headwater.topics.name import check_filter, compile_filter, filter_covers_root, root_of
 from headwater.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -233,6 +233,9 @@ class Core:
         for name in part.distinct:
             if root is None or not root.has(name):
                 self.acl.check_create(user, name)
+        for name, value in (pair for pairs in part.headers or () for pair in pairs):
+            if name == REPLY_TO and root_of(value) != REPLY_ROOT:
+                self.acl.check_publish(user, value)
         return True
 
     def awaits(self, topic: str) -> bool:

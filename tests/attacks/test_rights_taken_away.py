@@ -149,6 +149,15 @@ def test_a_connection_ends_when_its_client_has_another_secret(running: Running):
     assert again.register(ann.session).resumed  # it is the same client
 
 
+def test_who_gives_itself_another_secret_is_told_it_before_it_has_to_leave(running: Running):
+    root = running.peer("root")
+    drawn = root.ask(administration.RotateClient(name="root")).secret
+    said = root.ends()
+    assert said is not None
+    assert said.code == 403
+    running.connect().shake("root", drawn)
+
+
 def test_who_has_shown_the_old_secret_and_has_no_session_yet_gets_none(running: Running):
     late = running.connect()
     late.shake("ann", SECRET)

@@ -82,7 +82,7 @@ def test_every_root_gets_its_rows_in_order_whatever_the_limits(batches, rows, si
 
 
 def test_the_header_that_is_the_brokers_own_is_left_out():
-    rows = [("a/x", b"1", None, {"n": "v", FROM: "ann/phone"}, None), ("a/y", b"2", None, {FROM: "x"}, None)]
+    rows: list[Any] = [("a/x", b"1", None, {"n": "v", FROM: "ann/phone"}, None), ("a/y", b"2", None, {FROM: "x"}, None)]
     rows += [("a/z", b"3", None, None, None), ("a/z", b"4", None, {"m": "w"}, None)]
     kept = [(*row[:3], {name: value for name, value in (row[3] or {}).items() if name != FROM}, row[4]) for row in rows]
     assert encode(batch_of(rows), NOW_US) == expected(kept)

@@ -46,7 +46,6 @@ class Answers:
     """What sessions ask for, and the way back."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
-        self._loop = loop
         self._bell = Bell(loop, self._answer)
         self._broker = broker
         self.presence = Presence(loop, broker)

@@ -98,6 +98,7 @@ class Broker:
     def check_again(self, user: str, part: Part) -> None:
         """NotAllowed (403) unless the user may still publish what it brought earlier."""
         if not (self._is_open or user == INNER):
+            self._check_reply_to(user, headers_in(part, REPLY_TO))
             self._check_rights(user, part)
 
     def _check_rights(self, user: str, part: Part) -> list[str]:

@@ -226,6 +226,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._requests == self.listener.serving.requests_in_flight_max:
             self.hold()
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether it waits for the answer to a request."""
+        return self._requests > 0
+
     def on_answered(self) -> None:
         """A request is answered."""
         if self._requests == self.listener.serving.requests_in_flight_max:

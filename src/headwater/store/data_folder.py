@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from headwater.clock import Clock
 from headwater.config import Config
-from headwater.errors import HeadwaterError
+from headwater.errors import DiskFull, HeadwaterError
 from headwater.events import Events
 from headwater.store import folder as folders
 from headwater.store import keys, marks, snapshots
@@ -116,11 +116,13 @@ class DataFolder:
     def _seal_secrets(self) -> None:
         """Seal what an earlier version has stored as it is, and leave nothing of that behind."""
         try:
+            if not keys.has_plain(self.state):
+                return
+            if self.files.free_bytes(self.path) < self._config.disk_free_bytes_min:
+                raise DiskFull("there is too little room to store them anew; it is tried again at the next start")
             changed = keys.sealed_instead(self.state, self.key)
         except HeadwaterError as error:
             self._events.trouble(f"secrets of channels are stored as they are: {error}")
-            return
-        if not changed:
             return
         self.state.commit(changed)
         if isinstance(self.state, RocksState):

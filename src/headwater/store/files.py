@@ -439,7 +439,7 @@ def _close(path: str) -> bool:
         if found.st_uid != os.geteuid():
             return False
         os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~OTHERS)
-    except PermissionError:  # as of some file systems
+    except OSError:  # some file systems know no modes
         return False
     finally:
         os.close(descriptor)

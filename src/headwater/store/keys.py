@@ -78,13 +78,18 @@ def is_sealed(stored: str) -> bool:
     return stored.startswith(SEALED)
 
 
+def has_plain(state: State) -> bool:
+    """Whether some secret is stored as it is."""
+    return any(_plain(_row(value)) for _, value in state.scan(rows.CHANNEL))
+
+
 def sealed_instead(state: State, key: Key) -> Rows:
     """Rows with secrets that were stored as they are, as they are to be."""
     changed: Rows = {}
     for place, value in state.scan(rows.CHANNEL):
         row = _row(value)
-        secret = row.get(SECRET)
-        if isinstance(secret, str) and secret and not is_sealed(secret):
+        secret = _plain(row)
+        if secret:
             changed[place] = msgspec.msgpack.encode({**row, SECRET: key.seal(secret, place)})
     return changed
 
@@ -99,6 +104,12 @@ def missing(state: State, key: Key) -> list[str]:
         except SecretMissing:
             found.append(str(row.get("id", "")))
     return found
+
+
+def _plain(row: dict[str, Any]) -> str:
+    """The secret of a row that stores it as it is; empty of any other."""
+    secret = row.get(SECRET)
+    return secret if isinstance(secret, str) and not is_sealed(secret) else ""
 
 
 def _row(value: bytes) -> dict[str, Any]:
