@@ -11,7 +11,7 @@ import pytest
 import headwater
 from headwater.message import FROM
 from headwater.mqtt.reasons import Reason
-from headwater.wire import requests
+from headwater.wire import administration, requests
 from mqtt.peer import Served
 from server.harness import SECRET, Running, code
 
@@ -63,6 +63,21 @@ def test_a_client_without_a_rule_fills_no_disk_with_answers(running: Running):
     other = running.peer("eve")  # another session of hers is no other purse
     with code(429):
         other.publish(f"$reply/{other.session}", bytes(4 * KIB))
+
+
+def test_a_client_without_a_rule_keeps_nothing_below_reply_once_it_is_gone(running: Running):
+    """One named subscription would hold the answers of everybody, and a hundred thousand are all that there may be."""
+    eve = running.peer("eve")
+    topic = f"$reply/{eve.session}"
+    with code(403):
+        eve.subscribe(1, topic, kind="named", id="pins")
+    with code(403):
+        eve.ask(administration.CreateSubscription(id="pins", filter=topic))
+    for number, kind in enumerate(("live", "session", "follow"), 1):
+        eve.subscribe(number, topic, kind=kind)
+    eve.publish(topic, b"mine")
+    assert eve.payloads(2, 1) == [b"mine"]
+    assert running.bus.config.retention_of("$reply").hard_age_s == 86_400
 
 
 def test_a_service_with_a_rule_answers_as_much_as_it_likes(running: Running):
@@ -159,7 +174,8 @@ def test_the_reply_topic_that_the_server_offers_mqtt_clients_works():
             next(iter(sub)).reply(b"2")
             assert asks.got().payload == b"2"
         served.client("eve")
-        eve = served.mqtt("e", user="eve")
+        eve = served.mqtt("e", user="eve", request_response_information=1)
+        assert eve.subscribe(f"$share/g/{eve.connack.properties.response_information}") == (Reason.NOT_AUTHORIZED,)
         assert eve.publish("$reply/nobody", b"x", 1).reason == Reason.NOT_AUTHORIZED
 
 
