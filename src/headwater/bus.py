@@ -22,13 +22,15 @@ from headwater.delivery.mending import write_of
 from headwater.delivery.options import Options, check_none_of_live, check_not_of_channel, stated
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import Start, check_start
-from headwater.errors import Failed, Malformed
+from headwater.errors import Failed, HeadwaterError, Malformed
 from headwater.events import Event
 from headwater.log.publish import Publish, Sent
 from headwater.message import Headers, Message, Receipt, Receipts
 from headwater.requests import Replies
 from headwater.store import folder as folders
+from headwater.store import keys
 from headwater.store.files import DiskFiles, Files
+from headwater.store.rocks import RocksReader
 from headwater.surface import GivenHeaders, Messages, States, documented, like
 from headwater.topics.name import check_filter
 
@@ -273,11 +275,20 @@ class Bus(surface.Threaded):
     mark_archived = done_by(surface.Bus.mark_archived, lambda core: core.mark_archived, writes=True)
 
 
-def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], files: Files | None = None) -> None:
-    """Make a data folder of a backup; the folder must not exist yet, or be empty."""
+def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], files: Files | None = None) -> list[str]:
+    """Make a data folder of a backup; the folder must not exist yet, or be empty. Answers the ids of channels that need
+    their secret again, as the backup has no key to open it with."""
     files = files or DiskFiles()
     source, target = os.fspath(backup), os.fspath(folder)
     folders.check(files, source, is_older_fine=True)
     if files.list(target):
         raise Malformed(f'"{target}" is not empty; restore into a new folder')
     folders.copy(files, source, target)
+    try:
+        state = RocksReader(f"{target}/{folders.STATE}")
+    except HeadwaterError:
+        return []  # whoever opens it is told
+    try:
+        return keys.missing(state, keys.Key(files, target))
+    finally:
+        state.close()

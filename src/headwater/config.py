@@ -84,7 +84,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 OF_ROOTS = {
-    "$reply": Retention(age_s=3600.0),
+    "$reply": Retention(age_s=3600.0, hard_age_s=86_400.0),
     "$sys": Retention(age_s=30 * 86_400.0),
 }
 """Rules of roots that every bus may have, unless the settings have others."""
@@ -252,8 +252,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise Malformed(f"setting batch_bytes_max is {self.batch_bytes_max}; the most that fits is {GIB}")
 
     def retention_of(self, root: str) -> Retention:
-        """The rule that applies to a root. Unless one says otherwise, answers to requests are kept for an hour, and
-        what the broker tells about itself for 30 days."""
+        """The rule that applies to a root. Unless one says otherwise, answers to requests are kept for an hour,
+        unacked for a day, and what the broker tells about itself for 30 days."""
         return self.retention_roots.get(root) or OF_ROOTS.get(root, self.retention)
 
 
@@ -341,6 +341,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     topics_created_per_minute_max: Annotated[int, PER_CLIENT] = 10_000
     """Topics that a client may create in a minute: QuotaExceeded (429). A gateway, or Home Assistant, that announces
     all its devices at its first start makes some thousands; one that makes names up takes hours to fill a root."""
+    reply_bytes_per_minute_max: Annotated[int, PER_CLIENT] = 32 * MIB
+    """Bytes of answers (`$reply/…`) that a client may publish in a minute without a rule: QuotaExceeded (429)."""
     guess_delay_s_max: Annotated[float, PER_ADDRESS] = 10.0
     """The longest that the answer to a wrong secret is held back."""
 

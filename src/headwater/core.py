@@ -37,19 +37,30 @@ from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, ReadOnly
 from headwater.events import Events
 from headwater.log.checks import Checks
-from headwater.log.publish import Publish
+from headwater.log.publish import Part, Publish
 from headwater.log.root import Root
 from headwater.log.roots import Roots
-from headwater.message import OF_HISTORY, Extent, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo, Unacked
-from headwater.requests import Replies, answer_headers
+from headwater.message import (
+    OF_HISTORY,
+    REPLY_TO,
+    Extent,
+    Message,
+    Outgoing,
+    Receipt,
+    SubscriptionInfo,
+    TopicInfo,
+    Unacked,
+)
+from headwater.requests import REPLY_ROOT, Replies, answer_headers
 from headwater.staging import Staging
+from headwater.store import folder as folders
 from headwater.store.batch import Batch
 from headwater.store.data_folder import MEMORY, DataFolder
 from headwater.store.files import Files
 from headwater.store.rocks import RocksState
 from headwater.store.state import State
 from headwater.store.state_recovery import Loss
-from headwater.topics.name import check_filter, compile_filter, filter_covers_root
+from headwater.topics.name import check_filter, compile_filter, filter_covers_root, root_of
 from headwater.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -134,7 +145,7 @@ class Core:
             *(roots, self.dispatcher, self.checks, state, self.rows, self.timers, config, clock, events),
             *(self._expire, self.data.unarchived_from, self.readers.take),
             self.data.take_snapshot if isinstance(state, RocksState) else None,
-            self.audit,
+            *(self.audit, self._check_release),
         )
         if isinstance(state, RocksState):
             state.on_failed = self.upkeep.on_state_failed
@@ -219,6 +230,27 @@ class Core:
         self.check_open(writes=True)
         topic, headers = answer_headers(message)
         return self.store(self.checks.one(topic, payload, headers=headers))
+
+    def _check_release(self, author: str, part: Part) -> bool:
+        """Whether it can be told if the client of a delayed message may publish it; NotAllowed (403) if it may not any
+        more, or is gone."""
+        user, _, owner_id = author.partition("/")
+        if self.acl.closed is not None:
+            return False
+        self.clients.check_owner(user, owner_id)
+        self.acl.check_publish_all(user, part.distinct)
+        root = self.roots.get(part.root)
+        for name in part.distinct:
+            if root is None or not root.has(name):
+                self.acl.check_create(user, name)
+        for name, value in (pair for pairs in part.headers or () for pair in pairs):
+            if name == REPLY_TO and root_of(value) != REPLY_ROOT:
+                self.acl.check_publish(user, value)
+        return True
+
+    def awaits(self, topic: str) -> bool:
+        """Whether this process waits for answers on a topic."""
+        return any(isinstance(one, Replies) and one.topic == topic for one in tuple(self._live))
 
     def store(self, item: Publish) -> Receipt:
         """Store a message that was checked; returns once it is on disk."""
@@ -411,8 +443,8 @@ class Core:
 
     # Operations
 
-    def backup(self, target: str | os.PathLike[str]) -> None:
-        """A copy of the folder as of now, in a new folder."""
+    def backup(self, target: str | os.PathLike[str], with_keys: bool = False) -> None:
+        """A copy of the folder as of now, in a new folder; with_keys, with what opens the secrets in it."""
         self.check_open(writes=True)
         if self.folder == MEMORY:
             raise Malformed("a bus in memory has no files to back up; open one on a folder")
@@ -420,6 +452,9 @@ class Core:
         if self.data.files.list(path):
             raise Malformed(f'"{path}" is not empty; back up into a new folder')
         self.upkeep.backup(self.data.streams, path)
+        if with_keys:
+            folders.copy_key(self.data.files, self.folder, path)
+        self.data.files.close_to_others(path, whole=True)  # RocksDB makes its files as it likes
 
     def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
         """Say how far a lake has each root: retention waits for it as for a durable subscription."""

@@ -8,6 +8,7 @@ HeadwaterError
 ├── NotFound       404  no such subscription, dead letter, folder
 ├── Conflict       409  it contradicts what is there
 │   ├── Recalled        the message was taken back from this consumer
+│   ├── SecretMissing   a stored secret cannot be opened without its key: it has to be given again
 │   └── Owned           another process owns the folder
 ├── PartlyStored   409  of messages that were published together some roots' were stored, and others' refused
 ├── Gap            410  messages that a reader was to get are gone
@@ -78,6 +79,10 @@ class Conflict(HeadwaterError, code=409):
 
 class Recalled(Conflict):
     """The message was taken back from this consumer and will be, or was, handed out again."""
+
+
+class SecretMissing(Conflict):
+    """A stored secret cannot be opened, as its key is not there: it has to be given again."""
 
 
 class Owned(Conflict, retryable=True):

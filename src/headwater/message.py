@@ -18,6 +18,8 @@ Headers = tuple[tuple[str, str], ...]
 
 REPLY_TO = "reply-to"
 """Header of a request: the topic on which its sender waits for the answer."""
+FROM = "headwater-from"
+"""Header that the broker alone writes: whose message it is, of MQTT clients that do not want their own."""
 
 
 OF_HISTORY = {

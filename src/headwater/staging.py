@@ -53,6 +53,8 @@ class StagedRow(msgspec.Struct, frozen=True, array_like=True):
     crc: int
     time_us: int
     bytes: int = 0
+    owner: str = ""
+    """The id of the client that staged it, where there is a registry of them: another of its name cannot commit it."""
 
 
 class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +111,9 @@ class Staging:
 
     # Staging
 
-    def stage(self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes) -> None:
+    def stage(
+        self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes, *, owner: str = ""
+    ) -> None:
         """Keep a body until its epoch is committed; staging a part of a root again replaces it."""
         self._check(producer, epoch, part)
         self._checks.body(root, count, crc, body)
@@ -123,7 +127,7 @@ class Staging:
         self._coming[coming] = self._end() + 1
         try:
             offset = self._store(body)
-            row = StagedRow(offset, count, crc, self._clock.now_us(), len(body))
+            row = StagedRow(offset, count, crc, self._clock.now_us(), len(body), owner)
             self._commit.write({self._key(producer, epoch, part, root): rows.pack(row)})
         finally:
             del self._coming[coming]
@@ -174,8 +178,17 @@ class Staging:
 
     # Committing
 
-    def commit(self, producer: str, epoch: int, parts: Sequence[str] = ("",)) -> dict[str, Span]:
-        """Make these parts of an epoch visible, once; answers the first and last offset in each root."""
+    def commit(
+        self,
+        producer: str,
+        epoch: int,
+        parts: Sequence[str] = ("",),
+        *,
+        owner: str = "",
+        allow: Callable[[Part], None] | None = None,
+    ) -> dict[str, Span]:
+        """Make these parts of an epoch visible, once; answers the first and last offset in each root. `allow` raises
+        what keeps its client from publishing what it staged; what is decided stays so."""
         if isinstance(parts, str):
             raise Malformed(f"parts is {parts!r}; use a list of names")
         self._check(producer, epoch, *parts)
@@ -192,16 +205,30 @@ class Staging:
             if row.under_way is not None:
                 chosen = row.under_way[1]
             else:
-                self._check_staged(producer, epoch, chosen)
+                self._check_staged(producer, epoch, chosen, owner)
             items = self._items(producer, epoch, chosen)
             if row.under_way is None:
+                if allow is not None:
+                    for _, item in items:
+                        allow(item.parts[0])
                 self._roots.commit.run(lambda: self._roots.check_all([item for _, item in items]))
                 under_way = msgspec.structs.replace(row, under_way=(epoch, chosen))
                 self._commit.write({self._committed_key(producer): rows.pack(under_way)})
             return self._finish(producer, epoch, items)
 
-    def _check_staged(self, producer: str, epoch: int, parts: Sequence[str]) -> None:
-        there = {part for _, part, _, _ in self._staged(producer, epoch)}
+    def _check_staged(self, producer: str, epoch: int, parts: Sequence[str], owner: str) -> None:
+        """NotFound (404) if one of these parts was not staged; what a client of the same name staged that was removed
+        since is dropped first."""
+        staged = list(self._staged(producer, epoch))
+        gone: Rows = {
+            self._key(producer, epoch, part, root): None
+            for _, part, root, row in staged
+            if owner and row.owner not in ("", owner)
+        }
+        if gone:
+            self._commit.write(gone)
+            raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" was another client\'s')
+        there = {part for _, part, _, _ in staged}
         missing = [part for part in parts if part not in there and part]
         if missing:
             raise NotFound(

@@ -282,8 +282,11 @@ class Bus(Protocol):
         What is hidden is remembered until retention has deleted it: QuotaExceeded beyond `purges_max` of a root.
         """
 
-    def backup(self, target: str | os.PathLike[str]) -> None:
-        """A copy of the data as of now, in a new folder (on the server's machine), while the bus goes on."""
+    def backup(self, target: str | os.PathLike[str], *, with_keys: bool = False) -> None:
+        """A copy of the data as of now, in a new folder (on the server's machine), while the bus goes on.
+
+        Secrets of channels are sealed in it; with_keys=True adds the key that opens them, so that keep it as safe.
+        """
 
     def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
         """Say how far a lake has each root: retention waits for it as for a durable subscription."""

@@ -15,11 +15,11 @@ from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.timers import Timers
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, NotAllowed
 from headwater.events import Events
 from headwater.log import delays
 from headwater.log.checks import Checks
-from headwater.log.publish import Publish
+from headwater.log.publish import Part, Publish
 from headwater.log.root import Root
 from headwater.log.roots import STAGED, Roots
 from headwater.store import folder as folders
@@ -55,6 +55,7 @@ class Upkeep:
         take_readers: Callable[[], bool],
         take_snapshot: Callable[[], None] | None,
         audit: Audit,
+        check_release: Callable[[str, Part], bool],
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
@@ -70,9 +71,13 @@ class Upkeep:
         self._take_readers = take_readers
         self._take_snapshot = take_snapshot
         self._audit = audit
+        self._check_release = check_release
+        """Whether it is known what a client may publish; raises what keeps it from publishing something."""
         self._taking: threads.Thread | None = None
         """Takes a snapshot of the state, or took the last one."""
         self._is_closed = False
+        self._is_release_held = False
+        """Whether delayed messages wait until it is known who may publish them."""
         self._rolls: dict[str, int] = {}
         self._failed_us = 0
         """Since when the state takes nothing, on the monotonic clock; 0 while it does."""
@@ -132,6 +137,7 @@ class Upkeep:
         if self._state.failed is not None:
             return True  # what is released could not be noted, and would be again
         root, after, failed = self._roots.get(delays.ROOT), b"", False
+        self._is_release_held = False
         while root is not None and (due := delays.due(self._state, self._clock.now_us(), after or rows.DELAYED)):
             items, size = [], 0
             for key, offset in due:
@@ -145,7 +151,7 @@ class Upkeep:
                     if size > delays.RELEASED_BYTES_MAX:
                         break
             failed |= self._submit(items)
-        return failed
+        return failed or self._is_release_held
 
     def _released(self, root: Root, key: bytes, offset: int) -> Publish | None:
         found = root.stream.read(offset, 1)[0]
@@ -155,7 +161,16 @@ class Upkeep:
             return None
         message = found.body.messages(found.first_offset, [offset - found.first_offset])[0]
         topic, headers, due_us, ttl_s, retain = delays.unwrap(message)
-        return self._checks.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
+        item = self._checks.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
+        author = delays.author_of(message)
+        try:
+            if not author or self._check_release(author, item.parts[0]):
+                return item
+            self._is_release_held = True
+        except NotAllowed as error:
+            self._events.trouble(f'a delayed message for "{topic}" is dropped: {error}')
+            self._state.write({key: None})
+        return None
 
     def _submit(self, items: list[Publish]) -> bool:
         """Publish them; whether any failed."""

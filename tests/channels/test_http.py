@@ -175,7 +175,7 @@ def test_a_refused_message_is_tried_again_and_then_dead(running: Running, site: 
     assert site.payloads == [b"poison", b"poison", b"1"]
     assert site.posted[1].headers["ce-headwaterattempt"] == "2"
     (dead,) = letters(running)
-    assert dead.errors[-1].endswith("answered 500: bad [31m day")
+    assert dead.errors[-1].endswith("answered 500")
     assert info(running).error == ""
 
 

@@ -466,6 +466,9 @@ class FaultyFiles(Files):
     def sync_files(self, files: Sequence[File]) -> builtins.list[OSError | None]:
         return [sync_error(file) for file in files]  # in turn, so that a run can be repeated
 
+    def close_to_others(self, path: str, *, whole: bool = False) -> builtins.list[str]:
+        return []
+
     def sync_folder(self, path: str) -> None:
         is_failing = self.begin_sync(path)
         with self.running():

@@ -309,7 +309,8 @@ def test_nobody_sees_what_waits_inside_the_broker_without_a_rule_that_names_it(f
 
 def test_a_dead_letter_of_a_filter_that_one_may_not_see_stays_unseen():
     with Running(auth="scram") as running:
-        running.client("ann", allow=["subscribe home/#"]), running.client("eve", allow=["subscribe home/+"])
+        running.client("ann", allow=["subscribe home/#", "publish home/#"])
+        running.client("eve", allow=["subscribe home/+", "publish home/#"])
         ann, eve = running.peer("ann"), running.peer("eve")
         ann.subscribe(1, "home/#", kind="named", id="s")
         running.bus.publish("home/x/y", b"secret")

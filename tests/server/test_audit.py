@@ -60,7 +60,6 @@ def test_what_each_request_changes_is_in_it_by_the_time_that_it_is_answered(runn
     token = root.ask(wire.AddToken(client="ann", role="reader")).id
     assert brief(running, end(running) - 1) == [("token-added", token, "root", "root")]
     for request, what, target in (
-        (wire.RotateClient(name="ann", secret=SECRET), "client-rotated", "ann"),
         (wire.ChangeRule(change="allow", user="ann", action="subscribe", filter="$sys/#"), "rule-allowed", "ann"),
         (wire.RemoveToken(id=token), "token-removed", token),
         (wire.CreateSubscription(id="s", filter="home/#"), "subscription-created", "s"),
@@ -74,6 +73,7 @@ def test_what_each_request_changes_is_in_it_by_the_time_that_it_is_answered(runn
         (requests.Purge(filter="home/#"), "purged", "home/#"),
         (wire.EndSession(id=ann.session), "session-disconnected", ann.session),
         (wire.EndSession(id=ann.session, for_good=True), "session-ended", ann.session),
+        (wire.RotateClient(name="ann", secret=SECRET), "client-rotated", "ann"),
     ):
         assert asked(running, root, request) == [(what, target, "root", "root")]
 

@@ -22,7 +22,7 @@ from wire.smallest import BODY, smallest
 SOURCE = Path(headwater.__file__).parent
 ROWS = tuple(OPERATIONS.values())
 OF_SESSION = {row for row in ROWS if row.verb.startswith("session.")}
-REFUSED = (Right.PUBLISH, Right.SUBSCRIBE, Right.LOOK_AFTER, Right.ADMIN)
+REFUSED = (Right.PUBLISH, Right.SUBSCRIBE, Right.LOOK_AFTER, Right.REDRIVE, Right.ADMIN)
 
 
 @pytest.fixture(scope="module")

@@ -235,15 +235,15 @@ def test_an_answer_goes_back_with_the_request_of_who_asked():
         assert asks.payloads(1, 1) == [b"2"]
 
 
-def test_topics_below_reply_that_are_nobodys_are_counted_as_made():
+def test_reply_topics_are_counted_as_made_by_who_first_answers_there():
     with Running(auth="scram", topics_created_per_minute_max=2) as running:
-        running.client("ann")
-        peer = running.peer("ann")
-        for name in ("x", "y"):
-            peer.publish(f"$reply/{name}")
+        running.client("ann").client("bob")
+        ann, asked = running.peer("ann"), [running.peer("bob").session for _ in range(3)]
+        for session in asked[:2]:
+            ann.publish(f"$reply/{session}")
         with code(429):
-            peer.publish("$reply/z")
-        peer.publish(f"$reply/{peer.session}")
+            ann.publish(f"$reply/{asked[2]}")
+        ann.publish(f"$reply/{asked[0]}")
 
 
 def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headwater.config import Config
 from headwater.errors import Malformed
+from headwater.message import FROM
 from headwater.spark import bodies
 from headwater.spark.bodies import TYPES, Piles, encode
 from headwater.store.body import Body, encode_body
@@ -78,6 +79,14 @@ def test_every_root_gets_its_rows_in_order_whatever_the_limits(batches, rows, si
         for topic, payload, key, headers, _ in messages:
             wanted.setdefault(topic.partition("/")[0], []).append((topic, payload, key, headers or {}))
     assert found == wanted
+
+
+def test_the_header_that_is_the_brokers_own_is_left_out():
+    rows: list[Any] = [("a/x", b"1", None, {"n": "v", FROM: "ann/phone"}, None), ("a/y", b"2", None, {FROM: "x"}, None)]
+    rows += [("a/z", b"3", None, None, None), ("a/z", b"4", None, {"m": "w"}, None)]
+    kept = [(*row[:3], {name: value for name, value in (row[3] or {}).items() if name != FROM}, row[4]) for row in rows]
+    assert encode(batch_of(rows), NOW_US) == expected(kept)
+    assert encode(batch_of(rows).slice(1, 2), NOW_US) == expected(kept[1:3])
 
 
 def test_strings_and_long_offsets_are_brought_to_what_a_body_has():

@@ -214,7 +214,7 @@ def test_room_for_others_is_made_without_a_sync_while_idle_files_are_open(tmp_pa
     assert pool.make_room()
     assert files.syncs == [], "there were others to close"
     assert are_open(paths) == [False, False, True, True, True, False]
-    pool.synced(paths[4])
+    pool.datasync(paths[4])
     while any(are_open(paths)):
         assert pool.make_room()
     assert not pool.make_room(), "nothing is left to close"

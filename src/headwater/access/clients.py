@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 
 import msgspec
 
@@ -20,7 +21,7 @@ from headwater.access.name import check_name, quoted
 from headwater.access.scram import ITERATIONS, REFUSED, Credential, Decoy, derive, is_secret_of
 from headwater.audit import Audit
 from headwater.clock import Clock
-from headwater.errors import Conflict, NotFound, QuotaExceeded, Unauthenticated
+from headwater.errors import Conflict, NotAllowed, NotFound, QuotaExceeded, Unauthenticated
 from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
 from headwater.wire.administration import Client, Registration
@@ -63,6 +64,8 @@ class Clients:
         self._decoy: tuple[int, Decoy] | None = None
         """With the iterations that it asks for."""
         self._by_name: dict[str, ClientRow] = {}
+        self.on_change: Callable[[], None] | None = None
+        """Called after a client was removed or has another secret, by the thread that did it."""
         self.reload()
 
     # Changing
@@ -96,6 +99,7 @@ class Clients:
             info = msgspec.structs.replace(before, rotated_us=self._clock.now_us())
             self._put(ClientRow(info=info, credential=credential))
             self._book.note("client-rotated", name, before, info)
+        self._tell()
         return Registration(info.id, name, secret)
 
     def remove(self, name: str) -> None:
@@ -107,6 +111,7 @@ class Clients:
             self._book.write(dict.fromkeys((key_words(rows.CLIENT, name), *tokens)))
             del self._by_name[name]
             self._book.note("client-removed", name, before)
+        self._tell()
 
     def reload(self) -> None:
         """Read the registry again, as after another process changed it."""
@@ -129,6 +134,12 @@ class Clients:
         """What a login is checked against."""
         row = self._by_name.get(name)
         return None if row is None else row.credential
+
+    def check_owner(self, name: str, id: str) -> None:
+        """NotAllowed (403) if the client of this id, if it has one, is gone, though another may have its name."""
+        known = self.get(name) if id else None
+        if id and (known is None or known.id != id):
+            raise NotAllowed(f"client {quoted(name)} was removed; what is left of it is not published")
 
     @property
     def decoy(self) -> Decoy:
@@ -167,6 +178,10 @@ class Clients:
     def _put(self, row: ClientRow) -> None:
         self._book.write({key_words(rows.CLIENT, row.info.name): pack(row)})
         self._by_name[row.info.name] = row
+
+    def _tell(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def _decoy_secret(self) -> bytes:
         stored = self._book.get(rows.DECOY)

@@ -164,6 +164,11 @@ class ServerLogin(_Login):
         """Who it says it is."""
         return self._user
 
+    @property
+    def credential(self) -> Credential:
+        """What it was checked against."""
+        return self._credential
+
     def first(self, client_first: bytes) -> bytes:
         """Answer the client's first message with a salt and a nonce."""
         self._enter(Stage.NEW)

@@ -6,7 +6,7 @@ One class serves threads and asyncio alike: over `headwater.connect` its methods
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -31,10 +31,11 @@ def connect(url: str | Address, settings: Connecting | None = None) -> Admin:
 class Admin:
     """Looks after a broker."""
 
-    def __init__(self, bus: Any, by: str | None = None) -> None:
+    def __init__(self, bus: Any, by: str | None = None, check_sight: Callable[[str], None] | None = None) -> None:
         self.bus = bus
         """The bus itself: publish, subscribe, replay, dead letters."""
         self._by = by
+        self._check_sight = check_sight
         ask = bus.ask if by is None else self._ask_for
         self.clients = Clients(ask)
         self.acl = Acl(ask)
@@ -44,11 +45,15 @@ class Admin:
         self.channels = Channels(ask)
         self.ask: Ask = ask
 
-    def acting_for(self, by: str) -> Admin:
-        """The same, where the audit says that somebody else wanted it."""
-        return Admin(self.bus, by)
+    def acting_for(self, by: str, check_sight: Callable[[str], None] | None = None) -> Admin:
+        """The same, where the audit says that somebody else wanted it; `check_sight` raises why they may not have what
+        a filter matches."""
+        return Admin(self.bus, by, check_sight)
 
     def _ask_for(self, request: Request[Any]) -> Any:
+        if self._check_sight is not None:
+            for wanted in _wanted(request):
+                self._check_sight(wanted)
         if isinstance(request, Change):
             request = msgspec.structs.replace(request, by=self._by)
         return self.bus.ask(request)
@@ -82,6 +87,16 @@ class Admin:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _wanted(request: Request[Any]) -> list[str]:
+    """The filters of what a request has kept, or pushed, for somebody."""
+    match request:
+        case wire.CreateSubscription():
+            return [request.filter]
+        case wire.AddChannels():
+            return [channel.filter for channel in request.channels]
+    return []
 
 
 class Tokens:

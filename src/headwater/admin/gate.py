@@ -25,6 +25,7 @@ from headwater.clock import SECOND_US, Clock, SystemClock
 from headwater.errors import HeadwaterError, NotAllowed, Unauthenticated
 from headwater.server.exposure import is_loopback
 from headwater.serving.outside import Outside
+from headwater.topics.name import filters_overlap
 from headwater.wire.administration import Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -39,7 +40,16 @@ TOKEN_CHARS_MAX = 256
 WRONG_PER_MINUTE_MAX = 30
 """Wrong tokens that an address may show."""
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
-PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+PROXY_HEADERS = frozenset(
+    (
+        *("forwarded", "forwarded-for", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip"),
+        *("x-original-forwarded-for", "x-envoy-external-address", "cf-connecting-ip", "fastly-client-ip"),
+    )
+)
+"""What proxies say of themselves, or of whom they speak for; besides all that begins so:"""
+PROXY_PREFIX = "x-forwarded"
+CLOSED = ("$sys/audit", "$staged/#", "$delayed/#", "$reply/#")
+"""What only admins see: who changed what, and what is not published yet, or is for one session alone."""
 ADVICE = "make one with: headwater tokens add CLIENT --role reader, and send it as Authorization: Bearer TOKEN"
 
 
@@ -59,6 +69,14 @@ class Caller(msgspec.Struct, frozen=True):
             raise NotAllowed(
                 f'the token of "{self.name}" is one of role {self.role}, and this takes {role}; '
                 f"make one with: headwater tokens add {self.name} --role {role}"
+            )
+
+    def check_sight(self, filter: str) -> None:
+        """NotAllowed (403) if a filter, or topic, matches what only admins see."""
+        if self.role != "admin" and any(filters_overlap(filter, closed) for closed in CLOSED):
+            raise NotAllowed(
+                f'the token of "{self.name}" is one of role {self.role}, which does not see all that "{filter}" '
+                "matches; ask for less, or with a token of role admin"
             )
 
 
@@ -140,7 +158,8 @@ def address_of(connection: HTTPConnection) -> str:
 
 def is_local(connection: HTTPConnection) -> bool:
     """Whether somebody on this machine asks, for themselves, by a name of loopback."""
-    is_proxied = any(name in connection.headers for name in PROXY_HEADERS)
+    names = {name.lower() for name in connection.headers}
+    is_proxied = not names.isdisjoint(PROXY_HEADERS) or any(name.startswith(PROXY_PREFIX) for name in names)
     return is_loopback(address_of(connection)) and not is_proxied and is_ours(connection.headers.get("host", ""))
 
 

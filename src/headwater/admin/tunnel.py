@@ -15,10 +15,11 @@ from collections.abc import Callable
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from headwater.admin.gate import address_of
+from headwater.admin.gate import address_of, is_local
 from headwater.admin.websocket_protocol import OPEN, TUNNEL_PATH
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.tunnel import preamble
+from headwater.serving.outside import Outside
 
 SUBPROTOCOL = "mqtt"
 CONNACK = Kind.CONNACK << 4
@@ -30,6 +31,7 @@ DONE = 1000
 NO_MQTT = 1002
 NO_TEXT = 1003
 GOING = 1001
+REFUSED = 1008
 
 router = APIRouter()
 
@@ -37,7 +39,11 @@ router = APIRouter()
 @router.websocket(TUNNEL_PATH)
 async def tunnel(websocket: WebSocket) -> None:
     """Pass on what an MQTT client sends, and what it is sent, until either side ends."""
-    path: str = websocket.app.state.outside.mqtt_path
+    outside: Outside = websocket.app.state.outside
+    path = outside.mqtt_path
+    if outside.is_open and not is_local(websocket):  # where nobody is asked, somebody else's proxy is not let in
+        await websocket.close(REFUSED)
+        return
     if SUBPROTOCOL not in websocket.scope.get("subprotocols", ()) or not path:
         await websocket.close(NO_MQTT)
         return

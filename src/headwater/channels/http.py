@@ -258,9 +258,5 @@ class Hold(Exception):
 
 
 def _detail(answer: Answer) -> str:
-    """What an answer says besides its status, as far as it can be shown."""
-    if answer.location:
-        return ", a redirect, which is not followed"
-    text = answer.body.decode("utf-8", "replace")
-    shown = "".join(char if char.isprintable() else " " for char in text).strip()
-    return f": {shown}" if shown else ""
+    """What an answer means besides its status."""
+    return ", a redirect, which is not followed" if answer.location else ""

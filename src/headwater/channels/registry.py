@@ -4,7 +4,8 @@ Invariants:
 
 - A channel's row is stored before its subscription is made, and removed after it is deleted: after a crash in between,
   whoever serves the channel makes the subscription that is missing. So no subscription is without its channel.
-- Its secret is shown once, to whoever makes or changes it. (It is stored as it is: requests are signed with it.)
+- Its secret is shown once, to whoever makes or changes it. It is stored sealed, with the folder's key; where that is
+  gone, it stays as it is stored, and the channel waits for another.
 - A destination is checked against the list before anything changes.
 - Memory changes after the state has, one whole row at a time: readers need no lock.
 """
@@ -24,9 +25,10 @@ from headwater.access.destination import Destinations
 from headwater.access.name import quoted
 from headwater.channels.row import BATCH_MESSAGES, ChannelRow, check_row
 from headwater.core import Core
-from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, QuotaExceeded
+from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, QuotaExceeded, SecretMissing
 from headwater.message import SubscriptionInfo
 from headwater.store import state as rows
+from headwater.store.keys import KEY, is_sealed
 from headwater.store.state import key_words, pack
 from headwater.wire import webhook
 from headwater.wire.administration import ChannelInfo, ChannelSpec, ChannelTrial
@@ -54,6 +56,8 @@ class ChannelRegistry:
     def __init__(self, core: Core) -> None:
         self._book = Book(core.state, read_only=core.is_read_only, audit=core.audit)
         self._clock = core.clock
+        self._key = core.data.key
+        self._on_trouble = core.events.trouble
         self._config = core.config
         self._dispatcher = core.dispatcher
         self.channels_max = CHANNELS_MAX
@@ -104,10 +108,10 @@ class ChannelRegistry:
             with _one_of(place, len(specs)):
                 fresh.append(self._row(spec, owner, owner_id))
         with self._lock:
-            self._check_room(fresh)
+            self._check_room(fresh, owner)
             if check:
                 return []
-            self._book.write({_key(row.id): pack(row) for row in fresh})
+            self._book.write({_key(row.id): self._packed(row) for row in fresh})
             try:
                 for row in fresh:
                     self._dispatcher.create(row.subscribed, {}, row.start)
@@ -141,7 +145,7 @@ class ChannelRegistry:
             before = self._known(id)
             row = msgspec.structs.replace(before, **given)
             if row != before:
-                self._book.write({_key(id): pack(row)})
+                self._book.write({_key(id): self._packed(row)})
                 self._by_id[id] = row
                 after = _shown(row) | ({"secret": "another"} if row.secret != before.secret else {})
                 self._book.note("channel-changed", id, _shown(before), after)
@@ -170,7 +174,11 @@ class ChannelRegistry:
     def reload(self) -> None:
         """Read the registry again, as after another process changed it."""
         with self._lock:
-            self._by_id = {row.id: row for row in self._book.read(rows.CHANNEL, ChannelRow)}
+            self._by_id = {row.id: self._opened(row) for row in self._book.read(rows.CHANNEL, ChannelRow)}
+        lacking = [row.id for row in self.rows() if is_sealed(row.secret)]
+        if lacking and not self._book.is_read_only:
+            names = ", ".join(map(quoted, lacking))
+            self._on_trouble(f"these channels push nothing, as they need their secret again: {names}")
 
     def subscribe_to(self, spec: ChannelSpec, owner: str, owner_id: str) -> ChannelInfo:
         """A channel of a client; the one that it has for the same filter and destination, if there is one."""
@@ -201,9 +209,20 @@ class ChannelRegistry:
         """Every channel, or the one of this id."""
         return [self._info(row) for row in (self.rows() if id is None else [self._known(id)])]
 
+    def check_secret(self, row: ChannelRow) -> None:
+        """SecretMissing (409) if a channel's secret is stored, and cannot be opened."""
+        if is_sealed(row.secret):
+            try:
+                self._key.open(row.secret, _key(row.id))
+            except SecretMissing as error:
+                raise SecretMissing(
+                    f"channel {quoted(row.id)} needs its secret again ({error.args[0]}); give it with: headwater "
+                    f"channels change {row.id} --secret-stdin, or bring the folder's {KEY} back and start anew"
+                ) from None
+
     def test(self, id: str) -> ChannelTrial:
         """Try to reach its destination."""
-        self._known(id)
+        self.check_secret(self._known(id))
         if self.trial is None:
             raise Conflict("no server runs the channels of this folder; start one, and ask it with --url")
         return self.trial(id)
@@ -257,18 +276,32 @@ class ChannelRegistry:
         self._check(row)
         return row
 
+    def _packed(self, row: ChannelRow) -> bytes:
+        """A channel as it is stored: with its secret sealed."""
+        if row.secret and not is_sealed(row.secret):
+            row = msgspec.structs.replace(row, secret=self._key.seal(row.secret, _key(row.id)))
+        return pack(row)
+
+    def _opened(self, row: ChannelRow) -> ChannelRow:
+        """The same with its secret, if that can be opened."""
+        try:
+            return msgspec.structs.replace(row, secret=self._key.open(row.secret, _key(row.id)))
+        except SecretMissing:
+            return row
+
     def _check(self, row: ChannelRow) -> None:
         check_row(row, self._config)
         self.destinations.resolve(row.destination_host, row.destination_port)
 
-    def _check_room(self, fresh: Sequence[ChannelRow]) -> None:
+    def _check_room(self, fresh: Sequence[ChannelRow], owner: str) -> None:
         seen: dict[str, ChannelRow] = {}
         for place, row in enumerate(fresh, 1):
             there = self._by_id.get(row.id) or seen.get(row.id)
             if there is not None:
+                what = f" ({there})" if owner in ("", there.owner) else ""  # another client's is nobody's business
                 with _one_of(place, len(fresh)):
                     raise Conflict(
-                        f"there is a channel {quoted(row.id)} already ({there}); change that one, or choose another id"
+                        f"there is a channel {quoted(row.id)} already{what}; change that one, or choose another id"
                     )
             seen[row.id] = row
         if len(self._by_id) + len(fresh) > self.channels_max:

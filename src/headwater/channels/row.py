@@ -12,6 +12,7 @@ from headwater.access.name import has_unseen, quoted
 from headwater.config import Config
 from headwater.delivery.options import CHANNEL_PREFIX, Options
 from headwater.errors import Malformed
+from headwater.store.keys import is_sealed
 from headwater.topics.name import check_filter
 from headwater.wire import webhook
 from headwater.wire.request import Option
@@ -41,7 +42,7 @@ class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
     destination_port: int
     path: str
     secret: str
-    """Of an http channel; else empty."""
+    """Of an http channel; else empty. As it is stored if it cannot be opened."""
     start: Literal["earliest", "latest"]
     batch_messages_max: int
     options: dict[str, Option]
@@ -88,7 +89,7 @@ def check_row(row: ChannelRow, config: Config) -> None:
         raise Malformed("a tcp channel has no path and no secret; leave them out, or make it an http channel")
     if len(row.path) > PATH_CHARS_MAX or not _PATH.fullmatch(row.path) or "#" in row.path:
         raise Malformed(f"path {quoted(row.path)}: use one that begins with /, percent-encoded where need be")
-    if row.secret:
+    if row.secret and not is_sealed(row.secret):
         webhook.secret_bytes(row.secret)
     if not 1 <= row.batch_messages_max <= BATCH_MESSAGES_MAX:
         raise Malformed(f"batch_messages_max is {row.batch_messages_max}; use 1 to {BATCH_MESSAGES_MAX}")

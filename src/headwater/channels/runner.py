@@ -14,7 +14,7 @@ from headwater.channels.registry import STOPPED, ChannelRegistry, Status
 from headwater.channels.row import ChannelRow
 from headwater.channels.tcp import Greeting, TcpChannel
 from headwater.delivery.options import CHANNEL_PREFIX
-from headwater.errors import HeadwaterError, NotAllowed, NotFound
+from headwater.errors import HeadwaterError, NotAllowed, NotFound, SecretMissing
 from headwater.native.connection import NativeConnection
 from headwater.server.connection import Connection
 from headwater.server.extension import Extension
@@ -22,6 +22,7 @@ from headwater.server.listener import READ_BYTES
 from headwater.server.log import Log
 from headwater.server.server import Server
 from headwater.server.session import Session
+from headwater.store.keys import is_sealed
 from headwater.wire import administration as wire
 from headwater.wire.administration import ChannelTrial
 from headwater.wire.requests import SubscribeTo
@@ -97,6 +98,9 @@ class ChannelRunner(Extension):
         self._begin(channel.row, channel.delivered)
 
     def _begin(self, row: ChannelRow, delivered: int) -> None:
+        if is_sealed(row.secret):
+            self._channels.pop(row.id, None)  # until its secret is given again
+            return
         channel = self._channels[row.id] = self._make(row, delivered)
         channel.begin()
 
@@ -203,7 +207,15 @@ class ChannelRunner(Extension):
     def status(self, id: str) -> Status:
         """What a channel is doing; from any thread."""
         channel = self._channels.get(id)
-        return BEGINNING if channel is None else channel.status
+        if channel is not None:
+            return channel.status
+        row = self.registry.get(id)
+        try:
+            if row is not None:
+                self.registry.check_secret(row)
+        except SecretMissing as error:
+            return Status("failing", str(error.args[0]), "", 0)
+        return BEGINNING
 
     def try_out(self, id: str) -> ChannelTrial:
         """Reach a channel's destination; from any thread but the loop's."""

@@ -304,7 +304,8 @@ class Greeting:
         """The receiver broke the rules."""
         if self._channel.connection is self._connection:
             self._channel.on_refused(error)
-        self.fail(error)
+        # What it sent instead is not shown: it may be any service that only this machine can reach.
+        self.fail(Malformed("it does not keep to the protocol of channels"))
 
     def fail(self, error: HeadwaterError | None) -> None:
         """It did not come to a welcome."""

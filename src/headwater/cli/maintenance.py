@@ -39,14 +39,21 @@ def _ask(filter: str, count: int) -> None:
     typer.confirm(f"Purge {safe(filter)}?", abort=True, err=True)
 
 
-def backup(at: At, target: Annotated[str, typer.Argument(help="A new folder.")]) -> None:
+def backup(
+    at: At,
+    target: Annotated[str, typer.Argument(help="A new folder.")],
+    with_keys: Annotated[
+        bool, typer.Option("--with-keys", help="Copy the key that opens the secrets of channels, too.")
+    ] = False,
+) -> None:
     """Make a copy of the folder as of now; segments are linked, not copied, where the target is on the same disk.
 
-    With --url the server makes it, while it goes on serving: the target is a folder on its machine.
+    With --url the server makes it, while it goes on serving: the target is a folder on its machine. Without --with-keys
+    the secrets of http channels are of no use to who has the copy, and have to be given again where it is restored.
     """
     start = time.perf_counter()
     with at.own() as bus, side().status("backing up"):
-        bus.backup(target)
+        bus.backup(target, with_keys=with_keys)
     _done("backup", without_secret(at.url) if at.url is not None else at.data, target, start, at.json)
 
 
@@ -67,7 +74,10 @@ def restore(
     acked since the snapshot may come again; if rules may be older than they were, nobody is let in until
     headwater acl confirm. The old files are in quarantine/.
 
-    With --json: from, to, seconds; with --state: is_whole, rows, snapshot, snapshot_time, losses.
+    A backup without its key (backup --with-keys) opens no secret of a channel: those that need theirs again are named.
+
+    With --json: from, to, seconds, channels_without_secret; with --state: is_whole, rows, snapshot, snapshot_time,
+    losses.
     """
     target = at.folder("restore makes a folder, which no server may hold while it does")
     start = time.perf_counter()
@@ -79,8 +89,10 @@ def restore(
     if backup is None or without_snapshot:
         raise Malformed("say which backup to restore, or --state to mend the state of a folder")
     with side().status("restoring"):
-        headwater.restore(backup, target)
-    _done("restored", backup, target, start, at.json)
+        lacking = headwater.restore(backup, target)
+    _done("restored", backup, target, start, at.json, channels_without_secret=lacking)
+    for channel in [] if at.json else map(safe, lacking):
+        say((f"channel {channel} needs its secret: headwater channels change {channel} --secret-stdin", "yellow"))
 
 
 def _restore_state(target: str, without_snapshot: bool, json: bool) -> None:
@@ -116,7 +128,7 @@ def _restore_state(target: str, without_snapshot: bool, json: bool) -> None:
     say("messages that were acked since then may come again")
 
 
-def _done(what: str, source: str, target: str, start: float, json: bool) -> None:
+def _done(what: str, source: str, target: str, start: float, json: bool, **others: object) -> None:
     seconds = time.perf_counter() - start
-    found = {"from": source, "to": target, "seconds": round(seconds, 6)}
+    found = {"from": source, "to": target, "seconds": round(seconds, 6), **others}
     tell(json, found, f"{what}: {safe(source)} → ", (safe(target), "cyan"), f"  {seconds:.2f} s")

@@ -147,8 +147,8 @@ class Operations(Served):
             body = one.body or b""
             await self.stage_body(producer, epoch, part, one.root, len(one.topics), one.crc, body)
 
-    async def backup(self, target: str | os.PathLike[str]) -> None:
-        await self.ask(wire.Backup(target=os.fspath(target)))
+    async def backup(self, target: str | os.PathLike[str], *, with_keys: bool = False) -> None:
+        await self.ask(wire.Backup(target=os.fspath(target), with_keys=with_keys))
 
     async def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
         await self.ask(wire.MarkArchived(lake=lake, archived=dict(archived)))

@@ -6,7 +6,7 @@ it is one atomic write, so that it is never in both places and never in none.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import islice
 
 import msgspec
@@ -34,6 +34,9 @@ ERROR = "headwater-dead-error"
 TOPIC = "headwater-dead-topic"
 OFFSET = "headwater-dead-offset"
 MENDED = "headwater-dead-mended"
+Allow = Callable[[str, Headers], None]
+"""Raises why a letter of this topic may not be handed out again, with headers that it did not have before."""
+
 NOTES = frozenset((FROM, ATTEMPTS, ERROR, TOPIC, OFFSET, MENDED))
 """Headers of a redriven message that say where it comes from."""
 
@@ -76,13 +79,15 @@ class DeadLetters:
             raise NotFound(f'subscription "{id}" has no dead letter {offset}; headwater dead list {id} shows them')
         return found[0]
 
-    def redrive(self, id: str, offsets: Collection[Position] | None) -> int:
+    def redrive(self, id: str, offsets: Collection[Position] | None, allow: Allow | None = None) -> int:
         """Redeliver them to their subscription, in order; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
             changed: Rows = {}
             copies: dict[int, dict[int, CopyRow]] = {}
             for stream, offset, row in self._rows(subscriber.number, offsets):
+                if allow is not None:
+                    allow(row.topic, ())
                 headers = headers_of(id, offset, row, row.headers)
                 copy = CopyRow(row.topic, row.payload, row.time_us, row.key, headers, False)
                 changed[rows.key_message(rows.DEAD, subscriber.number, stream, offset)] = None

@@ -4,8 +4,9 @@ Whoever mends stores the new contents beside the letters first, in parts, under 
 redrives those of the parts that count. Promises: a letter that is not there is an error before anything changes;
 the letters of a write leave the dead and wait for their subscription in one atomic write, which also notes that it
 was done, so that asking again changes nothing; a letter that was redriven, dropped, or has died again since it was read
-is not taken for the one that was mended, as each is named by when it died. What is never redriven is dropped
-after `stage_age_s`; that a write was done is remembered as long.
+is not taken for the one that was mended, as each is named by when it died; who mends for a client has it asked whether
+it may, then and when the letters are redriven. What is never redriven is dropped after `stage_age_s`; that a write was
+done is remembered as long.
 
     state: "M" subscription write 0 part 0 stream offset → contents, when the letter died, when they were stored
            "D" subscription write → how many letters were redriven, and when
@@ -21,7 +22,7 @@ import msgspec
 from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
-from headwater.delivery.dead_letters import headers_of
+from headwater.delivery.dead_letters import Allow, headers_of
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import CopyRow, DeadRow, RowCommit
 from headwater.delivery.subscriber import Subscriber
@@ -83,7 +84,9 @@ class Mending:
         self._waiting: dict[int, int] = {}
         """By subscription: how many wait, at most."""
 
-    def mend(self, id: str, write: str, letters: Sequence[DeadLetter], part: str = "") -> None:
+    def mend(
+        self, id: str, write: str, letters: Sequence[DeadLetter], part: str = "", allow: Allow | None = None
+    ) -> None:
         """Store other contents for these letters; nothing if the write was done already."""
         _check_names(write, part)
         for letter in letters:
@@ -97,7 +100,9 @@ class Mending:
             now_us = self._clock.now_us()
             changed: Rows = {}
             for letter, (payload, key, headers) in zip(letters, contents, strict=True):
-                stream, _ = self._dead(number, id, letter.topic, letter.offset, letter.dead_at_us)
+                stream, dead = self._dead(number, id, letter.topic, letter.offset, letter.dead_at_us)
+                if allow is not None:
+                    allow(dead.topic, _fresh(headers, dead))
                 row = MendedRow(payload, key, headers, letter.dead_at_us, now_us)
                 place = _key(number, write, part, stream, letter.offset)
                 if place in changed:
@@ -108,7 +113,7 @@ class Mending:
 
         self._dispatcher.use(id, work)
 
-    def redrive(self, id: str, write: str, parts: Sequence[str] = ("",)) -> int:
+    def redrive(self, id: str, write: str, parts: Sequence[str] = ("",), allow: Allow | None = None) -> int:
         """Redeliver the letters of these parts to their subscription, in order; answers how many, and the same when
         it is asked again. Other parts of the write are dropped."""
         if isinstance(parts, str):
@@ -128,6 +133,8 @@ class Mending:
                     continue
                 stream, offset = rows.place_in(key)
                 dead = self._letter(number, id, stream, offset, row.dead_at_us)
+                if allow is not None:
+                    allow(dead.topic, _fresh(row.headers, dead))
                 if offset in copies.setdefault(stream, {}):
                     raise mended_twice(dead.topic, offset)
                 copies[stream][offset] = copy = _copy(id, offset, dead, row)
@@ -231,6 +238,11 @@ def _gone(id: str, topic: str | None, offset: int, *, has_died_again: bool = Fal
 def mended_twice(topic: str, offset: int) -> Malformed:
     """What to say of a letter that occurs twice."""
     return Malformed(f'dead letter {offset} of "{topic}" was mended twice in this write; give each letter once')
+
+
+def _fresh(headers: Headers, dead: DeadRow) -> Headers:
+    """Headers that a letter did not have."""
+    return tuple(pair for pair in headers if pair not in dead.headers)
 
 
 def _copy(id: str, offset: int, dead: DeadRow, row: MendedRow) -> CopyRow:

@@ -22,7 +22,7 @@ from headwater.log import delays
 from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
 from headwater.log.root import MQTT_SYS, SYS
 from headwater.log.roots import STAGED
-from headwater.message import Headers, Outgoing
+from headwater.message import FROM, Headers, Outgoing
 from headwater.store.batch import checksum
 from headwater.store.body import Body, one_of
 from headwater.topics.name import check_topic, is_utf8
@@ -73,8 +73,9 @@ class Checks:
         producer: str | None = None,
         sequence: int | None = None,
         deliver_at: datetime | None = None,
+        by: str = "",
     ) -> Publish:
-        """One message."""
+        """One message; if it is delivered later, `by` is asked then whether it may be."""
         root = self._checked.get(topic) if type(topic) is str else None
         if root is None:
             root = self._check_topic(topic)
@@ -85,10 +86,10 @@ class Checks:
         if type(retain) is not bool:
             raise Malformed(f"retain is {retain!r}; use True or False")
         key = self._key(key) if key is not None else None
-        pairs = self._headers(headers) if headers else ()
+        pairs = self._given(headers) if headers else ()
         number = self.sequence(producer, sequence) if producer is not None or sequence is not None else 0
         if deliver_at is not None:
-            return self._delayed(topic, payload, retain, key, pairs, ttl_s, deliver_at, producer)
+            return self._delayed(topic, payload, retain, key, pairs, ttl_s, deliver_at, producer, by)
         expiries = (self._expiry(ttl_s),) if ttl_s is not None else None
         names = (topic,)
         part = Part(
@@ -302,7 +303,7 @@ class Checks:
         if {type(message.retain) for message in given} != {bool}:
             raise Malformed("retain is True or False, in every message")
         keys = [None if message.key is None else self._key(message.key) for message in given]
-        headers = [self._headers(message.headers) if message.headers else () for message in given]
+        headers = [self._given(message.headers) if message.headers else () for message in given]
         expiries = [0 if message.ttl_s is None else self._expiry(message.ttl_s) for message in given]
         weight += sum(map(_weight, keys, headers))
         parts = [
@@ -330,6 +331,7 @@ class Checks:
         ttl_s: float | None,
         deliver_at: datetime,
         producer: str | None,
+        by: str,
     ) -> Publish:
         if producer is not None:
             raise Malformed("a delayed message cannot have a producer's sequence; its order is that of being due")
@@ -340,7 +342,7 @@ class Checks:
             raise Malformed(f"deliver_at is {deliver_at}, more than {self._config.delay_s_max} s ahead (delay_s_max)")
         if ttl_s is not None:
             self._expiry(ttl_s)
-        waiting, notes = delays.wrap(topic, headers, max(0, due_us), ttl_s, retain)
+        waiting, notes = delays.wrap(topic, headers, max(0, due_us), ttl_s, retain, by)
         part = Part(delays.ROOT, (waiting,), (payload,), (0,), None, (key,), (notes,), None)
         weight = len(payload) + MESSAGE_WEIGHT + _weight(key, headers)
         item = Publish((topic,), [part], weight, None, 0, is_one=True)
@@ -423,6 +425,14 @@ class Checks:
         if len(checked) > self._config.key_bytes_max:
             raise TooLarge(f"a key of {len(checked)} bytes is over key_bytes_max ({self._config.key_bytes_max})")
         return checked
+
+    def _given(self, headers: object) -> Headers:
+        """Headers that somebody publishes, without the one that is the broker's own: who passes a message on need not
+        look for it."""
+        pairs = self._headers(headers)
+        if any(name == FROM for name, _ in pairs):
+            return tuple(pair for pair in pairs if pair[0] != FROM)
+        return pairs
 
     def _headers(self, headers: object) -> Headers:
         given = headers.items() if isinstance(headers, Mapping) else headers

@@ -20,27 +20,39 @@ TOPIC = "$topic"
 DUE = "$due"
 TTL = "$ttl"
 RETAIN = "$retain"
+BY = "$by"
+"""Behind the others, of a message whose client needs the right to publish it when it is due, too."""
 RELEASED_MAX = 1000
 """Messages released in one go; the rest follows at once."""
 RELEASED_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of them, unless one alone is larger."""
 
 
-def wrap(topic: str, headers: Headers, due_us: int, ttl_s: float | None, retain: bool) -> tuple[str, Headers]:
+def wrap(
+    topic: str, headers: Headers, due_us: int, ttl_s: float | None, retain: bool, by: str = ""
+) -> tuple[str, Headers]:
     """The topic and headers under which a message waits."""
     ttl, kept = "" if ttl_s is None else repr(ttl_s), "1" if retain else ""
-    return WAITING, (*headers, (TOPIC, topic), (DUE, str(due_us)), (TTL, ttl), (RETAIN, kept))
+    author = ((BY, by),) if by else ()
+    return WAITING, (*headers, (TOPIC, topic), (DUE, str(due_us)), (TTL, ttl), (RETAIN, kept), *author)
 
 
 def unwrap(message: Message) -> tuple[str, Headers, int, float | None, bool]:
     """Topic, headers, due time, ttl and retain flag of a message that waits."""
-    (_, topic), (_, due), (_, ttl), (_, retain) = message.headers[-4:]
-    return topic, message.headers[:-4], int(due), float(ttl) if ttl else None, bool(retain)
+    headers = message.headers[:-1] if author_of(message) else message.headers
+    (_, topic), (_, due), (_, ttl), (_, retain) = headers[-4:]
+    return topic, headers[:-4], int(due), float(ttl) if ttl else None, bool(retain)
+
+
+def author_of(message: Message) -> str:
+    """Who has to have the right to publish a message that waits; empty if nobody is asked."""
+    name, value = message.headers[-1]
+    return value if name == BY else ""
 
 
 def due_key(message: Message) -> bytes:
     """The row of a message that waits."""
-    return rows.key_due(int(message.headers[-3][1]), message.offset)
+    return rows.key_due(int(message.headers[-4 if author_of(message) else -3][1]), message.offset)
 
 
 def earliest(state: State) -> int | None:

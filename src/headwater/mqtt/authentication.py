@@ -73,6 +73,7 @@ class Authentication:
             if final is None:
                 connection.refuse(MqttError(REFUSED, Reason.NOT_AUTHORIZED))
                 return
+            connection.credential = login.credential
             try:
                 then(login.user, final)
             except HeadwaterError as error:

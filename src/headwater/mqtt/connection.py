@@ -146,7 +146,7 @@ class MqttConnection(Connection):
 
     def _is_over(self, events: int) -> bool:
         """One that sent all it has behind its CONNECT may have ended its side, and is served all the same."""
-        return bool(events & GONE) or (events != 0 and not self._early and not self._reader.waits)
+        return bool(events & GONE) or (events != 0 and not self._early and self._reader.partial is None)
 
     def let_go(self) -> None:
         super().let_go()
@@ -156,7 +156,7 @@ class MqttConnection(Connection):
 
     def check_nothing_follows(self) -> None:
         """Who is to be asked for a proof has nothing to say before that."""
-        if self._early or self._reader.waits:
+        if self._early or self._reader.partial is not None:
             raise violation(BEFORE_CONNACK)
 
     def _take_proof(self, packets: list[Received]) -> None:

@@ -74,7 +74,6 @@ class Greeter:
 
         def proven(user: str, final: bytes) -> None:
             connection.hold()
-            connection.has_secret = True
             connection.proof = answer(final)
             self._admit(connection, connect, user)
 
@@ -109,17 +108,19 @@ class Greeter:
     def _check_secret(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
         """Look at a secret, which takes a while."""
 
-        def check() -> str:
+        def check() -> tuple[str, object]:
+            clients = self._broker.clients
             try:
-                return self._broker.clients.check_secret(name, password.decode())
+                held = clients.credential_of(check_name(name))
+                return clients.check_secret(name, password.decode()), held
             except (Malformed, UnicodeDecodeError):
                 raise Unauthenticated("the name or the secret is wrong") from None
 
-        def checked(user: str | None, error: HeadwaterError | None) -> None:
-            if user is None:  # not raised: what was raised holds its frames, and they hold it
+        def checked(known: tuple[str, object] | None, error: HeadwaterError | None) -> None:
+            if known is None:  # not raised: what was raised holds its frames, and they hold it
                 connection.refuse(error or Unauthenticated(REFUSED))
                 return
-            connection.has_secret = True
+            user, connection.credential = known
             try:
                 self._admit(connection, connect, user)
             except HeadwaterError as refusal:
@@ -133,13 +134,15 @@ class Greeter:
         assigned = "" if connect.client_id else f"auto-{secrets.token_urlsafe(12)}"
         client = connect.client_id or assigned
         connection.client_id = client
+        self._sessions.check(connection)
         self._note(connection, connect)
         if connect.will is not None:
             self._check_will(user, connect.will)
         expire_s = self._expire_after_s(connect)
         known = self._mqtt.of_client(user, client)
         # One that is not to be kept ends with its connection, also where that is not seen to be gone.
-        if known is not None and (connect.clean_start or not known.row.expire_after_s):
+        is_stale = known is not None and self._broker.is_disowned(user, known.row.owner_id)
+        if known is not None and (connect.clean_start or not known.row.expire_after_s or is_stale):
             if known.connection is not None:
                 known.connection.say_goodbye(Conflict("another connection has begun anew"))
             self._sessions.end(known)
@@ -153,6 +156,7 @@ class Greeter:
             expire_after_s=expire_s,
             client=client,
             began_us=self._broker.clock.now_us(),
+            owner_id=self._broker.owner_id(connection),
         )
         self._take_will(connection, connect, row)
         try:
@@ -174,7 +178,7 @@ class Greeter:
             check_topic(topic, core.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
-        self._broker.check_publish(user, "", item_of(will, core.checks).parts[0])
+        self._broker.check_publish(user, "", item_of(will, core.checks, self._broker, user).parts[0])
 
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:
         """A client's will is stored with its session, and published by whoever finds that it is gone."""

@@ -92,7 +92,7 @@ class Publishing:
                 return
         elif packet.qos:
             self._count(connection, 1)
-        headers, key = headers_of(packet.properties)
+        headers, key = headers_of(packet.properties, self._may_be_answered)
         expires_us = expiry_us(packet.properties, self._session.sessions.broker.clock.now_us())
         numbers = NOBODY
         if packet.qos:
@@ -103,6 +103,9 @@ class Publishing:
         self._publish(
             connection, root_of(topic), topics, payloads, packet.qos, (numbers, None), options, sequence=sequence
         )
+
+    def _may_be_answered(self, topic: str) -> bool:
+        return self._session.sessions.broker.may_be_answered(self._session.row.user, topic)
 
     def _count(self, connection: MqttConnection, count: int) -> None:
         """So many more of QoS 1 are under way; MQTT 5 has a limit for that."""

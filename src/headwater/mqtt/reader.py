@@ -133,7 +133,7 @@ class PacketReader:
 
     def let_go(self) -> None:
         """Take nothing more, and hold nothing: the connection is gone."""
-        self._partial = None
+        self.partial = None
         self.error = MqttError("the connection is gone")
 
     def _kind(self, first: int) -> Kind:

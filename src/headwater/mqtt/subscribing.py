@@ -21,7 +21,7 @@ from headwater.delivery.replay import Reading
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed, HeadwaterError, Malformed, NotFound, QuotaExceeded
 from headwater.log.root import MQTT_SYS
-from headwater.message import Headers, Message
+from headwater.message import FROM, Headers, Message
 from headwater.mqtt.broker_topics import Watch, WatchPump
 from headwater.mqtt.overlap import PLAIN, Overlaps
 from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
@@ -29,7 +29,6 @@ from headwater.mqtt.reasons import Reason, violation
 from headwater.mqtt.refusal import reason_of
 from headwater.mqtt.replaying import Place, split_replay
 from headwater.mqtt.subscription_options import SubscriptionOptions
-from headwater.mqtt.translation import FROM
 from headwater.mqtt.window import NUMBER_MAX
 from headwater.server.pump import UNBOUNDED, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
@@ -150,7 +149,8 @@ class SubscribingSession(Session):
         group, wanted = split_shared(one.filter)
         check_filter(wanted, sessions.broker.core.config)
         is_sys = is_of_sys(wanted)
-        sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
+        # What others may share takes a rule, also for the session's own answers.
+        sessions.broker.check_subscribe(self.row.user, self.row.id if group is None else "", wanted)
         if group is not None and one.no_local:
             raise violation("a shared subscription cannot leave out the client's own messages")
         if group is not None and is_sys:

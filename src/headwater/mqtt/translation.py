@@ -2,7 +2,8 @@
 
     MQTT 5                    Headwater
     user property             header
-    response topic            header reply-to, as bus.request has it: either side can answer the other
+    response topic            header reply-to, as bus.request has it: either side can answer the other; header
+                              mqtt-response-topic if who asks may not publish there, which message.reply passes over
     correlation data          header correlation-id; base64:… where it is no text
     content type              header content-type
     payload format indicator  header payload-format, "utf-8" or "bytes"
@@ -17,10 +18,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Any
 
 from headwater.clock import SECOND_US, to_datetime
-from headwater.message import REPLY_TO, Headers
+from headwater.message import FROM, REPLY_TO, Headers
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.properties import EMPTY, Properties, properties_bytes
 from headwater.requests import CORRELATION
@@ -32,20 +34,22 @@ FORMATS = ("bytes", "utf-8")
 KEY = "headwater-key"
 OFFSET = "headwater-offset"
 TIME = "headwater-time"
-FROM = "headwater-from"
-"""The header that tells whose message it is, of clients that do not want their own; nobody else gets to see it."""
+RESPONSE_TOPIC = "mqtt-response-topic"
 USER = "mqtt-user-"
-MEANT = frozenset((REPLY_TO, CORRELATION, CONTENT_TYPE, PAYLOAD_FORMAT, FROM))
+MEANT = frozenset((REPLY_TO, RESPONSE_TOPIC, CORRELATION, CONTENT_TYPE, PAYLOAD_FORMAT, FROM))
 """Headers that are no user properties."""
 BASE64 = "base64:"
 EXPIRY_S_MAX = 0xFFFF_FFFF
 
 
-def headers_of(properties: Properties) -> tuple[Headers, bytes | None]:
+def headers_of(
+    properties: Properties, may_be_answered: Callable[[str], bool] = lambda _: True
+) -> tuple[Headers, bytes | None]:
     """The headers that a message's properties stand for, and its key."""
     found: list[tuple[str, str]] = []
     if properties.response_topic is not None:
-        found.append((REPLY_TO, properties.response_topic))
+        name = REPLY_TO if may_be_answered(properties.response_topic) else RESPONSE_TOPIC
+        found.append((name, properties.response_topic))
     if properties.correlation_data is not None:
         found.append((CORRELATION, _as_text(properties.correlation_data)))
     if properties.content_type is not None:
@@ -83,7 +87,7 @@ def block_of(
     found: dict[str, Any] = {}
     user: list[tuple[str, str]] = []
     for name, value in headers:
-        if name == REPLY_TO:
+        if name in (REPLY_TO, RESPONSE_TOPIC):
             found["response_topic"] = value
         elif name == CORRELATION:
             found["correlation_data"] = _as_bytes(value)

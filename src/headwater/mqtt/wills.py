@@ -17,15 +17,17 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headwater.errors import Closed, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
 from headwater.log.root import WILLS
+from headwater.message import FROM
 from headwater.mqtt.packets import Will
 from headwater.mqtt.publishing import FLAGS
-from headwater.mqtt.translation import FROM, headers_of
+from headwater.mqtt.translation import headers_of
 from headwater.server.log import Log
 from headwater.store import state as rows
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from headwater.log.publish import Publish
     from headwater.message import Headers
     from headwater.mqtt.refused import Refused
+    from headwater.server.broker import Broker
     from headwater.server.session_row import SessionRow
     from headwater.server.sessions import Sessions, Then
     from headwater.store.state import Rows
@@ -57,6 +60,8 @@ class WillRow(msgspec.Struct, frozen=True, array_like=True):
     will: Will
     due_us: int = 0
     """When it is to be published; 0 while its client is connected."""
+    owner_id: str = ""
+    """That of its session."""
 
 
 class KeptWill(msgspec.Struct, eq=False):
@@ -99,7 +104,7 @@ class Wills:
     def take(self, will: Will, session: SessionRow) -> KeptWill:
         """A will that comes with a CONNECT, to be stored with it; QuotaExceeded (429) if there are too many."""
         serving = self._sessions.serving
-        row = WillRow(session.id, session.user, session.client or "", will)
+        row = WillRow(session.id, session.user, session.client or "", will, owner_id=session.owner_id)
         kept = KeptWill(secrets.token_urlsafe(12), row, len(rows.pack(row)))
         if len(self._kept) >= serving.mqtt_wills_max:
             raise QuotaExceeded(f"{len(self._kept)} wills are stored, as many as mqtt_wills_max allows")
@@ -170,7 +175,8 @@ class Wills:
         for kept in some:
             row = kept.row
             try:
-                item = item_of(row.will, core.checks, ((FROM, f"{row.user}/{row.client}"),))
+                item = item_of(row.will, core.checks, broker, row.user, ((FROM, f"{row.user}/{row.client}"),))
+                broker.clients.check_owner(row.user, row.owner_id)
                 broker.check_publish(row.user, row.session, item.parts[0])
                 item.producer, item.is_plain = f"{WILLS}/{kept.id}", False
                 items.append((kept, item))
@@ -216,13 +222,14 @@ def _key(kept: KeptWill) -> bytes:
     return rows.WILL + kept.id.encode()
 
 
-def item_of(will: Will, checks: Checks, tag: Headers = ()) -> Publish:
-    """A will ready to be published, with headers of the session's own; raises what is wrong with it."""
-    headers, key = headers_of(will.properties)
-    headers = (*headers, *tag)
+def item_of(will: Will, checks: Checks, broker: Broker, user: str, tag: Headers = ()) -> Publish:
+    """A user's will ready to be published, with headers of the session's own; raises what is wrong with it."""
+    headers, key = headers_of(will.properties, partial(broker.may_be_answered, user))
     ttl_s = will.properties.message_expiry_interval
     item = checks.one(
         will.topic, will.payload, will.retain, key, headers, float(ttl_s) if ttl_s else None, None, None, None
     )
     item.flags = FLAGS[will.qos]
+    if tag:
+        item.parts[0].headers = ((*headers, *tag),)
     return item

@@ -117,7 +117,7 @@ class Greeter:
                 connection.refuse(error or Unauthenticated(REFUSED))
                 return
             connection.user = login.user
-            connection.has_secret = True
+            connection.credential = login.credential
             self._welcome(connection, final)
 
         self._proofs.prove(connection, login.claimed_user, lambda: login.final(proof), proven, is_slow=False)

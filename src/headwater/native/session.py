@@ -94,6 +94,7 @@ class NativeSession(Speech, Session):
             part = entry.checks.body(publish.root, publish.count, publish.crc, publish.body, may_join=producer is None)
             if producer is not None:
                 entry.checks.sequence(publish.producer, publish.sequence)
+            broker.check_headers(part)
             broker.check_publish(self.row.user, self.row.id, part)
             entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
         except HeadwaterError:
@@ -115,6 +116,7 @@ class NativeSession(Speech, Session):
             data = columns.slice((place,))
             try:
                 one = entry.checks.body(part.root, 1, checksum(data), data, may_join=True)
+                broker.check_headers(one)
                 broker.check_publish(self.row.user, self.row.id, one)
                 entry.take(connection, 0, one, QUIET)
                 stored += 1
@@ -208,7 +210,9 @@ class NativeSession(Speech, Session):
     def _on_subscribe(self, id: int, request: Subscribe) -> None:
         sessions = self.sessions
         check_filter(request.filter, sessions.broker.core.config)
-        sessions.broker.check_subscribe(self.row.user, self.row.id, request.filter)
+        # One that outlives the session takes a rule, also for the session's own answers.
+        own = "" if request.kind == "named" else self.row.id
+        sessions.broker.check_subscribe(self.row.user, own, request.filter)
         if not 0 < request.number < 1 << 32:
             raise Malformed(f"subscription number {request.number} is out of range; use 1 to {(1 << 32) - 1}")
         if min(request.credit_messages, request.credit_bytes) < 0:
@@ -351,7 +355,7 @@ class NativeSession(Speech, Session):
             raise NotFound(f'there is no subscription "{name}"; bus.subscriptions() lists those that are')
         if sessions.owns(name) and not name.startswith(f"{self.row.id}:"):
             raise NotAllowed(f'"{name}" is another session\'s own subscription')
-        sessions.broker.check_subscribe(self.row.user, self.row.id, row.options.filter)
+        sessions.broker.check_subscription(self.row.user, self.row.id, name)
         for pump in tuple(self.pumps.values()):
             if pump.id == name:
                 del self.pumps[pump.number]

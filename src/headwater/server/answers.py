@@ -24,7 +24,7 @@ from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.server.subscriptions import Subscriptions
 from headwater.server.watch.presence import Presence
-from headwater.topics.name import check_filter
+from headwater.topics.name import check_filter, root_of
 from headwater.wire import administration, requests
 from headwater.wire.frame import Kind, pack
 from headwater.wire.operations import OPERATIONS, Operation, Right
@@ -46,7 +46,6 @@ class Answers:
     """What sessions ask for, and the way back."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
-        self._loop = loop
         self._bell = Bell(loop, self._answer)
         self._broker = broker
         self.presence = Presence(loop, broker)
@@ -128,7 +127,7 @@ class Answers:
             case Right.SUBSCRIBE:
                 check_filter(request.filter, broker.core.config)
                 broker.check_subscribe(user, own, request.filter)
-            case Right.LOOK_AFTER:
+            case Right.LOOK_AFTER | Right.REDRIVE:
                 broker.check_subscription(user, own, request.id)
 
     @staticmethod
@@ -148,14 +147,17 @@ class Answers:
     def stage(self, session: Session, request: requests.Stage) -> Work:
         core, user = self._broker.core, session.row.user
         arrived = core.checks.body(request.root, request.count, request.crc, request.body)
-        self._broker.check_publish(user, session.row.id, arrived)
-        own = self._own(user, request.producer)
+        self._broker.check_headers(arrived)
+        self._broker.check_later(user, arrived)
+        own, owner = self._own(user, request.producer), session.row.owner_id
         part, root, count, crc = request.part, request.root, request.count, request.crc
-        return lambda: core.staging.stage(own, request.epoch, part, root, count, crc, request.body)
+        return lambda: core.staging.stage(own, request.epoch, part, root, count, crc, request.body, owner=owner)
 
     def commit_stage(self, session: Session, request: requests.CommitStage) -> Work:
-        own = self._own(session.row.user, request.producer)
-        return lambda: self._broker.core.staging.commit(own, request.epoch, request.parts)
+        user, owner = session.row.user, session.row.owner_id
+        own, commit = self._own(user, request.producer), self._broker.core.staging.commit
+        allow = partial(self._broker.check_again, user)
+        return lambda: commit(own, request.epoch, request.parts, owner=owner, allow=allow)
 
     def drop_stage(self, session: Session, request: requests.DropStage) -> Work:
         own = self._own(session.row.user, request.producer)
@@ -197,34 +199,26 @@ class Answers:
             return lambda: letters.all(request.id, request.after, request.limit)
         return lambda: [letters.get(request.id, place)]
 
+    def redrive(self, session: Session, request: requests.Redrive) -> Work:
+        allow = partial(self._broker.check_letter, session.row.user)
+        return lambda: self._broker.core.dead_letters.redrive(request.id, request.offsets, allow)
+
     def mend(self, session: Session, request: requests.Mend) -> Work:
-        own = self._own(session.row.user, request.write)
-        return lambda: self._broker.core.mending.mend(request.id, own, request.letters, request.part)
+        own, allow = self._own(session.row.user, request.write), partial(self._broker.check_letter, session.row.user)
+        return lambda: self._broker.core.mending.mend(request.id, own, request.letters, request.part, allow)
 
     def redrive_mended(self, session: Session, request: requests.RedriveMended) -> Work:
-        own = self._own(session.row.user, request.write)
-        return lambda: self._broker.core.mending.redrive(request.id, own, request.parts)
+        own, allow = self._own(session.row.user, request.write), partial(self._broker.check_letter, session.row.user)
+        return lambda: self._broker.core.mending.redrive(request.id, own, request.parts, allow)
 
     def drop_mended(self, session: Session, request: requests.DropMended) -> Work:
         own = self._own(session.row.user, request.write)
         return lambda: self._broker.core.mending.drop(request.id, own)
 
-    def remove_client(self, session: Session, request: administration.RemoveClient) -> Work:
-        return self._then_recheck(lambda: self._broker.clients.remove(request.name))
-
     def change_rule(self, session: Session, request: administration.ChangeRule) -> Work:
         acl = self._broker.acl
         change: Any = {"allow": acl.allow, "deny": acl.deny, "remove": acl.remove}[request.change]
-        return self._then_recheck(lambda: change(request.user, request.action, request.filter))
-
-    def _then_recheck(self, change: Work) -> Work:
-        """Clients or rules change: sessions feel it at once."""
-
-        def work() -> None:
-            change()
-            self._loop.call_soon_threadsafe(self._broker.recheck)
-
-        return work
+        return lambda: change(request.user, request.action, request.filter)
 
     def list_levels(self, session: Session, request: administration.ListLevels) -> Work:
         broker, page = self._broker, self._broker.overview.levels.page
@@ -246,15 +240,17 @@ class Answers:
         return next((work for work in found if work is not None), None)
 
     def delay(self, session: Session, request: requests.Delay) -> Work:
-        core = self._broker.core
-        root = request.topic.partition("/")[0]
-        self._broker.check_publish(session.row.user, session.row.id, Part(root, (request.topic,), (), ()))
+        core, user = self._broker.core, session.row.user
+        part = Part(root_of(request.topic), (request.topic,), (), (), headers=(request.headers,))
+        self._broker.check_headers(part)
+        self._broker.check_later(user, part)
         due = self.datetime(request.deliver_at_us)
+        by = self._broker.author(user, session.row.owner_id)
 
         def work() -> requests.Delayed:
             item = core.checks.one(
                 *(request.topic, request.payload, request.retain, request.key, request.headers, request.ttl_s),
-                *(None, None, due),
+                *(None, None, due, by),
             )
             return requests.Delayed(core.store(item).time_us)
 

@@ -6,7 +6,7 @@ authentication everybody may do everything, and the server listens on loopback a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
@@ -18,9 +18,11 @@ from headwater.clock import Clock
 from headwater.config import Serving
 from headwater.core import Core
 from headwater.delivery.options import CHANNEL_PREFIX
-from headwater.errors import NotAllowed
+from headwater.errors import Conflict, Malformed, NotAllowed
 from headwater.log.publish import Part
+from headwater.message import FROM, REPLY_TO, Headers
 from headwater.requests import REPLY_ROOT
+from headwater.topics.name import root_of
 from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
@@ -54,6 +56,12 @@ class Broker:
         longest_s = serving.guess_delay_s_max
         self.guesses = Guesses(self.clock, delay_s=min(GUESS_DELAY_S, longest_s), delay_s_max=longest_s)
         self._topics = Quota(serving.topics_created_per_minute_max, self.clock, setting="topics_created_per_minute_max")
+        self._answers = Quota(
+            serving.reply_bytes_per_minute_max,
+            self.clock,
+            what="bytes of answers",
+            setting="reply_bytes_per_minute_max",
+        )
         self.extensions: Sequence[Extension] = ()
         """Protocols and channels, who are asked where this server has no answer."""
         self._is_open = serving.auth == "none"
@@ -75,31 +83,93 @@ class Broker:
         """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
         if self._is_open or user == INNER:
             return
-        root, names = part.root, part.distinct
-        if root == REPLY_ROOT:
-            self._check_reply(user, names)
-            return
+        self._check_reply_to(user, headers_in(part, REPLY_TO))
+        if part.root == REPLY_ROOT:
+            self._check_reply(user, part)
+        else:
+            self._take_topics(user, self._check_rights(user, part))
+
+    def check_later(self, user: str, part: Part) -> None:
+        """The same for messages that become visible later, which no answer does."""
+        if not (self._is_open or user == INNER):
+            self._check_reply_to(user, headers_in(part, REPLY_TO))
+            self._take_topics(user, self._check_rights(user, part))
+
+    def check_again(self, user: str, part: Part) -> None:
+        """NotAllowed (403) unless the user may still publish what it brought earlier."""
+        if not (self._is_open or user == INNER):
+            self._check_reply_to(user, headers_in(part, REPLY_TO))
+            self._check_rights(user, part)
+
+    def _check_rights(self, user: str, part: Part) -> list[str]:
+        """NotAllowed (403) unless rules let the user publish to all of these; those that are not there yet."""
+        names = part.distinct
         self.acl.check_publish_all(user, names)
-        known = self.core.roots.get(root)
+        known = self.core.roots.get(part.root)
         if known is not None and known.knows_all(names):
-            return
+            return []
         fresh = [name for name in names if known is None or not known.has(name)]
         for name in fresh:
             self.acl.check_create(user, name)
+        return fresh
+
+    def _take_topics(self, user: str, fresh: Sequence[str]) -> None:
         if fresh:
             self._topics.take(user, len(fresh))
 
-    def _check_reply(self, user: str, names: tuple[str, ...]) -> None:
-        """Whoever was asked may answer: the topic's name is the secret. Others count as topics that it makes."""
+    def _check_reply(self, user: str, part: Part) -> None:
+        """Whoever was asked may answer a session that is there: the topic's name is the secret. Without a rule for it,
+        so much in a minute; and none of it is retained."""
+        names = part.distinct
+        if part.retain is not None and any(part.retain):
+            raise NotAllowed(f'"{REPLY_ROOT}" is for answers, and none of them is retained; publish it without retain')
+        ruled = [name for name in names if self.acl.may_publish(user, name)]
+        for name in names:
+            if name not in ruled and not self._is_awaited(name):
+                raise NotAllowed(
+                    f'client "{user}" may not publish to "{name}": no session waits for answers there, or none any more'
+                )
         known = self.core.roots.get(REPLY_ROOT)
-        asked = f"{REPLY_ROOT}/"
-        fresh = [
-            name
-            for name in names
-            if not (known is not None and known.has(name)) and not self.sessions.has(name.removeprefix(asked))
-        ]
-        if fresh:
-            self._topics.take(user, len(fresh))
+        self._take_topics(user, [name for name in names if known is None or not known.has(name)])
+        if len(ruled) < len(names):
+            self._answers.take(user, part.weight)
+
+    def _is_awaited(self, topic: str) -> bool:
+        """Whether somebody listens for answers on a topic below `$reply`."""
+        return self.sessions.has(topic.removeprefix(f"{REPLY_ROOT}/")) or self.core.awaits(topic)
+
+    def _check_reply_to(self, user: str, topics: Iterable[str]) -> None:
+        """Who answers does so with rights of its own: it is to write nowhere that the user who asks could not."""
+        for topic in topics:
+            if not self.may_be_answered(user, topic):
+                raise NotAllowed(
+                    f'client "{user}" may not have answers sent to "{topic}", as it may not publish there itself; ask '
+                    f"with bus.request, or for an answer below {REPLY_ROOT}, or: headwater acl allow {user} publish "
+                    f'"{topic}"'
+                )
+
+    def may_be_answered(self, user: str, topic: str) -> bool:
+        """Whether answers to what a user asks may go to a topic: below `$reply`, or where it may publish itself."""
+        is_free = self._is_open or user == INNER or root_of(topic) == REPLY_ROOT
+        return is_free or self.acl.may_publish(user, topic)
+
+    def check_headers(self, part: Part) -> None:
+        """Malformed (422) if a message has a header that the broker alone writes."""
+        for _ in headers_in(part, FROM):
+            raise Malformed(f"header {FROM} is the broker's own; leave it out")
+
+    def check_letter(self, user: str, topic: str, headers: Headers) -> None:
+        """A dead letter that is handed out again, with these headers besides its own, is as good as published:
+        NotAllowed (403) unless the user may publish to its topic, or looks after the whole."""
+        part = Part(root_of(topic), (topic,), (), (), headers=(headers,))
+        self.check_headers(part)
+        if not self.is_admin(user):
+            self.acl.check_publish(user, topic)
+            self._check_reply_to(user, headers_in(part, REPLY_TO))
+
+    def author(self, user: str, owner_id: str) -> str:
+        """Who is noted with a message that is published later, to be asked about then; nobody, where all may."""
+        return "" if self._is_open or user == INNER else f"{user}/{owner_id}"
 
     # Subscribing
 
@@ -128,9 +198,21 @@ class Broker:
     def check_subscription(self, user: str, session: str, name: str) -> None:
         """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and
         administrators alone."""
-        self.check_subscribe(user, session, self.core.durables.row(name).options.filter)
+        if not self.may_subscribe(user, session, self.core.durables.row(name).options.filter):
+            # What it is that others subscribe to is not told to those who could not.
+            raise NotAllowed(
+                f'client "{user}" may not look after subscription "{name}": it takes a rule that lets it subscribe to '
+                "all that this one gets"
+            )
         if self.is_of_another(user, session, name):
             raise NotAllowed(f'"{name}" is the own subscription of another session, or of a channel')
+
+    def unrevealing(self, user: str, session: str, name: str, error: Conflict) -> Conflict:
+        """The same error, for one who may not know what a subscription that is there gets."""
+        row = self.core.dispatcher.row(name)
+        if row is None or self.may_subscribe(user, session, row.options.filter):
+            return error
+        return Conflict(f'there is another subscription "{name}" already; choose another id')
 
     def is_of_another(self, user: str, session: str, name: str) -> bool:
         """Whether a subscription is of another session, whose id is nobody else's business, or of a channel."""
@@ -147,10 +229,40 @@ class Broker:
                 f'client "{user}" may not {what} (rule: none); grant it with: headwater acl allow {user} admin "#"'
             )
 
-    def is_gone(self, connection: Connection) -> bool:
-        """Whether the client of a connection was removed."""
-        return connection.has_secret and self.clients.get(connection.user) is None
+    def objection(self, connection: Connection) -> NotAllowed | None:
+        """Why a connection is not to be served any more: its client was removed, or has another secret."""
+        held = connection.credential
+        if held is None or self.clients.credential_of(connection.user) == held:
+            return None
+        if self.clients.get(connection.user) is None:
+            return NotAllowed(f'client "{connection.user}" was removed')
+        return NotAllowed(f'client "{connection.user}" has another secret by now; connect with that one')
+
+    def owner_id(self, connection: Connection) -> str:
+        """The id of a connection's client in the registry; empty if it is known by other means."""
+        known = self.clients.get(connection.user) if connection.credential is not None else None
+        return "" if known is None else known.id
+
+    def is_disowned(self, user: str, owner_id: str) -> bool:
+        """Whether the client that something is of was removed from the registry."""
+        try:
+            self.clients.check_owner(user, owner_id)
+        except NotAllowed:
+            return True
+        return False
 
     def is_admin(self, user: str) -> bool:
         """Whether the user looks after the whole."""
         return self._is_open or user == INNER or self.acl.is_admin(user)
+
+
+def headers_in(part: Part, name: str) -> set[str]:
+    """The values that a header has in messages."""
+    given = part.headers
+    if given is None:
+        columns = part.columns
+        # Nearly always no byte of it is there, which is seen at once.
+        if columns is None or not columns.columns or part.body is None or name.encode() not in part.body:
+            return set()
+        given = columns.headers()
+    return {value for pairs in set(given) for known, value in pairs if known == name}

@@ -52,7 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         "buffer",
         "client_id",
         "closed_s",
-        "has_secret",
+        "credential",
         "heard_s",
         "is_closed",
         "is_in_line",
@@ -79,8 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self.network = ""
         """Whom its share is counted with: the address, or the network that somebody with one of its addresses has."""
         self.user = ""
-        self.has_secret = False
-        """Whether its user is in the registry of clients, and is to leave when removed from it."""
+        self.credential: object = None
+        """Of a user in the registry of clients: what it was checked against. With another one it is to leave."""
         self.client_id = ""
         self.session: Party | None = None
         self.waiter: Waiter | None = None
@@ -259,6 +259,11 @@ class Connection(asyncio.BufferedProtocol):
         self._requests += 1
         if self._requests == self.listener.serving.requests_in_flight_max:
             self.hold()
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it waits for the answer to a request."""
+        return self._requests > 0
 
     def on_answered(self) -> None:
         """A request is answered."""

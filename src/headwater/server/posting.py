@@ -2,7 +2,8 @@
 
 Promises: only the address that was checked is connected to, and no redirect is followed; an answer is read up to its
 limits and no further, and in the time there is; whatever the other side sends, what comes out is an `Answer`, or one of
-the two errors below, which tell whether it may have got the request.
+the two errors below, which tell whether it may have got the request. Of what it says beyond the status nothing is
+shown to anybody: who may name a destination is not to read what only this machine can reach.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from headwater.errors import Disconnected, TimedOut
 HEAD_BYTES_MAX = 16 * 1024
 """Of the status line and headers of an answer."""
 READ_BYTES = 64 * 1024
-SHOWN_BYTES = 200
-"""Of an answer's body that an error repeats."""
 
 
 class Unreachable(Disconnected):
@@ -36,8 +35,6 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     retry_after: str = ""
     location: str = ""
-    body: bytes = b""
-    """The beginning of it."""
 
 
 class Poster:
@@ -96,8 +93,8 @@ class Poster:
                 return await self._read(connection)
         except TimeoutError:
             raise Unanswered(f"{self._host} did not answer within {within_s:g} s") from None
-        except h11.RemoteProtocolError as error:
-            raise Unanswered(f"{self._host} does not speak HTTP: {error}") from None
+        except h11.RemoteProtocolError:
+            raise Unanswered(f"{self._host} does not speak HTTP") from None
         except OSError as error:
             raise EOFError from error
         finally:
@@ -118,14 +115,14 @@ class Poster:
 
     async def _read(self, connection: h11.Connection) -> Answer:
         answer: Answer | None = None
-        received, body = 0, b""
+        received = 0
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
                 if received > HEAD_BYTES_MAX + self._answer_bytes_max:
                     if answer is None:
                         raise Unanswered(f"{self._host} sends without end and gives no status")
-                    return msgspec.structs.replace(answer, body=body)
+                    return answer
                 more = await self._reader.read(READ_BYTES)
                 if not more and not received:
                     raise EOFError
@@ -134,10 +131,8 @@ class Poster:
             elif isinstance(event, h11.Response):
                 found = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
                 answer = Answer(event.status_code, found.get("retry-after", ""), found.get("location", ""))
-            elif isinstance(event, h11.Data):
-                body += bytes(event.data)[: SHOWN_BYTES - len(body)]
-            elif answer is not None and not isinstance(event, h11.InformationalResponse):
-                return msgspec.structs.replace(answer, body=body)
+            elif answer is not None and not isinstance(event, h11.InformationalResponse | h11.Data):
+                return answer
 
     def close(self) -> None:
         """Let go of the connection."""

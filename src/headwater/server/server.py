@@ -85,7 +85,7 @@ class Server:
         self.attention = Attention(loop, core.clock, serving.attention_us)
         self.outbox = Outbox()
         self.listener = Listener(loop, self.broker, core.config, serving, self.wakes, self.outbox, self.attention)
-        self.broker.acl.on_change = self._on_rules
+        self.broker.acl.on_change = self.broker.clients.on_change = self._on_rights
         self.pulse = Pulse(loop)
         collector = Collector(core, serving, self.listener, self.sessions, self.pulse)
         health = Health(core, serving, self.pulse)
@@ -141,8 +141,8 @@ class Server:
         self.broker.recheck()
         return self._tls is None or self._tls.reload()
 
-    def _on_rules(self) -> None:
-        """Rules have changed, by whatever thread: whoever has lost a right loses it now."""
+    def _on_rights(self) -> None:
+        """Rules or clients have changed, by whatever thread: whoever has lost a right loses it now."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.broker.recheck)
 
@@ -175,7 +175,7 @@ class Server:
         """End; what is stored stays, sessions included."""
         if not self._is_stopping:
             await self.drain()
-        self.broker.acl.on_change = None
+        self.broker.acl.on_change = self.broker.clients.on_change = None
         self.sessions.is_closing = True
         for extension in reversed(self.broker.extensions):
             await extension.close()

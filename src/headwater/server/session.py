@@ -62,6 +62,7 @@ class Session(Actor):
     """One client's session."""
 
     __slots__ = (
+        "_is_dismissed",
         "_names",
         "_numbers",
         "_offload",
@@ -81,6 +82,8 @@ class Session(Actor):
         self.connection: Connection | None = None
         self.pumps: dict[int, Pump] = {}
         self.is_ended = False
+        self._is_dismissed = False
+        """Whether its connection is to go once it was answered."""
         self._numbers: set[int] = set()
         """Subscriptions that are being made for the connection."""
         self._names: set[str] = set()
@@ -128,6 +131,7 @@ class Session(Actor):
             old.say_goodbye(Conflict("another connection has taken this session over"))
             self._detach_all()
         self.connection = connection
+        self._is_dismissed = False
         connection.session = self
 
     def on_registered(self, connection: Connection) -> None:
@@ -261,6 +265,8 @@ class Session(Actor):
         def done(value: Any, error: BaseException | None) -> None:
             connection.on_answered()
             then(value, error)
+            if self._is_dismissed and not connection.is_asking:
+                self._say_goodbye(connection)
 
         self.later(work, done)
 
@@ -289,9 +295,12 @@ class Session(Actor):
         names.add(name)
 
         def attach() -> Any:
-            return dispatcher.attach(
-                *(one.options, one.given, one.start, ticket), with_retained=one.with_retained, resumes=fresh is None
-            )
+            try:
+                return dispatcher.attach(
+                    *(one.options, one.given, one.start, ticket), with_retained=one.with_retained, resumes=fresh is None
+                )
+            except Conflict as error:
+                raise self.sessions.broker.unrevealing(self.row.user, self.row.id, name, error) from None
 
         def attached(durable: Any, error: BaseException | None) -> None:
             names.discard(name)
@@ -410,9 +419,12 @@ class Session(Actor):
         """Rules or clients have changed."""
         broker = self.sessions.broker
         connection = self.connection
-        if connection is not None and broker.is_gone(connection):
-            connection.say_goodbye(NotAllowed(f'client "{self.row.user}" was removed'))
+        objection = None if connection is None else broker.objection(connection)
+        if connection is not None and objection is not None:
+            self._dismiss(connection)
+        if broker.is_disowned(self.row.user, self.row.owner_id):
             self.sessions.end(self)
+        if self.is_ended or objection is not None:
             return
         for pump in tuple(self.pumps.values()):
             if not broker.may_subscribe(self.row.user, self.row.id, pump.filter):
@@ -423,3 +435,18 @@ class Session(Actor):
         for one in self.row.subscriptions:
             if not broker.may_subscribe(self.row.user, self.row.id, one.filter):
                 self._drop(one)
+
+    def _dismiss(self, connection: Connection) -> None:
+        """A connection is not to be served any more: it is heard no further, and told what it still waits for, as it
+        may be the answer to the very change that ends it; not for long."""
+        self._is_dismissed = True
+        if connection.is_asking:
+            connection.hold()
+            self.sessions.loop.call_later(self.sessions.serving.call_s, self._say_goodbye, connection)
+        else:
+            self._say_goodbye(connection)
+
+    def _say_goodbye(self, connection: Connection) -> None:
+        objection = self.sessions.broker.objection(connection)
+        if connection is self.connection and not connection.is_closed and objection is not None:
+            connection.say_goodbye(objection)

@@ -35,6 +35,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """The id that an MQTT client chose; None for a native session."""
     began_us: int = 0
     """When an MQTT client began it."""
+    owner_id: str = ""
+    """Of a client in the registry: its id there, as another may come by the same name."""
 
 
 def stored_sessions(state: State) -> list[SessionRow]:

@@ -84,6 +84,9 @@ class Sessions:
                 self._start_timer(session)
         for extension in self.broker.extensions:
             extension.recover()
+        for session in self.all():
+            if self.broker.is_disowned(session.row.user, session.row.owner_id):
+                self.end(session)  # its client was removed while no server ran
 
     def _add(self, row: SessionRow) -> Session:
         found = (extension.session_of(row) for extension in self.broker.extensions)
@@ -123,6 +126,7 @@ class Sessions:
     def register(self, connection: Connection, request: Register, then: Then) -> None:
         """Give a connection a new session, or the one that it names."""
         try:
+            self.check(connection)
             if request.session is None:
                 self._create(connection, request, then)
             else:
@@ -131,7 +135,12 @@ class Sessions:
             then(None, error)
 
     def _create(self, connection: Connection, request: Register, then: Then) -> None:
-        row = SessionRow(id=secrets.token_hex(16), user=connection.user, expire_after_s=self._expire_after_s(request))
+        row = SessionRow(
+            id=secrets.token_hex(16),
+            user=connection.user,
+            expire_after_s=self._expire_after_s(request),
+            owner_id=self.broker.owner_id(connection),
+        )
 
         def opened(session: Session | None, error: BaseException | None) -> None:
             if session is None:
@@ -170,14 +179,24 @@ class Sessions:
         session.row = msgspec.structs.replace(session.row, expire_after_s=0.0)
         self._start_timer(session)
 
+    def check(self, connection: Connection) -> None:
+        """NotAllowed (403) if its client was removed, or has another secret, since it was asked who it is."""
+        objection = self.broker.objection(connection)
+        if objection is not None:
+            raise objection
+
     def take_up(self, session: Session, connection: Connection) -> None:
         """Have a session that is there served over this connection."""
         self._stop_timer(session)
+        owner_id = self.broker.owner_id(connection)
+        if owner_id and not session.row.owner_id:
+            session.row = msgspec.structs.replace(session.row, owner_id=owner_id)
+            self.keep(session.row)
         session.attach(connection)
 
     def _resume(self, connection: Connection, request: Register, then: Then) -> None:
         session = self._sessions.get(request.session or "")
-        if session is None:
+        if session is None or self.broker.is_disowned(session.row.user, session.row.owner_id):
             raise NotFound("there is no such session, or no more; register without one, and subscribe again")
         if session.row.user != connection.user:
             raise NotAllowed(f'this session is not one of client "{connection.user}"; register without one')

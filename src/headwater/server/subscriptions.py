@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.clock import to_datetime
 from headwater.delivery.start import Start, check_start
-from headwater.errors import Malformed, NotAllowed
+from headwater.errors import Conflict, Malformed, NotAllowed
 from headwater.server.broker import Broker
 from headwater.server.watch.presence import Presence
 from headwater.wire import administration as wire
@@ -30,10 +30,19 @@ class Subscriptions:
             raise NotAllowed(f'"{request.id}" is a session\'s own subscription; choose another id')
         if not request.id:
             raise Malformed("a named subscription needs an id")
+        self._broker.check_subscribe(session.row.user, "", request.filter)  # its own answers are the session's alone
         start = _moment(request.start, request.start_us)
         check_start(request.filter, start)
         given: dict[str, Any] = {name: value for name, value in request.options.items() if value is not None}
-        return lambda: self._broker.core.durables.create(request.id, request.filter, start=start, **given)
+        broker, row = self._broker, session.row
+
+        def work() -> None:
+            try:
+                broker.core.durables.create(request.id, request.filter, start=start, **given)
+            except Conflict as error:
+                raise broker.unrevealing(row.user, row.id, request.id, error) from None
+
+        return work
 
     def show(self, session: Session, request: wire.ShowSubscription) -> Work:
         durables, name = self._broker.core.durables, request.id

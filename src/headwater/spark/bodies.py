@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from headwater.config import Config
 from headwater.errors import Malformed
 from headwater.memo import Memo
+from headwater.message import FROM
 from headwater.store.body import ZEROS, join_columns
 from headwater.topics.name import check_topic
 
@@ -221,7 +222,17 @@ def _pairs(column: Any) -> tuple[Numbers, Any, Any]:
     names, values = column.keys.slice(first, count), column.items.slice(first, count)
     if values.null_count:
         raise Malformed("a header has no value; leave it out with map_filter, or give it an empty one")
-    return pairs - pairs[0], names, values
+    return _without_own(pairs - pairs[0], names, values)
+
+
+def _without_own(pairs: Numbers, names: Any, values: Any) -> tuple[Numbers, Any, Any]:
+    """The same without the header that the broker alone writes, as rows that are passed on may have it."""
+    kept = pc.not_equal(names, FROM)
+    if not len(names) or pc.all(kept).as_py():
+        return pairs, names, values
+    places = np.zeros(len(names) + 1, np.int32)
+    np.cumsum(kept.to_numpy(zero_copy_only=False), out=places[1:])
+    return places[pairs], names.filter(kept), values.filter(kept)
 
 
 def _offsets(column: Any) -> Numbers:

@@ -10,13 +10,15 @@ from contextlib import ExitStack
 
 from headwater.clock import Clock
 from headwater.config import Config
+from headwater.errors import DiskFull, HeadwaterError
 from headwater.events import Events
 from headwater.store import folder as folders
-from headwater.store import marks, snapshots
+from headwater.store import keys, marks, snapshots
 from headwater.store import state as rows
 from headwater.store.batch import Seed
 from headwater.store.compression import require
 from headwater.store.files import DiskFiles, Files, Lock
+from headwater.store.keys import Key
 from headwater.store.log import Found
 from headwater.store.memory_files import MemoryFiles
 from headwater.store.rocks import RocksReader, RocksState
@@ -55,6 +57,9 @@ class DataFolder:
         try:
             self.state = state or (MemoryState() if path == MEMORY else self._open_state())
             self.id = self._identify()
+            self.key = Key(self.files, path)
+            if not read_only:
+                self._seal_secrets()
             self.streams = Streams(self.files, path, seed, config, read_only=read_only)
         except BaseException:
             self.abandon()
@@ -69,17 +74,31 @@ class DataFolder:
         self.files.make_folder(self.path)
         self._lock = self.files.lock(f"{self.path}/{folders.LOCK}")
         try:
-            return folders.prepare(self.files, self.path)
+            seed = folders.prepare(self.files, self.path)
+            self._close_to_others()
+            return seed
         except BaseException:
             self._lock.release()
             raise
+
+    def _close_to_others(self) -> None:
+        left = self.files.close_to_others(self.path)
+        if left:
+            more = f", and {len(left) - 1} more in it," if len(left) > 1 else ""
+            self._events.add(
+                "open-to-others",
+                f'"{left[-1]}"{more} belongs to another user, so that others may read what is stored there; give it to '
+                "the user of this process",
+            )
 
     def _open_state(self) -> State:
         path = f"{self.path}/{folders.STATE}"
         if self.is_read_only:
             return RocksReader(path)
         has_streams = bool(self.files.list(f"{self.path}/{folders.STREAMS}"))
+        self.files.make_folder(path)  # as RocksDB would make it for all to enter
         state = RocksState(path, must_exist=has_streams, files=self.files, clock=self._clock)
+        self.files.close_to_others(path, whole=True)  # RocksDB makes its files as it likes
         for loss in state.met:
             self._events.add("damage", f"{loss}; headwater verify has more")
         if state.torn:
@@ -93,6 +112,23 @@ class DataFolder:
             stored = self.files.secret(ID_BYTES).hex().encode()
             self.state.write({rows.IDENTITY: stored})  # durable with the first row that anybody waits for
         return (stored or b"").decode()
+
+    def _seal_secrets(self) -> None:
+        """Seal what an earlier version has stored as it is, and leave nothing of that behind."""
+        try:
+            if not keys.has_plain(self.state):
+                return
+            if self.files.free_bytes(self.path) < self._config.disk_free_bytes_min:
+                raise DiskFull("there is too little room to store them anew; it is tried again at the next start")
+            changed = keys.sealed_instead(self.state, self.key)
+        except HeadwaterError as error:
+            self._events.trouble(f"secrets of channels are stored as they are: {error}")
+            return
+        self.state.commit(changed)
+        if isinstance(self.state, RocksState):
+            self.state.scrub(rows.CHANNEL)
+            if snapshots.taken(self.files, self.path):
+                snapshots.take(self.files, self.path, self.state, self._clock.now_us(), 1)
 
     def report(self, met: dict[str, Found]) -> None:
         """Tell of what recovery has found."""
@@ -143,10 +179,15 @@ class DataFolder:
         if self._lock is not None:
             self._lock.release()
 
+    def _close_state(self) -> None:
+        self.state.close()
+        if isinstance(self.state, RocksState):
+            self.files.close_to_others(self.state.path, whole=True)
+
     def close(self) -> None:
         """Let go of it; whatever fails, of the rest, too."""
         with ExitStack() as closing:
             if self._lock is not None:
                 closing.callback(self._lock.release)
-            closing.callback(self.state.close)
+            closing.callback(self._close_state)
             closing.callback(self.streams.close)

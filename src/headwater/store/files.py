@@ -41,8 +41,12 @@ CELL_BYTES = 8
 SYNCS_AT_ONCE_MAX = 8
 """Threads that sync many files; twice as many were hardly faster, one alone took twice as long."""
 
-FILE_MODE = 0o644
-FOLDER_MODE = 0o755
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+"""What is stored is for the user that runs this process, and for nobody else."""
+FOLDER_MODE_ABOVE = 0o755
+"""Of folders above it that are made on the way."""
+OTHERS = 0o077
 
 CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.EINVAL}
 CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
@@ -149,6 +153,10 @@ class Files(Protocol):
 
     def secret(self, length: int) -> bytes:
         """Bytes that nobody can guess."""
+
+    def close_to_others(self, path: str, *, whole: bool = False) -> builtins.list[str]:
+        """Let nobody but this user read a folder, and what is in it, if others may; with `whole`, also what others
+        cannot get at. Answers what is somebody else's, and stays as it is."""
 
 
 def parent(path: str) -> str:
@@ -415,6 +423,35 @@ class DiskCells:
         return self._cells
 
 
+def _close(path: str) -> bool:
+    """Let nobody but its owner have a file or folder; False if that is not this user."""
+    try:
+        # No link is followed: whoever could write here may have put one that leads elsewhere.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO)
+    try:
+        found = os.fstat(descriptor)
+        if not found.st_mode & OTHERS:
+            return True
+        if found.st_uid != os.geteuid():
+            return False
+        os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~OTHERS)
+    except OSError:  # some file systems know no modes
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def close_by_default() -> None:
+    """Have files that others make for this process, as RocksDB does, be readable by its user alone. For a process that
+    is ours: what another's leaves to its umask is not ours to decide."""
+    os.umask(OTHERS)
+
+
 def open_nowhere() -> int:
     """A descriptor that swallows whatever is written to it."""
     return os.open(os.devnull, os.O_WRONLY)
@@ -454,7 +491,7 @@ class DiskFiles:
             pass  # a folder that we may not read is not one that we made something in
         for folder in reversed(missing):
             try:
-                os.mkdir(folder, FOLDER_MODE)
+                os.mkdir(folder, FOLDER_MODE if folder == missing[0] else FOLDER_MODE_ABOVE)
             except FileExistsError:
                 if not os.path.isdir(folder):
                     raise
@@ -521,6 +558,20 @@ class DiskFiles:
                 copy.close()
         finally:
             source.close()
+
+    def close_to_others(self, path: str, *, whole: bool = False) -> builtins.list[str]:
+        try:
+            if not os.stat(path).st_mode & OTHERS and not whole:
+                return []
+        except FileNotFoundError:
+            return []
+        left = []
+        with opening():
+            for folder, folders, names in os.walk(path):
+                left += [inner for name in (*folders, *names) if not _close(inner := os.path.join(folder, name))]
+        if not _close(os.path.realpath(path)):  # last: once it is closed, so is all that is in it
+            left.append(path)
+        return left
 
     def sync_files(self, files: Sequence[File]) -> builtins.list[OSError | None]:
         # Side by side, as a file system makes durable in one go what several threads ask it for.

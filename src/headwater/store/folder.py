@@ -15,6 +15,7 @@ import msgspec
 from headwater.errors import Malformed, NewerFormat, NotFound
 from headwater.store.batch import Seed, checksum, seed_of
 from headwater.store.files import Files
+from headwater.store.keys import KEY
 from headwater.store.manifest import MANIFEST, list_found
 from headwater.store.seed import secret_with, seed_within
 
@@ -147,9 +148,11 @@ def _write(files: Files, folder: str, version: Version) -> Version:
 def copy(files: Files, source: str, target: str, *, link: bool = False) -> None:
     """The streams and the version of a folder, in another; with `link`, without copying what never changes again.
 
-    Without `link` the state is copied too, file by file: a backup's, which nobody has open.
+    Without `link` the state is copied too, file by file, and the key, if there is one: of a backup, which nobody has
+    open.
     """
     files.make_folder(target)
+    files.make_folder(f"{target}/{STREAMS}")
     for stream in files.list(f"{source}/streams"):
         files.make_folder(f"{target}/streams/{stream}")
         names = files.list(f"{source}/streams/{stream}")
@@ -168,9 +171,16 @@ def copy(files: Files, source: str, target: str, *, link: bool = False) -> None:
         files.sync_folder(f"{target}/{STATE}")
         if files.exists(f"{source}/{WATERMARKS}"):
             _copy_file(files, f"{source}/{WATERMARKS}", f"{target}/{WATERMARKS}", link)
+        copy_key(files, source, target)
     if files.exists(f"{source}/{MANIFEST}"):
         files.write(f"{target}/{MANIFEST}", files.read(f"{source}/{MANIFEST}"))
     files.write(f"{target}/{VERSION}", files.read(f"{source}/{VERSION}"))
+
+
+def copy_key(files: Files, source: str, target: str) -> None:
+    """The key of a folder, if it has one."""
+    if files.exists(f"{source}/{KEY}"):
+        files.write(f"{target}/{KEY}", files.read(f"{source}/{KEY}"))
 
 
 def _copy_file(files: Files, source: str, target: str, link: bool) -> None:

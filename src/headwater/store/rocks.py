@@ -306,6 +306,14 @@ class RocksState:
 
     # Others
 
+    def scrub(self, prefix: bytes) -> None:
+        """Keep nothing of what rows with a prefix were before; in any thread but one that others wait for."""
+        try:
+            self._db.flush()
+            self._db.compact_range(prefix, prefix[:-1] + bytes([prefix[-1] + 1]))
+        except Exception as error:
+            raise Failed(f'old rows of the state in "{self.path}" could not be removed ({error})') from error
+
     def snapshot(self, path: str) -> None:
         try:
             checkpoint(self._db, path)

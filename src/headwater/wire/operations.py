@@ -33,6 +33,7 @@ class Right(Enum):
     PUBLISH = "who may publish to its topics"
     SUBSCRIBE = "who may subscribe to its filter"
     LOOK_AFTER = "who may look after the subscription of its id"
+    REDRIVE = "the same, with the right to publish to the topics of its letters; and administrators"
     OWN = "everybody: it is about what the same user has staged"
     SEEN = "everybody: what the user may not see is left out of the answer"
     ADMIN = "administrators"
@@ -75,6 +76,7 @@ class Operation(NamedTuple):
 
 
 SESSION, PUBLISH, SUBSCRIBE, LOOK_AFTER = Right.SESSION, Right.PUBLISH, Right.SUBSCRIBE, Right.LOOK_AFTER
+REDRIVE = Right.REDRIVE
 OWN, SEEN, ADMIN = Right.OWN, Right.SEEN, Right.ADMIN
 NONE, AGAIN, LONG, CARRIES = Trait.NONE, Trait.AGAIN, Trait.LONG, Trait.CARRIES
 CHANNELS, TOKENS, ACCESS = "look after channels", "look after tokens", "look after clients and rules"
@@ -105,9 +107,9 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(requests.Extents, SUBSCRIBE, "answers.extents", AGAIN),
         Operation(requests.Events, ADMIN, "core.events.all", AGAIN, "read events"),
         Operation(requests.DeadLetters, LOOK_AFTER, "answers.dead_letters", AGAIN),
-        Operation(requests.Redrive, LOOK_AFTER, "core.dead_letters.redrive", LONG),
-        Operation(requests.Mend, LOOK_AFTER, "answers.mend", AGAIN | CARRIES),
-        Operation(requests.RedriveMended, LOOK_AFTER, "answers.redrive_mended", AGAIN | LONG),
+        Operation(requests.Redrive, REDRIVE, "answers.redrive", LONG),
+        Operation(requests.Mend, REDRIVE, "answers.mend", AGAIN | CARRIES),
+        Operation(requests.RedriveMended, REDRIVE, "answers.redrive_mended", AGAIN | LONG),
         Operation(requests.DropMended, LOOK_AFTER, "answers.drop_mended", AGAIN),
         Operation(requests.DropDeadLetters, LOOK_AFTER, "core.dead_letters.drop", LONG),
         Operation(requests.Purge, ADMIN, "core.upkeep.purge", LONG, 'purge "{0.filter}"'),
@@ -115,7 +117,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(requests.MarkArchived, ADMIN, "core.mark_archived", AGAIN, "say what is archived"),
         Operation(admin.AddClient, ADMIN, "clients.add", NONE, ACCESS),
         Operation(admin.RotateClient, ADMIN, "clients.rotate", NONE, ACCESS),
-        Operation(admin.RemoveClient, ADMIN, "answers.remove_client", NONE, ACCESS),
+        Operation(admin.RemoveClient, ADMIN, "clients.remove", NONE, ACCESS),
         Operation(admin.ListClients, ADMIN, "clients.list", AGAIN, ACCESS),
         Operation(admin.ChangeRule, ADMIN, "answers.change_rule", AGAIN, ACCESS),
         Operation(admin.ListRules, ADMIN, "acl.list", AGAIN, ACCESS),

@@ -79,7 +79,7 @@ class FrameReader:
 
     def let_go(self) -> None:
         """Take nothing more, and hold nothing: the connection is gone."""
-        self._partial = None
+        self.partial = None
         self.error = Malformed("the connection is gone")
 
     def _complete(self, partial: bytearray, received: memoryview, found: list[Frame]) -> memoryview:

@@ -344,6 +344,8 @@ class Backup(Change[None], frozen=True, kw_only=True):
     """A copy of the data, in a folder on the server's machine."""
 
     target: str
+    with_keys: bool = False
+    """Whether what opens the secrets of channels is copied, too."""
 
 
 class MarkArchived(Request[None], frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field, StrictInt
 
 from headwater.admin.api.cursor import place_of, place_text
-from headwater.admin.api.dependencies import NUMBER_MAX, Body, Broker, Id, Limit, example, needs
+from headwater.admin.api.dependencies import NUMBER_MAX, Asking, Body, Broker, Id, Limit, example, needs
 from headwater.admin.api.payload import Shown, shown_contents
 from headwater.admin.client import Admin
 from headwater.delivery.dead_letters import PAGE_BYTES_MAX
@@ -72,19 +72,25 @@ class LetterCount(BaseModel):
 
 
 @router.get("", summary="List dead letters", **needs("reader"))
-async def list_letters(id: Id, broker: Broker, after: str | None = None, limit: Limit = 100) -> LettersPage:
+async def list_letters(
+    id: Id, caller: Asking, broker: Broker, after: str | None = None, limit: Limit = 100
+) -> LettersPage:
     """A page of them, by root and offset, with attempts and errors."""
     place = None if after is None else place_of(after)
     found: list[DeadLetter] = await broker.bus.dead_letters(id, after=place, limit=limit + 1)
+    for topic in {one.topic for one in found}:
+        caller.check_sight(topic)
     shown = [_letter(one) for one in found[:limit]]
     is_more = len(found) > limit or sum(len(one.payload) for one in found) >= PAGE_BYTES_MAX
     return LettersPage(dead_letters=shown, next=place_text(shown[-1].root, shown[-1].offset) if is_more else None)
 
 
 @router.get("/{root:segment}/{offset}", summary="Show a dead letter", **needs("reader"))
-async def show(id: Id, root: Id, offset: Offset, broker: Broker) -> Letter:
+async def show(id: Id, root: Id, offset: Offset, caller: Asking, broker: Broker) -> Letter:
     """One of them."""
-    return _letter(await broker.bus.dead_letter(id, (root, offset)))
+    found: DeadLetter = await broker.bus.dead_letter(id, (root, offset))
+    caller.check_sight(found.topic)
+    return _letter(found)
 
 
 @router.post("/redrive", summary="Hand dead letters out again", **needs("operator"))

@@ -64,7 +64,7 @@ def needs(role: Role, **described: Any) -> dict[str, Any]:
 
 async def _broker(request: Request, caller: Asking) -> Admin:
     admin: Admin = request.app.state.admin
-    return admin.acting_for(caller.name)
+    return admin.acting_for(caller.name, caller.check_sight)
 
 
 Broker = Annotated[Admin, Depends(_broker)]

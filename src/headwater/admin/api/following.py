@@ -56,13 +56,13 @@ class Followers:
         reading = broker.bus.follow(filter, after=cursor.after, since=cursor.since)
         try:
             yield b"retry: %d\nid: %s\n\n" % (RETRY_MS, str(cursor).encode())
-            async for event in self._told(request, reading, cursor):
+            async for event in self._told(request, reading, filter, cursor):
                 yield event
         finally:
             self._count -= 1
             await reading.close()
 
-    async def _told(self, request: Request, reading: Any, cursor: Cursor) -> AsyncIterator[bytes]:
+    async def _told(self, request: Request, reading: Any, filter: str, cursor: Cursor) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         checked_s = loop.time()
         try:
@@ -82,7 +82,7 @@ class Followers:
                     yield _write(found, cursor)
                 if loop.time() - checked_s >= self._quiet_s:
                     checked_s = loop.time()
-                    (await self._gate.admit(request)).check("reader")
+                    (await self._gate.admit(request)).check_sight(filter)
         except HeadwaterError as error:
             told = {"kind": type(error).__name__, "code": error.code, "detail": str(error.args[0])}
             yield _event(told, None, b"error")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
 from headwater.admin.api.cursor import Cursor
-from headwater.admin.api.dependencies import NUMBER_MAX, Body, Broker, Id, Limit, Moment, example, needs, shown
+from headwater.admin.api.dependencies import NUMBER_MAX, Asking, Body, Broker, Id, Limit, Moment, example, needs, shown
 from headwater.admin.api.following import Followers
 from headwater.admin.api.payload import Encoding, Shown, shown_message, to_bytes
 from headwater.errors import Gap, Malformed, TimedOut
@@ -199,10 +199,11 @@ def _pair(text: str) -> tuple[str, str]:
 
 @router.get("/messages", response_model=MessagesPage, summary="Read messages, a page of them", **needs("reader"))
 async def read(
-    broker: Broker, filter: Filter = "#", after: After = None, since: Since = None, limit: Limit = 100
+    caller: Asking, broker: Broker, filter: Filter = "#", after: After = None, since: Since = None, limit: Limit = 100
 ) -> Response:
     """From an offset or a moment on, or from the oldest; in order within each root."""
     check_filter(filter, broker.bus.config)
+    caller.check_sight(filter)
     cursor = Cursor.read(filter, after, since)
     reading = broker.bus.replay(filter, after=cursor.after, since=cursor.since)
     try:
@@ -252,6 +253,7 @@ async def _page(reading: Any, limit: int) -> tuple[list[Any], list[Gap], bool]:
 )
 async def follow(
     request: Request,
+    caller: Asking,
     broker: Broker,
     filter: Filter = "#",
     after: After = None,
@@ -263,6 +265,7 @@ async def follow(
     `event: gap` tells of messages that are gone; `event: error` says why the stream ends.
     """
     check_filter(filter, broker.bus.config)
+    caller.check_sight(filter)
     cursor = Cursor.read(filter, last_event_id or after, None if last_event_id else since)
     is_new = not (last_event_id or after or since)
     followers: Followers = request.app.state.followers

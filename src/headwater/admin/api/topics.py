@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Body, Broker, Id, Limit, example, needs
+from headwater.admin.api.dependencies import Asking, Body, Broker, Id, Limit, example, needs
 from headwater.admin.api.growth import Growth
 from headwater.admin.api.messages import StoredMessage
 from headwater.admin.api.payload import shown_message
@@ -71,6 +71,7 @@ class Purged(BaseModel):
 @router.get("", summary="List the levels below a topic", **needs("reader"))
 async def levels(
     request: Request,
+    caller: Asking,
     broker: Broker,
     parent: Annotated[str, Query(description="A topic; empty: the roots.", examples=["home"])] = "",
     after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
@@ -82,6 +83,8 @@ async def levels(
         check_topic(parent, broker.bus.config)
     if values and limit > VALUES_MAX:
         raise Malformed(f"limit is {limit}; with values at most {VALUES_MAX}")
+    if values and parent:
+        caller.check_sight(f"{parent}/#")
     found = await broker.levels(parent, after=after, limit=limit + 1)
     growth: Growth = request.app.state.growth
     shown = [
@@ -96,9 +99,10 @@ async def levels(
 
 
 @router.get("/{topic:segment}", summary="Show a topic", **needs("reader"))
-async def show(request: Request, topic: Id, broker: Broker) -> Topic:
+async def show(request: Request, topic: Id, caller: Asking, broker: Broker) -> Topic:
     """Its counts, and its retained message."""
     check_topic(topic, broker.bus.config)
+    caller.check_sight(topic)
     found = await broker.bus.topics(topic)
     if not found:
         raise NotFound(f'nothing was published to "{topic}"; GET /v1/topics lists what there is')

@@ -70,6 +70,8 @@ class DeadLetters:
         chosen = self._id.value
         bus = self._frame.admin.bus
         found: list[DeadLetter] = await bus.dead_letters(chosen, limit=LOOKED_MAX) if chosen else []
+        for topic in {letter.topic for letter in found}:
+            self._frame.check_sight(topic)
         text = (self._find.value or "").strip().lower()
         found = [letter for letter in found if not text or text in _searched(letter)]
         self._letters = {_key(letter): letter for letter in found[:SHOWN]}

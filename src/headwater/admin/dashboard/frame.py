@@ -57,6 +57,10 @@ class Frame:
         """Whether nobody can see it: another tab is in front."""
         self._trouble: ui.label | None = None
 
+    def check_sight(self, filter: str) -> None:
+        """NotAllowed (403) if a filter, or topic, matches what the visitor, as last seen, is not shown."""
+        self.visit.caller.check_sight(filter)
+
     # What is seen
 
     def build(self, places: list[tuple[str, str, str]], here: str, dark: str) -> None:

@@ -23,7 +23,8 @@ class Messages:
     """The messages that a filter matches."""
 
     def __init__(self, frame: Frame, filter: str) -> None:
-        self._pager = Pager(frame.admin.bus, filter)
+        self._frame = frame
+        self._pager = Pager(frame.admin.bus, filter, frame.check_sight)
         self._page: Page | None = None
         self._shown: list[Envelope] = []
         self._follows = False

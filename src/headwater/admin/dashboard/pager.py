@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -45,8 +46,10 @@ class Page(msgspec.Struct, frozen=True):
 class Pager:
     """Reads messages that a filter within one root matches."""
 
-    def __init__(self, bus: Any, filter: str) -> None:
+    def __init__(self, bus: Any, filter: str, check_sight: Callable[[str], None] = lambda _: None) -> None:
+        """`check_sight` raises why who looks may not see what a filter matches."""
         self._bus = bus
+        self._check_sight = check_sight
         self.filter = filter
         self.root = filter.partition("/")[0]
         if self.root in {"+", "#", ""}:
@@ -103,6 +106,7 @@ class Pager:
 
     async def _read(self, first: int, last: int, limit: int | None) -> list[Envelope]:
         """The last so many of the messages between two offsets, oldest first."""
+        self._check_sight(self.filter)
         kept: deque[Envelope] = deque(maxlen=limit)
         reading = self._bus.replay(self.filter, after=first - 1, upto={self.root: last})
         try:

@@ -136,6 +136,7 @@ class _Detail:
                 Messages(self._frame, f"{self._topic}/#")
 
     async def _show_retained(self) -> None:
+        self._frame.check_sight(self._topic)
         found: list[Envelope] = await self._frame.admin.bus.retained(self._topic)
         kept = found[0].payload if found else None
         if kept == self._kept:

@@ -53,7 +53,7 @@ class Visit:
         """What changes a broker for this visitor, if they have this role as of now."""
         caller = await self.look()
         caller.check(role)
-        return admin.acting_for(caller.name)
+        return admin.acting_for(caller.name, caller.check_sight)
 
 
 class Visits:
