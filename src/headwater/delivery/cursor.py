@@ -2,12 +2,18 @@
 
 Everything that reads does it through here: durable subscriptions, replay, follow, the counting of lag. What was
 purged or has outlived its ttl is passed over.
+
+A look that others wait behind, as on the server's loop, has a budget: it goes through so many batches that are in
+memory and no more, and reads no disk. What is beyond that is `UNREAD`: `read_on` reads it, a slice at a time, in a
+thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from itertools import repeat
+from typing import Final, Literal
 
 from headwater.config import Config
 from headwater.log.purges import Purges
@@ -17,35 +23,128 @@ from headwater.store.log import Hole
 
 Wanted = Callable[[str], bool]
 
+LOOK_BATCHES = 64
+"""Batches that a look goes through in one turn of a loop,"""
+LOOK_BYTES = 1024 * 1024
+"""and their bytes, about."""
+SLICE_BATCHES = 128
+"""The same for a slice that a thread reads."""
+SLICE_BYTES = 2 * 1024 * 1024
+READ_BYTES_MIN = 64 * 1024
+"""What is asked of the disk at first; more each time where batches are large, up to `read_bytes`."""
+
+
+class Unread(Enum):
+    """What a look answers whose budget is used up, or that would have to go to disk."""
+
+    UNREAD = 0
+
+
+UNREAD: Final = Unread.UNREAD
+Next = tuple[Batch, Sequence[int]] | Hole | None
+
+
+class Budget:
+    """What looks may cost together: they go through so many batches, with so many bytes."""
+
+    __slots__ = ("batches", "bytes")
+
+    def __init__(self, batches: int = LOOK_BATCHES, size: int = LOOK_BYTES) -> None:
+        self.batches = batches
+        self.bytes = size
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is nothing left of it."""
+        return self.batches <= 0 or self.bytes <= 0
+
+    def spend(self, batch: Batch) -> None:
+        """A batch was looked at."""
+        self.batches -= 1
+        self.bytes -= len(batch.data)
+
 
 class Cursor:
     """A place in a stream, moving on."""
 
-    __slots__ = ("_bytes", "_read", "_wanted", "position", "root")
+    __slots__ = ("_bytes", "_bytes_max", "_read", "_wanted", "position", "root")
 
     def __init__(self, root: Root, wanted: Wanted, position: int, config: Config) -> None:
         self.root = root
         self.position = position
         """The next offset to look at."""
         self._wanted = wanted
-        self._bytes = config.read_bytes
+        self._bytes_max = config.read_bytes
+        self._bytes = min(READ_BYTES_MIN, config.read_bytes)
         self._read: list[Batch | Hole] = []
 
-    def next(self, now_us: int, upto: int | None = None) -> tuple[Batch, Sequence[int]] | Hole | None:
+    @property
+    def has_read(self) -> bool:
+        """Whether something is at hand that was not looked at."""
+        return bool(self._read)
+
+    def next(self, now_us: int, upto: int | None = None) -> Next:
         """The next batch with wanted messages and their places, or a hole; None at the end, or past `upto`."""
+        while (found := self._step(now_us, upto)) is UNREAD:
+            if not self._read_more():
+                return None
+        return found
+
+    def look(self, now_us: int, upto: int | None, budget: Budget) -> Next | Literal[Unread.UNREAD]:
+        """The same out of memory alone and within a budget."""
         while True:
-            if upto is not None and self.position > upto:
+            found = self._step(now_us, upto, budget)
+            if found is not UNREAD or self._read:
+                return found
+            held = self.root.stream.held(self.position, self._bytes_max)
+            if held is None:
+                return UNREAD
+            self._read = list(held[::-1])
+
+    def read_on(self, now_us: int, upto: int | None, budget: Budget) -> None:
+        """Have something at hand that is wanted, as far as the budget goes; reads the disk."""
+        while True:
+            position = self.position
+            found = self._step(now_us, upto, budget)
+            if found is not UNREAD:
+                if found is not None:
+                    self._put_back(found, position)
+                return
+            if budget.is_spent or not self._read_more():
+                return
+
+    def _put_back(self, found: tuple[Batch, Sequence[int]] | Hole, position: int) -> None:
+        """Have it come again, as it is by then."""
+        first, again = (found.first, found) if isinstance(found, Hole) else (found[0].first_offset, found[0])
+        self._read.append(again)
+        self.position = max(position, first)
+
+    def _read_more(self) -> bool:
+        """Ask the stream, for more where batches are large; where they are small, a read would take too long."""
+        found = self.root.stream.read(self.position, self._bytes)
+        self._read = list(found)[::-1]
+        if len(found) * 2 < SLICE_BATCHES:
+            self._bytes = min(self._bytes * 2, self._bytes_max)
+        elif len(found) > SLICE_BATCHES:
+            self._bytes = max(self._bytes // 2, min(READ_BYTES_MIN, self._bytes_max))
+        return bool(found)
+
+    def _step(self, now_us: int, upto: int | None, budget: Budget | None = None) -> Next | Literal[Unread.UNREAD]:
+        """Go through what is at hand; `UNREAD` if it has nothing, or the budget is spent."""
+        stream = self.root.stream
+        while True:
+            if self.position > (stream.durable if upto is None else min(upto, stream.durable)):
                 return None
-            if not self._read:
-                self._read = list(self.root.stream.read(self.position, self._bytes))[::-1]
-            if not self._read:
-                return None
+            if not self._read or (budget is not None and budget.is_spent):
+                return UNREAD
             found = self._read.pop()
             if isinstance(found, Hole):
                 self.position = found.last + 1
                 if found.last <= self.root.purged_upto:
                     continue
                 return found
+            if budget is not None:
+                budget.spend(found)
             try:
                 places = places_in(found, self._wanted, self.position, self.root.purges, now_us)
             except BadBatch as error:
