@@ -10,7 +10,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from itertools import repeat
 from typing import Final, Literal
@@ -19,9 +19,10 @@ from headwater.config import Config
 from headwater.log.purges import Purges
 from headwater.log.root import Root
 from headwater.store.batch import BadBatch, Batch
+from headwater.store.body import Body
 from headwater.store.log import Hole
-
-Wanted = Callable[[str], bool]
+from headwater.topics.dictionary import DICTIONARY_TOPICS_MIN, dictionary_of
+from headwater.topics.name import compile_filter
 
 LOOK_BATCHES = 64
 """Batches that a look goes through in one turn of a loop,"""
@@ -64,16 +65,35 @@ class Budget:
         self.bytes -= len(batch.data)
 
 
+class Matcher:
+    """What a filter wants of batches."""
+
+    __slots__ = ("filter", "wanted")
+
+    def __init__(self, filter: str) -> None:
+        self.filter = filter
+        self.wanted = compile_filter(filter)
+        """Whether it is to have messages of a topic."""
+
+    def select(self, body: Body) -> Sequence[int] | None:
+        """The places of the messages that it wants; None for all of them."""
+        names = body.names
+        if len(names) < DICTIONARY_TOPICS_MIN:
+            return body.select(self.wanted)
+        chosen = dictionary_of(names).find(self.filter, self.wanted)
+        return None if len(chosen) == len(names) else body.places_of(chosen)
+
+
 class Cursor:
     """A place in a stream, moving on."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_read", "_wanted", "position", "root")
+    __slots__ = ("_bytes", "_bytes_max", "_matcher", "_read", "position", "root")
 
-    def __init__(self, root: Root, wanted: Wanted, position: int, config: Config) -> None:
+    def __init__(self, root: Root, matcher: Matcher, position: int, config: Config) -> None:
         self.root = root
         self.position = position
         """The next offset to look at."""
-        self._wanted = wanted
+        self._matcher = matcher
         self._bytes_max = config.read_bytes
         self._bytes = min(READ_BYTES_MIN, config.read_bytes)
         self._read: list[Batch | Hole] = []
@@ -146,7 +166,7 @@ class Cursor:
             if budget is not None:
                 budget.spend(found)
             try:
-                places = places_in(found, self._wanted, self.position, self.root.purges, now_us)
+                places = places_in(found, self._matcher, self.position, self.root.purges, now_us)
             except BadBatch as error:
                 self.position = found.last_offset + 1
                 return Hole(found.first_offset, found.last_offset, f"damaged: {error}")
@@ -160,10 +180,10 @@ def estimate(count: int, seen: int, unseen: int) -> int:
     return count + (unseen if not seen else round(unseen * count / seen))
 
 
-def places_in(batch: Batch, wanted: Wanted, position: int, purges: Purges, now_us: int) -> Sequence[int]:
+def places_in(batch: Batch, matcher: Matcher, position: int, purges: Purges, now_us: int) -> Sequence[int]:
     """The places of the messages in a batch, from a position on, that are wanted and still there."""
     body = batch.body
-    selected = body.select(wanted)
+    selected = matcher.select(body)
     places: Sequence[int] = range(body.count) if selected is None else selected
     first = batch.first_offset
     if position > first:

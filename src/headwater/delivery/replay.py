@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from headwater import threads
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
-from headwater.delivery.cursor import SLICE_BATCHES, SLICE_BYTES, UNREAD, Budget, Cursor
+from headwater.delivery.cursor import SLICE_BATCHES, SLICE_BYTES, UNREAD, Budget, Cursor, Matcher
 from headwater.delivery.history import History, Lot, Past, Stretch
 from headwater.delivery.live import check_max
 from headwater.delivery.selection import Selection
@@ -27,7 +27,7 @@ from headwater.log.roots import Roots
 from headwater.message import Message
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
-from headwater.topics.name import compile_filter, filter_covers_root, root_of_filter
+from headwater.topics.name import filter_covers_root, root_of_filter
 
 After = int | Mapping[str, int] | None
 
@@ -103,7 +103,7 @@ class Reading:
         check_after("#", upto, None)
         self.filter = filter
         self._roots = roots
-        self._wanted = compile_filter(filter)
+        self._matcher = Matcher(filter)
         self._after = after
         self._since = since
         self._follows = follows
@@ -140,7 +140,7 @@ class Reading:
         for root in self._roots.all():
             is_wanted = self._upto is None or root.name in self._upto
             if root.name not in self._cursors and is_wanted and filter_covers_root(self.filter, root.name):
-                self._cursors[root.name] = Cursor(root, self._wanted, self._position(root), self._config)
+                self._cursors[root.name] = Cursor(root, self._matcher, self._position(root), self._config)
 
     def _position(self, root: Root) -> int:
         if isinstance(self._after, int):
@@ -218,7 +218,7 @@ class Reading:
         if hole.first > 1:
             since_us = None  # it began in the log after all
         stretch = Stretch(root.name, first, last, hole.reason, since_us)
-        self._pasts[root.name] = Past(self._history, stretch, self._wanted)
+        self._pasts[root.name] = Past(self._history, stretch, self._matcher.wanted)
 
     @property
     def is_in_history(self) -> bool:

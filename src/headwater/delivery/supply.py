@@ -14,7 +14,17 @@ import msgspec
 
 from headwater.clock import Clock
 from headwater.config import Config
-from headwater.delivery.cursor import SLICE_BATCHES, SLICE_BYTES, UNREAD, Budget, Cursor, Unread, estimate, places_in
+from headwater.delivery.cursor import (
+    SLICE_BATCHES,
+    SLICE_BYTES,
+    UNREAD,
+    Budget,
+    Cursor,
+    Matcher,
+    Unread,
+    estimate,
+    places_in,
+)
 from headwater.delivery.rows import CopyRow, SubscriptionRow
 from headwater.delivery.subscription import LaneId, Moment, Subscription
 from headwater.log.purges import Purges
@@ -25,7 +35,7 @@ from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.store.state import State
-from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
+from headwater.topics.name import filter_covers_root, is_everything_of
 
 STREAMS_AT_ONCE = 4
 """Streams of which a thread reads a slice before others have their turn."""
@@ -52,7 +62,7 @@ class Supply:
     def __init__(
         self, row: SubscriptionRow, machine: Subscription, roots: Roots, state: State, config: Config, clock: Clock
     ) -> None:
-        self.wanted = compile_filter(row.options.filter)
+        self._matcher = Matcher(row.options.filter)
         self._filter = row.options.filter
         self._number = row.number
         self._machine = machine
@@ -82,7 +92,7 @@ class Supply:
                 self._ahead[number] = self._fresh(root)
 
     def _fresh(self, root: Root) -> Ahead:
-        return Ahead(Cursor(root, self.wanted, self._machine.position(root.stream.number), self._config))
+        return Ahead(Cursor(root, self._matcher, self._machine.position(root.stream.number), self._config))
 
     def __contains__(self, stream: int) -> bool:
         return stream in self._ahead
@@ -166,7 +176,7 @@ class Supply:
         if purges is ahead.purges and batch.body.expiries is None:
             return True
         position = batch.first_offset + ahead.places[0]
-        ahead.places, ahead.purges = places_in(batch, self.wanted, position, purges, now.wall_us), purges
+        ahead.places, ahead.purges = places_in(batch, self._matcher, position, purges, now.wall_us), purges
         self._lag.pop(stream, None)
         if not ahead.places:
             self._machine.skip_to(stream, batch.last_offset + 1)
@@ -218,7 +228,7 @@ class Supply:
                 if isinstance(batch, Hole):
                     holes.append(batch)
                     continue
-                there = set(places_in(batch, self.wanted, offset, root.purges, now.wall_us))
+                there = set(places_in(batch, self._matcher, offset, root.purges, now.wall_us))
                 places = [o - batch.first_offset for o in offsets if o - batch.first_offset in there]
                 found.update((m.offset, m) for m in _kept(batch, places))
         return found, holes
@@ -253,7 +263,7 @@ class Supply:
         if upto < position - 1:
             upto, count = position - 1, 0
         root = self._known[stream]
-        cursor = Cursor(root, self.wanted, upto + 1, self._config)
+        cursor = Cursor(root, self._matcher, upto + 1, self._config)
         last = None if messages_max is None else upto + messages_max
         now_us = self._clock.now_us()
         while (found := cursor.next(now_us, last)) is not None:

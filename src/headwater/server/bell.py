@@ -9,6 +9,9 @@ from typing import Protocol
 
 from headwater import threads
 
+WAKES_IN_TURN = 16
+"""Sleepers that one turn of the loop wakes."""
+
 
 class Bell:
     """Has something done on the loop, once after any number of rings."""
@@ -69,7 +72,9 @@ class Wakes:
             self._wake()
 
     def _wake(self) -> None:
-        for _ in range(len(self._rung)):
+        for _ in range(min(len(self._rung), WAKES_IN_TURN)):
             sleeper = self._rung.popleft()
             sleeper.is_rung = False
             sleeper.on_wake()
+        if self._rung:
+            self._bell.ring()  # whoever else the loop has to do with has its turn before the others
