@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 import headwater
 from headwater.config import Config
-from headwater.delivery.cursor import places_in
+from headwater.delivery.cursor import Matcher, places_in
 from headwater.errors import QuotaExceeded
 from headwater.log.purges import Purge, Purges
 from headwater.store.batch import Batch, Header
 from headwater.store.body import encode_body
-from headwater.topics.name import compile_filter, matches
+from headwater.topics.name import matches
 
 LEVELS = st.sampled_from(["a", "b", "c"])
 TOPICS = st.lists(LEVELS, max_size=3).map(lambda levels: "/".join(["home", *levels]))
@@ -60,7 +60,7 @@ def test_what_is_left_of_a_batch_is_what_no_purge_hides(
     purges, first = purged(filters), 3
     body = encode_body(topics, [b"x"] * len(topics), 0)
     batch = Batch(Header("home", first, len(topics), 0, 0, None, 0, 0, 64, len(body), 0), body)
-    assert list(places_in(batch, compile_filter(wanted), position, purges, 0)) == [
+    assert list(places_in(batch, Matcher(wanted), position, purges, 0)) == [
         place
         for place, topic in enumerate(topics)
         if first + place >= position and matches(wanted, topic) and first + place > purges.upto(topic)

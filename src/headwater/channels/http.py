@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from headwater.channels.channel import Channel
 from headwater.channels.row import ChannelRow
 from headwater.clock import SECOND_US
+from headwater.delivery.cursor import Budget
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Conflict, Disconnected, Gap
 from headwater.message import Message
@@ -101,7 +102,7 @@ class HttpChannel(Channel):
             while not self.is_ended:
                 await self._woken.wait()
                 self._woken.clear()
-                while found := self._take():
+                while found := await self._take():
                     try:
                         await self._deliver(found)
                     except Conflict:  # taken back meanwhile, by who moved or paused the subscription
@@ -114,14 +115,20 @@ class HttpChannel(Channel):
             log.error("channel-broken", channel=self.row.id, error=repr(error))
             self.hold(f"the broker failed at it ({type(error).__name__}); see its log", self._push)
 
-    def _take(self) -> list[Selection]:
+    async def _take(self) -> list[Selection]:
+        """What there is to post; what is on disk, or far ahead, is read in a thread."""
         assert self.durable is not None
-        self.ticket.recalls.clear()  # what is taken back here was never far away
-        try:
-            return self.durable.hand(self.ticket, self._batch, self._batch_bytes_max)
-        except Gap:
-            self._woken.set()  # the bus's events tell of it
-            return []
+        while not self.is_ended:
+            self.ticket.recalls.clear()  # what is taken back here was never far away
+            try:
+                found = self.durable.hand(self.ticket, self._batch, self._batch_bytes_max, Budget())
+            except Gap:
+                self._woken.set()  # the bus's events tell of it
+                return []
+            if found or not self.durable.is_unread:
+                return found
+            await self.channels.loop.run_in_executor(self.channels.readers, self.durable.read_on)
+        return []
 
     async def _deliver(self, found: list[Selection]) -> None:
         messages = [message for selection in found for message in selection.taken()]

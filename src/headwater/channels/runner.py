@@ -42,6 +42,7 @@ class ChannelRunner(Extension):
         super().__init__(server)
         self.loop = server.loop
         self.executor: Executor = server.executor
+        self.readers: Executor = server.readers
         self.broker = server.broker
         self.wakes = server.wakes
         self.outbox = server.outbox

@@ -2,52 +2,171 @@
 
 Everything that reads does it through here: durable subscriptions, replay, follow, the counting of lag. What was
 purged or has outlived its ttl is passed over.
+
+A look that others wait behind, as on the server's loop, has a budget: it goes through so many batches that are in
+memory and no more, and reads no disk. What is beyond that is `UNREAD`: `read_on` reads it, a slice at a time, in a
+thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from enum import Enum
 from itertools import repeat
+from typing import Final, Literal
 
 from headwater.config import Config
 from headwater.log.purges import Purges
 from headwater.log.root import Root
 from headwater.store.batch import BadBatch, Batch
+from headwater.store.body import Body
 from headwater.store.log import Hole
+from headwater.topics.dictionary import DICTIONARY_TOPICS_MIN, dictionary_of
+from headwater.topics.name import compile_filter
 
-Wanted = Callable[[str], bool]
+LOOK_BATCHES = 64
+"""Batches that a look goes through in one turn of a loop,"""
+LOOK_BYTES = 1024 * 1024
+"""and their bytes, about."""
+SLICE_BATCHES = 128
+"""The same for a slice that a thread reads."""
+SLICE_BYTES = 2 * 1024 * 1024
+READ_BYTES_MIN = 64 * 1024
+"""What is asked of the disk at first; more each time where batches are large, up to `read_bytes`."""
+
+
+class Unread(Enum):
+    """What a look answers whose budget is used up, or that would have to go to disk."""
+
+    UNREAD = 0
+
+
+UNREAD: Final = Unread.UNREAD
+Next = tuple[Batch, Sequence[int]] | Hole | None
+
+
+class Budget:
+    """What looks may cost together: they go through so many batches, with so many bytes."""
+
+    __slots__ = ("batches", "bytes")
+
+    def __init__(self, batches: int = LOOK_BATCHES, size: int = LOOK_BYTES) -> None:
+        self.batches = batches
+        self.bytes = size
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is nothing left of it."""
+        return self.batches <= 0 or self.bytes <= 0
+
+    def spend(self, batch: Batch) -> None:
+        """A batch was looked at."""
+        self.batches -= 1
+        self.bytes -= len(batch.data)
+
+
+class Matcher:
+    """What a filter wants of batches."""
+
+    __slots__ = ("filter", "wanted")
+
+    def __init__(self, filter: str) -> None:
+        self.filter = filter
+        self.wanted = compile_filter(filter)
+        """Whether it is to have messages of a topic."""
+
+    def select(self, body: Body) -> Sequence[int] | None:
+        """The places of the messages that it wants; None for all of them."""
+        names = body.names
+        if len(names) < DICTIONARY_TOPICS_MIN:
+            return body.select(self.wanted)
+        chosen = dictionary_of(names).find(self.filter, self.wanted)
+        return None if len(chosen) == len(names) else body.places_of(chosen)
 
 
 class Cursor:
     """A place in a stream, moving on."""
 
-    __slots__ = ("_bytes", "_read", "_wanted", "position", "root")
+    __slots__ = ("_bytes", "_bytes_max", "_matcher", "_read", "position", "root")
 
-    def __init__(self, root: Root, wanted: Wanted, position: int, config: Config) -> None:
+    def __init__(self, root: Root, matcher: Matcher, position: int, config: Config) -> None:
         self.root = root
         self.position = position
         """The next offset to look at."""
-        self._wanted = wanted
-        self._bytes = config.read_bytes
+        self._matcher = matcher
+        self._bytes_max = config.read_bytes
+        self._bytes = min(READ_BYTES_MIN, config.read_bytes)
         self._read: list[Batch | Hole] = []
 
-    def next(self, now_us: int, upto: int | None = None) -> tuple[Batch, Sequence[int]] | Hole | None:
+    @property
+    def has_read(self) -> bool:
+        """Whether something is at hand that was not looked at."""
+        return bool(self._read)
+
+    def next(self, now_us: int, upto: int | None = None) -> Next:
         """The next batch with wanted messages and their places, or a hole; None at the end, or past `upto`."""
+        while (found := self._step(now_us, upto)) is UNREAD:
+            if not self._read_more():
+                return None
+        return found
+
+    def look(self, now_us: int, upto: int | None, budget: Budget) -> Next | Literal[Unread.UNREAD]:
+        """The same out of memory alone and within a budget."""
         while True:
-            if upto is not None and self.position > upto:
+            found = self._step(now_us, upto, budget)
+            if found is not UNREAD or self._read:
+                return found
+            held = self.root.stream.held(self.position, self._bytes_max)
+            if held is None:
+                return UNREAD
+            self._read = list(held[::-1])
+
+    def read_on(self, now_us: int, upto: int | None, budget: Budget) -> None:
+        """Have something at hand that is wanted, as far as the budget goes; reads the disk."""
+        while True:
+            position = self.position
+            found = self._step(now_us, upto, budget)
+            if found is not UNREAD:
+                if found is not None:
+                    self._put_back(found, position)
+                return
+            if budget.is_spent or not self._read_more():
+                return
+
+    def _put_back(self, found: tuple[Batch, Sequence[int]] | Hole, position: int) -> None:
+        """Have it come again, as it is by then."""
+        first, again = (found.first, found) if isinstance(found, Hole) else (found[0].first_offset, found[0])
+        self._read.append(again)
+        self.position = max(position, first)
+
+    def _read_more(self) -> bool:
+        """Ask the stream, for more where batches are large; where they are small, a read would take too long."""
+        found = self.root.stream.read(self.position, self._bytes)
+        self._read = list(found)[::-1]
+        if len(found) * 2 < SLICE_BATCHES:
+            self._bytes = min(self._bytes * 2, self._bytes_max)
+        elif len(found) > SLICE_BATCHES:
+            self._bytes = max(self._bytes // 2, min(READ_BYTES_MIN, self._bytes_max))
+        return bool(found)
+
+    def _step(self, now_us: int, upto: int | None, budget: Budget | None = None) -> Next | Literal[Unread.UNREAD]:
+        """Go through what is at hand; `UNREAD` if it has nothing, or the budget is spent."""
+        stream = self.root.stream
+        while True:
+            if self.position > (stream.durable if upto is None else min(upto, stream.durable)):
                 return None
-            if not self._read:
-                self._read = list(self.root.stream.read(self.position, self._bytes))[::-1]
-            if not self._read:
-                return None
+            if not self._read or (budget is not None and budget.is_spent):
+                return UNREAD
             found = self._read.pop()
             if isinstance(found, Hole):
                 self.position = found.last + 1
                 if found.last <= self.root.purged_upto:
                     continue
                 return found
+            if budget is not None:
+                budget.spend(found)
             try:
-                places = places_in(found, self._wanted, self.position, self.root.purges, now_us)
+                places = places_in(found, self._matcher, self.position, self.root.purges, now_us)
             except BadBatch as error:
                 self.position = found.last_offset + 1
                 return Hole(found.first_offset, found.last_offset, f"damaged: {error}")
@@ -61,10 +180,10 @@ def estimate(count: int, seen: int, unseen: int) -> int:
     return count + (unseen if not seen else round(unseen * count / seen))
 
 
-def places_in(batch: Batch, wanted: Wanted, position: int, purges: Purges, now_us: int) -> Sequence[int]:
+def places_in(batch: Batch, matcher: Matcher, position: int, purges: Purges, now_us: int) -> Sequence[int]:
     """The places of the messages in a batch, from a position on, that are wanted and still there."""
     body = batch.body
-    selected = body.select(wanted)
+    selected = matcher.select(body)
     places: Sequence[int] = range(body.count) if selected is None else selected
     first = batch.first_offset
     if position > first:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from headwater import threads
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
-from headwater.delivery.cursor import Cursor
+from headwater.delivery.cursor import SLICE_BATCHES, SLICE_BYTES, UNREAD, Budget, Cursor, Matcher
 from headwater.delivery.history import History, Lot, Past, Stretch
 from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.selection import Selection
@@ -27,7 +27,7 @@ from headwater.log.roots import Roots
 from headwater.message import Message
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
-from headwater.topics.name import compile_filter, filter_covers_root, root_of_filter
+from headwater.topics.name import filter_covers_root, root_of_filter
 
 After = int | Mapping[str, int] | None
 
@@ -103,7 +103,7 @@ class Reading(Reader):
         check_after("#", upto, None)
         self.filter = filter
         self._roots = roots
-        self._wanted = compile_filter(filter)
+        self._matcher = Matcher(filter)
         self._after = after
         self._since = since
         self._follows = follows
@@ -140,7 +140,7 @@ class Reading(Reader):
         for root in self._roots.all():
             is_wanted = self._upto is None or root.name in self._upto
             if root.name not in self._cursors and is_wanted and filter_covers_root(self.filter, root.name):
-                self._cursors[root.name] = Cursor(root, self._wanted, self._position(root), self._config)
+                self._cursors[root.name] = Cursor(root, self._matcher, self._position(root), self._config)
 
     def _position(self, root: Root) -> int:
         if isinstance(self._after, int):
@@ -173,8 +173,8 @@ class Reading(Reader):
         return True
 
     def take(self) -> Selection | None:
-        """The oldest messages that were not read yet and stand together. It waits for those that are history, unless
-        `look` has answered that they are in memory."""
+        """The oldest messages that were not read yet and stand together. It waits for those that are on disk or in
+        history, unless `look` has said that they are at hand."""
         while not self.look():
             self.fetch()
         if not self._next:
@@ -188,22 +188,25 @@ class Reading(Reader):
             places = places if batch.last_offset <= self._ends[name] else [p for p in places if p <= last]
         return Selection(name, batch, None if len(places) == batch.count else places)
 
-    def look(self) -> bool:
-        """Have the next messages of every root in memory; False where `fetch` has to read them from history first."""
+    def look(self, budget: Budget | None = None) -> bool:
+        """Have the next messages of every root at hand; False where `fetch` has to read them first, or where the
+        budget does not reach. Nothing is read from disk."""
         if self._ready or self._closed:
             return True
         if self._follows:
             self._open()
-        now_us = self._clock.now_us()
+        now_us, budget, is_unread = self._clock.now_us(), budget or Budget(), False
         for name, cursor in self._cursors.items():
             if name in self._next or name in self._pasts:
                 continue
-            found = cursor.next(now_us, None if self._follows else self._ends.get(name, 0))
-            if isinstance(found, Hole):
+            found = cursor.look(now_us, None if self._follows else self._ends.get(name, 0), budget)
+            if found is UNREAD:
+                is_unread = True
+            elif isinstance(found, Hole):
                 self._meet(cursor.root, found)
             elif found is not None:
                 self._next[name] = (found[0].header.time_us, *found)
-        return self._pasts.keys() <= self._next.keys()
+        return not is_unread and not self.is_in_history
 
     def _meet(self, root: Root, hole: Hole) -> None:
         """What the log does not have is history, or a gap."""
@@ -215,10 +218,20 @@ class Reading(Reader):
         if hole.first > 1:
             since_us = None  # it began in the log after all
         stretch = Stretch(root.name, first, last, hole.reason, since_us)
-        self._pasts[root.name] = Past(self._history, stretch, self._wanted)
+        self._pasts[root.name] = Past(self._history, stretch, self._matcher.wanted)
+
+    @property
+    def is_in_history(self) -> bool:
+        """Whether a `fetch` reads what the log does not have, which takes longer."""
+        return not self._pasts.keys() <= self._next.keys()
 
     def fetch(self) -> None:
-        """Read on in history, some messages of each root that has none in memory; it blocks on I/O."""
+        """Read on, from disk for a slice and in history some messages of each root that has none at hand; this takes
+        its time."""
+        now_us, budget = self._clock.now_us(), Budget(SLICE_BATCHES, SLICE_BYTES)
+        for name, cursor in tuple(self._cursors.items()):
+            if name not in self._next and name not in self._pasts and not budget.is_spent:
+                cursor.read_on(now_us, None if self._follows else self._ends.get(name, 0), budget)
         for name, past in tuple(self._pasts.items()):
             if name in self._next:
                 continue

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -21,7 +21,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
-from headwater.delivery.cursor import keys_of
+from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
 from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
 from headwater.delivery.selection import Selection
@@ -44,6 +44,8 @@ NO_LIMIT = 1 << 62
 NEVER_FAILED = Failure(0, 0)
 AGAIN_AT_ONCE = 16
 """Messages that are read again, one by one, before it is looked how many bytes they have."""
+AGAIN_IN_TURN = 64
+"""Those that one turn of a loop hands out again; the next turn goes on with the rest."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -207,9 +209,12 @@ class Subscriber:
             found += selection.taken(Held(self, selection.lease))
         return found
 
-    def hand(self, consumer: object, limit: int, bytes_max: int = NO_LIMIT) -> list[Selection]:
+    def hand(
+        self, consumer: object, limit: int, bytes_max: int = NO_LIMIT, budget: Budget | None = None
+    ) -> list[Selection]:
         """The same in the form in which they are read: a batch is not taken apart. With `bytes_max`, no more is begun
-        once so much was delivered."""
+        once so much was handed out. With a budget it goes no further than that, and reads no disk: what is beyond it
+        `is_unread`, and comes after a `read_on`."""
         with self._lock:
             self._check_open()
             self._supply.open()
@@ -217,15 +222,20 @@ class Subscriber:
             found: list[Selection] = []
             is_cut = False
             try:
-                left, size = self._take_again(consumer, limit, now, found, bytes_max)
-                if left > 0 and size < bytes_max and self._gap is None:
-                    self._take_fresh(consumer, left, now, found, bytes_max - size)
+                at_once = limit if budget is None else min(limit, AGAIN_IN_TURN)
+                is_more, left, size = True, limit, 0
+                # Others have their turn before the rest of what is to come again.
+                while is_more and not found and self._gap is None:
+                    is_more, left, size = self._take_again(consumer, limit, at_once, now, found, bytes_max)
+                if not is_more and left > 0 and size < bytes_max and self._gap is None:
+                    self._take_fresh(consumer, left, now, found, bytes_max - size, budget)
+                is_cut = is_more and bool(found)
             except (OSError, TooManyFiles) as error:
                 # What was taken before it is in flight already; it fails again at the next take.
                 if not found:
                     if isinstance(error, TooManyFiles):
                         raise
-                    raise Failed(f'subscription "{self.options.id}" could not be read: {error}') from error
+                    raise self._unreadable(error) from error
                 is_cut = True
             finally:
                 self._arm()
@@ -237,10 +247,12 @@ class Subscriber:
         return found
 
     def _take_again(
-        self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int
-    ) -> tuple[int, int]:
-        """Redeliveries and copies; answers how many more may be taken, and the bytes of these."""
-        again = self._machine.redeliverable(consumer, limit, now)
+        self, consumer: object, limit: int, at_once: int, now: Moment, found: list[Selection], bytes_max: int
+    ) -> tuple[bool, int, int]:
+        """What was handed out before, or is a copy, some at once; answers whether there may be more of it, how many
+        more may be taken, and the bytes of these."""
+        again = self._machine.redeliverable(consumer, at_once, now)
+        is_more = len(again) == at_once < limit
         step = len(again) if bytes_max == NO_LIMIT else AGAIN_AT_ONCE
         size = 0
         for lane, offsets in _runs(again, step):
@@ -262,11 +274,43 @@ class Subscriber:
             if gone := [offset for offset in offsets if offset not in there]:
                 self._store(self._machine.ack(lease, gone))
                 self._commit.kick()
-        return limit, size
+        return is_more, limit, size
 
-    def _take_fresh(self, consumer: object, limit: int, now: Moment, found: list[Selection], bytes_max: int) -> None:
-        """Round-robin over the roots, so that a busy one does not starve the others."""
+    @property
+    def is_unread(self) -> bool:
+        """Whether somebody has to `read_on` for there to be more."""
+        return self._supply.is_unread
+
+    def read_on(self) -> None:
+        """Read on where a `hand` with a budget has stopped, for a slice; whoever waits is woken. This takes its time,
+        and holds nobody up."""
+        with self._lock:
+            found = self._supply.begin_reading()
+        try:
+            self._supply.read_on(found)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        finally:
+            with self._lock:
+                self._supply.end_reading(found)
+        if found:
+            self.wake()
+
+    def _unreadable(self, error: OSError) -> Failed:
+        return Failed(f'subscription "{self.options.id}" could not be read: {error}')
+
+    def _take_fresh(
+        self,
+        consumer: object,
+        limit: int,
+        now: Moment,
+        found: list[Selection],
+        bytes_max: int,
+        budget: Budget | None,
+    ) -> None:
+        """Go round the roots, so that a busy one does not starve the others."""
         streams = self._supply.streams
+        unread: list[int] = []
         for step in range(len(streams)):
             stream = streams[(self._turn + step) % len(streams)]
             while self._gap is None:
@@ -274,8 +318,11 @@ class Subscriber:
                 if room <= 0 or bytes_max <= 0:
                     self._turn = (self._turn + step + 1) % len(streams)
                     return
-                ahead = self._look(stream, now)
+                ahead = self._look(stream, now, budget)
                 if ahead is None:
+                    break
+                if ahead is UNREAD:
+                    unread.append(stream)
                     break
                 selection = self._hand_out(consumer, stream, ahead, room, now, bytes_max)
                 if selection is not None:
@@ -283,10 +330,12 @@ class Subscriber:
                     limit -= selection.count
                     bytes_max -= selection.bytes
         self._turn += 1
+        for stream in unread:
+            self._supply.leave_unread(stream, is_idle=not found)
 
-    def _look(self, stream: int, now: Moment) -> Ahead | None:
-        """A batch with undelivered messages; None if there is none, or a gap has to be raised first."""
-        while isinstance(found := self._supply.look(stream, now), Hole):
+    def _look(self, stream: int, now: Moment, budget: Budget | None) -> Ahead | Literal[Unread.UNREAD] | None:
+        """A batch with something in it that was not handed out yet; None if there is none, or a gap has to be told."""
+        while isinstance(found := self._supply.look(stream, now, budget), Hole):
             self._meet(stream, found)
             if self._gap is not None:
                 return None

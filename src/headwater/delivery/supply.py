@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from headwater.clock import Clock
 from headwater.config import Config
-from headwater.delivery.cursor import Cursor, estimate, places_in
+from headwater.delivery.cursor import (
+    SLICE_BATCHES,
+    SLICE_BYTES,
+    UNREAD,
+    Budget,
+    Cursor,
+    Matcher,
+    Unread,
+    estimate,
+    places_in,
+)
 from headwater.delivery.lane import LaneId, Moment
 from headwater.delivery.rows import CopyRow, SubscriptionRow
 from headwater.delivery.subscription import Subscription
@@ -25,7 +36,10 @@ from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.store.state import State
-from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
+from headwater.topics.name import filter_covers_root, is_everything_of
+
+STREAMS_AT_ONCE = 4
+"""Streams of which a thread reads a slice before others have their turn."""
 
 
 class Ahead(msgspec.Struct, eq=False):
@@ -36,6 +50,8 @@ class Ahead(msgspec.Struct, eq=False):
     places: Sequence[int] = ()
     purges: Purges | None = None
     """Those that were known when the places were found."""
+    is_being_read: bool = False
+    """Whether a thread has the cursor."""
 
 
 class Supply:
@@ -44,7 +60,7 @@ class Supply:
     def __init__(
         self, row: SubscriptionRow, machine: Subscription, roots: Roots, state: State, config: Config, clock: Clock
     ) -> None:
-        self.wanted = compile_filter(row.options.filter)
+        self._matcher = Matcher(row.options.filter)
         self._filter = row.options.filter
         self._number = row.number
         self._machine = machine
@@ -56,6 +72,8 @@ class Supply:
         self._ahead: dict[int, Ahead] = {}
         self._lag: dict[int, tuple[int, int]] = {}
         """Per stream: matching messages that were counted, up to which offset."""
+        self._unread: dict[int, None] = {}
+        """Streams that a look left to be read."""
 
     def open(self) -> None:
         """Roots that the filter may match; one that appeared after the subscription is read from its first message."""
@@ -72,7 +90,7 @@ class Supply:
                 self._ahead[number] = self._fresh(root)
 
     def _fresh(self, root: Root) -> Ahead:
-        return Ahead(Cursor(root, self.wanted, self._machine.position(root.stream.number), self._config))
+        return Ahead(Cursor(root, self._matcher, self._machine.position(root.stream.number), self._config))
 
     def __contains__(self, stream: int) -> bool:
         return stream in self._ahead
@@ -92,18 +110,62 @@ class Supply:
 
     # Reading
 
-    def look(self, stream: int, now: Moment) -> Ahead | Hole | None:
-        """A batch with undelivered messages, or a hole before that; None at the end."""
+    def look(
+        self, stream: int, now: Moment, budget: Budget | None = None
+    ) -> Ahead | Hole | Literal[Unread.UNREAD] | None:
+        """A batch with something in it that was not handed out yet, or a hole before that; None at the end. With a
+        budget, `UNREAD` if there is more to look at than that allows."""
         ahead = self._ahead[stream]
+        if ahead.is_being_read:
+            if budget is not None:
+                return UNREAD
+            ahead = self._ahead[stream] = self._fresh(self._known[stream])  # what the thread finds is not waited for
         while True:
             if ahead.places and self._is_still_there(stream, ahead, now):
                 return ahead
-            found = ahead.cursor.next(now.wall_us)
+            if budget is None:
+                found = ahead.cursor.next(now.wall_us)
+            elif (looked := ahead.cursor.look(now.wall_us, None, budget)) is not UNREAD:
+                found = looked
+            else:
+                self._skip_to(stream, ahead.cursor.position)
+                return UNREAD
             if found is None or isinstance(found, Hole):
                 self._skip_to(stream, ahead.cursor.position)
                 return found
             ahead.batch, ahead.places = found
             ahead.purges = ahead.cursor.root.purges
+
+    def leave_unread(self, stream: int, is_idle: bool) -> None:
+        """A look has left a stream to be read: from disk, or since it found nothing in all that it went through."""
+        ahead = self._ahead[stream]
+        if not ahead.is_being_read and (is_idle or not ahead.cursor.has_read):
+            self._unread[stream] = None
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether there is something for `begin_reading`."""
+        return bool(self._unread)
+
+    def begin_reading(self) -> list[Ahead]:
+        """Some of what was left to be read; its cursors are the caller's until it says so."""
+        found = [self._ahead[stream] for stream in tuple(self._unread)[:STREAMS_AT_ONCE]]
+        for ahead in found:
+            del self._unread[ahead.cursor.root.stream.number]
+            ahead.is_being_read = True
+        return found
+
+    def read_on(self, found: Sequence[Ahead]) -> None:
+        """Read a slice of each; nobody else has them, so no lock is needed."""
+        now_us = self._clock.now_us()
+        for ahead in found:
+            if not ahead.places:
+                ahead.cursor.read_on(now_us, None, Budget(SLICE_BATCHES, SLICE_BYTES))
+
+    def end_reading(self, found: Sequence[Ahead]) -> None:
+        """They may be looked at again."""
+        for ahead in found:
+            ahead.is_being_read = False
 
     def _is_still_there(self, stream: int, ahead: Ahead, now: Moment) -> bool:
         """Drop what was purged, or outlived its ttl, since the batch was read."""
@@ -112,7 +174,7 @@ class Supply:
         if purges is ahead.purges and batch.body.expiries is None:
             return True
         position = batch.first_offset + ahead.places[0]
-        ahead.places, ahead.purges = places_in(batch, self.wanted, position, purges, now.wall_us), purges
+        ahead.places, ahead.purges = places_in(batch, self._matcher, position, purges, now.wall_us), purges
         self._lag.pop(stream, None)
         if not ahead.places:
             self._machine.skip_to(stream, batch.last_offset + 1)
@@ -164,7 +226,7 @@ class Supply:
                 if isinstance(batch, Hole):
                     holes.append(batch)
                     continue
-                there = set(places_in(batch, self.wanted, offset, root.purges, now.wall_us))
+                there = set(places_in(batch, self._matcher, offset, root.purges, now.wall_us))
                 places = [o - batch.first_offset for o in offsets if o - batch.first_offset in there]
                 found.update((m.offset, m) for m in _kept(batch, places))
         return found, holes
@@ -199,7 +261,7 @@ class Supply:
         if upto < position - 1:
             upto, count = position - 1, 0
         root = self._known[stream]
-        cursor = Cursor(root, self.wanted, upto + 1, self._config)
+        cursor = Cursor(root, self._matcher, upto + 1, self._config)
         last = None if messages_max is None else upto + messages_max
         now_us = self._clock.now_us()
         while (found := cursor.next(now_us, last)) is not None:

@@ -77,10 +77,8 @@ class Deliveries:
         aliases: Aliases | None = None,
     ) -> Publishes:
         """The same, made anew."""
-        topics: Sequence[str] = body.topics
+        topics: Sequence[str] = body.topics if places is None else body.topics_at(places)
         there: Sequence[int] = range(body.count) if places is None else places
-        if places is not None:
-            topics = [topics[place] for place in places]
         payloads = [body.payload(place) for place in there]
         as_published = wish.retain_as_published and body.retain is not None
         retain = [bool(body.retain[place]) for place in there] if as_published and body.retain is not None else None

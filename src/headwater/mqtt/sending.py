@@ -101,18 +101,19 @@ class Sending(Flight):
         """Messages of a batch, or those at these places."""
         session = self._session
         overlaps, header = session.overlaps, batch.header
-        if (
-            overlaps is None
-            or pump.kind not in PLAIN
-            or (not self.window.moved and overlaps.is_alone(pump, batch.body.names))
-        ):
+        if overlaps is None or pump.kind not in PLAIN:
+            return self._deliver_places(pump, batch, places, lease, wish)
+        body = batch.body
+        names: Sequence[str] = body.names
+        if places is not None and len(places) < len(names):
+            names = body.topics_at(places)
+        if not self.window.moved and overlaps.is_alone(pump, names):
             return self._deliver_places(pump, batch, places, lease, wish)
         there = range(header.count) if places is None else places
-        topics, offsets = batch.body.topics, [header.first_offset + place for place in there]
+        topics = body.topics if places is None else body.topics_at(places)
+        offsets = [header.first_offset + place for place in there]
         headers = batch.body.headers() if session.tag else ()
         own = [at for at, place in enumerate(there) if session.tag[0] in headers[place]] if headers else ()
-        if places is not None:
-            topics = [topics[place] for place in places]
         size = 0
         for meeting, which in self._parts(overlaps, pump, header.root, topics, offsets, lease, own):
             some = places if len(which) == len(there) else [there[at] for at in which]

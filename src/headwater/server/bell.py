@@ -9,6 +9,9 @@ from typing import Protocol
 
 from headwater import threads
 
+WAKES_IN_TURN = 16
+"""Sleepers that one turn of the loop wakes."""
+
 
 class Bell:
     """Has something done on the loop, once after any number of rings."""
@@ -65,8 +68,10 @@ class Wakes:
                 self._bell.ring()
 
     def wake(self) -> None:
-        """Wake those that were rung, in this turn of the loop."""
-        for _ in range(len(self.rung)):
+        """Wake some of those that were rung, in this turn of the loop; the others in the next."""
+        for _ in range(min(len(self.rung), WAKES_IN_TURN)):
             sleeper = self.rung.popleft()
             sleeper.is_rung = False
             sleeper.on_wake()
+        if self.rung:
+            self._bell.ring()  # whoever else the loop has to do with has its turn before the others

@@ -57,6 +57,7 @@ class Room(Protocol):
 
     loop: asyncio.AbstractEventLoop
     executor: Executor
+    readers: Executor
     wakes: Wakes
     serving: Serving
     broker: Broker

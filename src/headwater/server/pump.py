@@ -1,7 +1,8 @@
 """A pump: serves one subscription of one session, over whatever connection the session has.
 
 It takes batches from where they come (a durable subscription, a live one, history) and sends them as they are, as far
-as the client has given credit and takes what is sent. Promises: never more than the credit is sent; for a client that
+as the client has given credit and takes what is sent. One turn of the loop looks at so many batches and no more, and
+what is on disk is read in a thread. Promises: never more than the credit is sent; for a client that
 does not read, nothing piles up here: a durable subscription and history wait, a live one drops or ends as its policy
 says; what was taken back from the client is told before anything is sent after it.
 """
@@ -11,12 +12,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import msgspec
 
 from headwater.actor import Actor, Offload
+from headwater.delivery.cursor import Budget
 from headwater.delivery.lane import Lease, Remote
 from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
@@ -98,6 +100,7 @@ class Pump(Actor):
     __slots__ = (
         "_credit_bytes",
         "_credit_messages",
+        "_is_fetching",
         "_rest",
         "filter",
         "id",
@@ -127,6 +130,8 @@ class Pump(Actor):
         self._credit_bytes = 0
         self._rest: Selection | None = None
         """What is left of a selection for which there was not credit enough."""
+        self._is_fetching = False
+        """Whether a thread reads for it."""
         self._grant(*credit)
 
     def receive(self, message: Any) -> None:
@@ -228,6 +233,31 @@ class Pump(Actor):
         rest, self._rest = self._rest, None
         return rest
 
+    # Reading, in a thread
+
+    def _fetch(self, work: Callable[[], None], threads: Executor) -> None:
+        """Have a slice read that a look did not reach; then look again."""
+        self._is_fetching = True
+        Offload(self.session.sessions.loop, threads).do(work, self._fetched)
+
+    def _fetched(self, _: None, error: BaseException | None) -> None:
+        self._is_fetching = False
+        if self.is_left:
+            return
+        if isinstance(error, Gap):
+            self.notice("gap", error)
+        elif isinstance(error, TooManyFiles):
+            self.session.sessions.loop.call_later(ROOM_AGAIN_S, self.ring)
+            return
+        elif isinstance(error, Exception):
+            self._on_unread(error)
+            return
+        self.tell(WAKE)
+
+    def _on_unread(self, error: Exception) -> None:
+        """It could not be read."""
+        self.session.on_failure(self, RuntimeError(f"cannot go on: {error}"))
+
     def notice(self, what: str, error: BaseException | None = None, count: int = 0) -> None:
         """Tell the client something about this subscription."""
         self.session.notice(self.number, what, error, count)
@@ -316,23 +346,27 @@ class LivePump(Pump):
 
 
 class ReadingPump(Pump):
-    """History, and with `follow` what comes after it. What is in the lake is read in a thread."""
+    """History, and with `follow` what comes after it."""
 
-    __slots__ = ("_is_fetching", "_offload", "reading")
+    __slots__ = ("reading",)
 
     def __init__(self, session: Party, number: int, kind: str, reading: Reading, credit: tuple[int, int]) -> None:
         super().__init__(session, number, kind, None, reading.filter, credit)
         self.reading = reading
-        self._offload: Offload | None = None
-        self._is_fetching = False
         reading.add_waker(self.ring)
 
     def _pump(self) -> None:
+        budget, has_sent = Budget(), False
         while self._may_send and not self._is_fetching:
             try:
                 found = self._take_rest()
-                if found is None and not self.reading.look():
-                    self._fetch()
+                if found is None and not self.reading.look(budget):
+                    if has_sent and budget.is_spent:
+                        self.ring()  # others have their turn
+                    else:
+                        sessions = self.session.sessions
+                        threads = sessions.executor if self.reading.is_in_history else sessions.readers
+                        self._fetch(self.reading.fetch, threads)
                     return
                 found = found or self.reading.take()
             except Gap as gap:
@@ -344,26 +378,13 @@ class ReadingPump(Pump):
                     self.session.on_over(self)
                 return
             self._send_some(found)
+            has_sent = True
 
-    def _fetch(self) -> None:
-        sessions = self.session.sessions
-        self._offload = self._offload or Offload(sessions.loop, sessions.executor)
-        self._is_fetching = True
-        self._offload.do(self.reading.fetch, self._fetched)
-
-    def _fetched(self, _: None, error: BaseException | None) -> None:
-        self._is_fetching = False
-        if self.is_left:
-            return
-        if isinstance(error, Gap):
-            self.notice("gap", error)
-        elif isinstance(error, HeadwaterError):
+    def _on_unread(self, error: Exception) -> None:
+        if isinstance(error, HeadwaterError):
             self.session.on_ended(self, error)
-            return
-        elif isinstance(error, Exception):
+        else:
             self.session.on_failure(self, error)
-            return
-        self.tell(WAKE)
 
     def leave(self) -> Callable[[], object] | None:
         return self.reading.close
@@ -404,7 +425,7 @@ class DurablePump(Pump):
             return
         room_bytes = self._room_bytes
         try:
-            found = self.durable.hand(self.ticket, room, room_bytes)
+            found = self.durable.hand(self.ticket, room, room_bytes, Budget())
         except Gap as gap:
             self.notice("gap", gap)
             self.ring()
@@ -420,6 +441,8 @@ class DurablePump(Pump):
             ascending = lease.offsets if selection.batch is not None else sorted(lease.offsets)
             self._leases[lease.number] = (lease, set(lease.offsets), ascending)
             self._send(selection)
+        if self.durable.is_unread and not self._is_fetching:
+            self._fetch(self.durable.read_on, self.session.sessions.readers)
         if found and (room <= 0 or room_bytes <= 0):
             # There may be more. What is written leaves before the next look, and others have their turn.
             self.ring()

@@ -39,6 +39,8 @@ from headwater.settings import Loaded, given
 
 WORKERS = 8
 """Threads for what blocks: subscribing, listing, purging."""
+READERS = 2
+"""Threads that read the log from disk for those who are behind, a slice for one after another."""
 
 E = TypeVar("E", bound=Extension)
 
@@ -62,6 +64,7 @@ class Server:
         self._settings = settings or given(core.config, self.serving, core.folder)
         check_exposure(self.serving)
         self.executor = threads.ThreadPoolExecutor(WORKERS, "headwater-worker")
+        self.readers = threads.ThreadPoolExecutor(READERS, "headwater-reader")
         self._doors: list[accepting.Door] = []
         self._tls: Tls | None = open_tls(self.serving)
         self._extensions = extensions
@@ -80,7 +83,10 @@ class Server:
         self.wakes = Wakes(loop)
         self.entry = Entry(loop, core.checks, core.roots, core.dispatcher, self.wakes, core.clock)
         self.answers = Answers(loop, self.broker)
-        self.sessions = Sessions(loop, self.executor, self.broker, self.entry, self.wakes, self.answers, serving)
+        self.sessions = Sessions(
+            *(loop, self.executor, self.readers, self.broker),
+            *(self.entry, self.wakes, self.answers, serving),
+        )
         self.broker.sessions = self.sessions
         self.attention = Attention(loop, core.clock, serving.attention_us)
         self.outbox = Outbox()
@@ -102,6 +108,7 @@ class Server:
             self.listener.close()
             self.proofs.close()
             self.executor.shutdown(wait=False)
+            self.readers.shutdown(wait=False)
             where = f"{serving.host}:{serving.port}"
             raise Malformed(f"cannot listen on {where}: {error.strerror or error}; choose another port") from error
 
@@ -186,3 +193,4 @@ class Server:
         await self._emptied()  # those that came in the last moment, too
         self.proofs.close()
         await self.loop.run_in_executor(None, self.executor.shutdown)
+        await self.loop.run_in_executor(None, self.readers.shutdown)

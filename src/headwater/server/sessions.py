@@ -48,6 +48,7 @@ class Sessions:
         self,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
+        readers: Executor,
         broker: Broker,
         entry: Entry,
         wakes: Wakes,
@@ -57,6 +58,7 @@ class Sessions:
         core = broker.core
         self.loop = loop
         self.executor = executor
+        self.readers = readers
         self.broker = broker
         self.entry = entry
         self.wakes = wakes

@@ -57,8 +57,8 @@ COLUMNS_CACHED_MESSAGES_MAX = 10_000
 PACKERS_MAX = 4096
 ORDERS_MAX = 64
 ORDERS_TOPICS_MAX = 10_000
-SELECTIONS_MAX = 64
-SELECTIONS_NAMES_MIN = 64
+WHERE_SHIFT = 6
+"""Where fewer than one in so many (two to this) of the topics are asked for, it is remembered where each is."""
 HELD_BYTES = 768
 """What a batch takes in memory besides its body: its header, its columns, and the objects that these are;"""
 HELD_TOPIC_BYTES = 96
@@ -78,12 +78,6 @@ _columns_cache: Memo[tuple[str, ...], tuple[bytes, int, bytes]] = Memo(COLUMNS_C
 
 _orders: Memo[int, bytes] = Memo(ORDERS_MAX)
 """By number of topics: the index of a batch in which each has one message, in the order of the dictionary."""
-
-_selections: Memo[tuple[tuple[str, ...], Callable[[str], bool]], list[int]] = Memo(SELECTIONS_MAX)
-"""Which names of a dictionary a filter's test wants."""
-
-_numbers: Memo[tuple[str, ...], dict[str, int]] = Memo(SELECTIONS_MAX)
-"""The places of the names of large dictionaries."""
 
 _packers: Memo[int, struct.Struct] = Memo(PACKERS_MAX)
 """By count: the module's own cache of formats is small, and looking it up costs as much as packing ten numbers."""
@@ -335,6 +329,7 @@ class Body:
         "_payloads",
         "_span",
         "_times",
+        "_where",
         "columns",
         "count",
         "data",
@@ -352,6 +347,7 @@ class Body:
         self.count: int = count
         self.columns: int = columns
         self._span: tuple[int, int] | None = None
+        self._where: list[list[int]] | None = None
         if not columns:
             if count == 1:
                 self._read_one()
@@ -441,6 +437,11 @@ class Body:
             return self.names * self.count
         return list(map(self.names.__getitem__, self._index))
 
+    def topics_at(self, places: Sequence[int]) -> list[str]:
+        """The topics of the messages at these places."""
+        names, index = self.names, self._index
+        return [names[index[place]] for place in places]
+
     @property
     def few_topics(self) -> Sequence[str]:
         """The topics that its messages have, each once where that is seen at a glance. `names` may have more: a
@@ -493,43 +494,30 @@ class Body:
 
     def select(self, wanted: Callable[[str], bool]) -> list[int] | None:
         """The places of the messages whose topics are wanted; None if all are."""
-        exact = getattr(wanted, "__self__", None)
-        if type(exact) is str:  # the test of a filter without wildcards is its own __eq__: look it up instead
-            chosen = self._find(exact)
-        else:
-            chosen = self._matching(wanted)
-        if len(chosen) == len(self.names):
-            return None
-        return self.places_of(chosen)
-
-    def _matching(self, wanted: Callable[[str], bool]) -> list[int]:
-        """Remembered for large dictionaries: they come again, and so do those who ask."""
-        if len(self.names) < SELECTIONS_NAMES_MIN:
-            return [place for place, name in enumerate(self.names) if wanted(name)]
-        key = (self.names, wanted)
-        chosen = _selections.known.get(key)
-        if chosen is None:
-            chosen = _selections.keep(key, [place for place, name in enumerate(self.names) if wanted(name)])
-        return chosen
-
-    def _find(self, name: str) -> list[int]:
-        names = self.names
-        if len(names) < SELECTIONS_NAMES_MIN:
-            return [names.index(name)] if name in names else []
-        numbers = _numbers.known.get(names)
-        if numbers is None:
-            numbers = _numbers.keep(names, {known: number for number, known in enumerate(names)})
-        number = numbers.get(name)
-        return [] if number is None else [number]
+        chosen = [number for number, name in enumerate(self.names) if wanted(name)]
+        return None if len(chosen) == len(self.names) else self.places_of(chosen)
 
     def places_of(self, names: Sequence[int]) -> list[int]:
         """The places of the messages whose topics have these numbers in the dictionary."""
-        if not names:
-            return []
+        if not names or self._is_each_once:
+            return list(names)
+        if len(names) < len(self.names) >> WHERE_SHIFT:
+            return self._places_of_few(names)
         here = bytearray(len(self.names))
         for number in names:
             here[number] = 1
         return list(compress(range(self.count), map(here.__getitem__, self._index)))
+
+    def _places_of_few(self, names: Sequence[int]) -> list[int]:
+        """The same where they are few of many, as of one of many subscribers: each place is looked at once for all."""
+        where = self._where
+        if where is None:
+            where = self._where = [[] for _ in self.names]
+            for place, number in enumerate(self._index):
+                where[number].append(place)
+        if len(names) == 1:
+            return where[names[0]]
+        return sorted([place for number in names for place in where[number]])
 
     def messages(
         self,
@@ -551,8 +539,7 @@ class Body:
         else:
             data = self.data
             payloads = [data[start + offsets[place] : start + offsets[place + 1]] for place in places]
-            names, index = self.names, self._index
-            topics = [names[index[place]] for place in places]
+            topics = self.topics_at(places)
             numbers = [first_offset + place for place in places]
             times = [self._times[place] for place in places]
             keys = [self._keys[place] for place in places] if self._keys else repeat(None)

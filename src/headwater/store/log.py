@@ -107,6 +107,9 @@ class Stream(Protocol):
     def read(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
         """Batches from the one that holds an offset on; empty if it is not there yet. From any thread."""
 
+    def held(self, offset: int, bytes_max: int) -> Sequence[Batch] | None:
+        """The same, of those that are in memory; None if one would have to go to where they are stored."""
+
     def offset_at(self, time_us: int) -> int:
         """The first offset appended at or after a time; one past the end if there is none."""
 

@@ -360,11 +360,9 @@ class DiskStream:
         """Batches from the one that holds an offset on; empty if it is not there yet."""
         if offset > self.durable:
             return ()
-        tail = self._tail
-        if tail and tail[0].first_offset <= offset:
-            place = bisect_right(tail, offset, key=_first_offset) - 1
-            if tail[place].last_offset >= offset:
-                return self._from_tail(tail, place, bytes_max)
+        held = self.held(offset, bytes_max)
+        if held is not None:
+            return held
         first = self.first_offset
         if offset < first:
             return (Hole(offset, first - 1, RETENTION),)
@@ -380,6 +378,15 @@ class DiskStream:
                 return self._note_damage(Hole(offset, last, MISSING))
             # Retention took it meanwhile, in this process or beside it.
             return (Hole(offset, last, RETENTION),)
+
+    def held(self, offset: int, bytes_max: int) -> Sequence[Batch] | None:
+        """The same out of memory; None if they are not there."""
+        tail = self._tail
+        if tail and tail[0].first_offset <= offset:
+            place = bisect_right(tail, offset, key=_first_offset) - 1
+            if tail[place].last_offset >= offset:
+                return self._from_tail(tail, place, bytes_max)
+        return None
 
     def _from_tail(self, tail: list[Batch], place: int, bytes_max: int) -> list[Batch]:
         found: list[Batch] = []

@@ -16,7 +16,7 @@ import msgspec
 
 from headwater.clock import Clock
 from headwater.config import Config
-from headwater.delivery.cursor import Cursor, estimate
+from headwater.delivery.cursor import Cursor, Matcher, estimate
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import Resting, SubscriptionRow
 from headwater.delivery.subscriber import Standing
@@ -25,7 +25,7 @@ from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.server.watch.pacing import Pacing
 from headwater.store.log import Hole
-from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of
+from headwater.topics.name import filter_covers_root, is_everything_of
 from headwater.wire.administration import SubscriptionFigures
 
 BUDGET_US = 10_000
@@ -213,7 +213,7 @@ class Lags:
             if self._remembered > COUNTED_MAX:
                 self._counted, self._remembered = {}, 0
         if one.upto < stream.durable and messages_max:
-            cursor = Cursor(root, compile_filter(filter), one.upto + 1, self._config)
+            cursor = Cursor(root, Matcher(filter), one.upto + 1, self._config)
             now_us = self._clock.now_us()
             while (found := cursor.next(now_us, one.upto + messages_max)) is not None:
                 if not isinstance(found, Hole):
