@@ -341,3 +341,11 @@ def test_as_many_messages_fit_as_their_payloads_allow_and_at_least_one() -> None
     body = Body(encode_body(["a/x"] * 5, [bytes(size) for size in (10, 20, 30, 40, 50)], 0))
     assert [body.fitting(range(5), limit) for limit in (0, 10, 29, 30, 60, 149, 10_000)] == [1, 1, 1, 2, 3, 4, 5]
     assert body.fitting((1, 3, 4), 60) == 2
+
+
+def test_how_the_topics_of_large_batches_are_laid_out_is_remembered_within_a_limit() -> None:
+    for batch in range(30):
+        topics = [f"home/{batch}/{number}" for number in range(20_000)]
+        module._topic_columns(topics)
+        remembered = sum(map(len, module._columns_cache.known))
+        assert len(topics) <= remembered <= module.COLUMNS_CACHED_MESSAGES_MAX

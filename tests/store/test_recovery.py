@@ -16,6 +16,7 @@ from headwater.store.file_pool import FilePool
 from headwater.store.files import DiskFiles
 from headwater.store.log import Checkpoint, Found, Hole, Write
 from headwater.store.recovery import Recovery
+from headwater.store.segment import Segment
 from headwater.store.stream import DiskStream
 
 SEGMENT_BYTES = 64 * 1024
@@ -577,3 +578,22 @@ def test_a_journal_that_does_not_join_the_stream_and_was_never_durable_adds_noth
     recovered = recover(folder, journaled=batches)
     assert content(recovered.stream) == [(1, b"1")]
     assert recovered.found.holes == []
+
+
+def test_without_a_place_that_can_be_used_no_segment_before_what_is_applied_is_walked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = written(folder, *[[bytes(40_000)] for _ in range(8)])
+    bases = [segment.base for segment in stream.segments]
+    assert len(bases) > 5
+    walked: list[str] = []
+    walk = Recovery._walk_closed
+
+    def remember(recovery: Recovery, segment: Segment, *rest: int) -> None:
+        walked.append(segment.log_path)
+        walk(recovery, segment, *rest)
+
+    monkeypatch.setattr(Recovery, "_walk_closed", remember)
+    recovered = recover(folder, Checkpoint(applied=bases[-3], base=77))
+    assert walked == [str(log(folder, base)) for base in bases[-3:-1]]
+    assert recovered.stream.end == 8

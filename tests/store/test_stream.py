@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from faults.faulty_files import FaultyFiles
 from headwater import Bus, Outgoing
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
+from headwater.store import stream as streams_module
 from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
 from headwater.store.file_pool import FilePool
@@ -724,3 +725,25 @@ def test_the_tail_holds_no_more_memory_than_it_counts_and_may(publish: Callable[
             tracemalloc.stop()
     assert batches
     assert held <= counted <= config.tail_bytes
+
+
+def test_an_index_that_is_made_while_a_batch_is_written_has_it_once(
+    stream: DiskStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        append(stream, b"%d" % number)
+    walk = streams_module.whole_batches
+
+    def slowly(*args: Any) -> Iterator[Any]:
+        for place, found in enumerate(walk(*args)):
+            if not place:
+                append(stream, b"5")
+            yield found
+
+    monkeypatch.setattr(streams_module, "whole_batches", slowly)
+    segment = stream.segments[-1]
+    stream._rebuild_index(segment, segment.index)
+    append(stream, b"6")
+    assert segment.index is not None
+    assert list(segment.index.offsets) == [1, 2, 3, 4, 5, 6, 7]
+    assert list(segment.index.positions) == sorted(set(segment.index.positions))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Checkpoint, Found, Hole, Write
+from headwater.store.memory_files import MemoryFiles
 from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams, offset_of
 
@@ -448,3 +450,22 @@ def test_the_newest_batches_of_all_roots_together_stay_within_their_limit(tmp_pa
         assert sum(stream.tail_bytes for stream in streams.all()) <= 50_000 + 3200
     assert all(payloads_of(streams, f"r{number}") == [bytes(3000)] * 5 for number in range(8))
     streams.close()
+
+
+def test_a_root_that_has_no_room_for_its_cell_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = MemoryFiles()
+    streams = opened("data", files=files)
+    append(streams, a=[b"1"])
+    cells = files.cells("data/watermarks")
+
+    def fill(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(cells), "set", fill)
+        with pytest.raises(DiskFull):
+            streams.create("b")
+    streams.close()
+    again, met = opened_and_met("data", files=files)
+    assert list(met) == ["a"]
+    assert again.create("b").number == 2

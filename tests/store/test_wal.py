@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.store import wal
+from headwater.store.batch import checksum
 
 PAYLOADS = st.lists(
     st.binary(min_size=1, max_size=60) | st.integers(1, 100_000).map(lambda size: b"x" * size), max_size=8
@@ -84,3 +86,25 @@ def test_a_write_with_anything_but_puts_and_deletes_is_not_read_as_rows() -> Non
     merge = bytes((2,)) + put[1:]  # laid out alike, and something else
     assert wal.rows_in(wal.WRITE.pack(7, 1) + merge) is None
     assert wal.rows_in(wal.WRITE.pack(7, 2) + put) is None, "one is missing"
+
+
+def part(kind: int, payload: bytes) -> bytes:
+    """A part whose checksum is right, whatever its kind."""
+    crc = checksum(bytes((kind,)) + payload)
+    masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFF_FFFF
+    return wal.HEAD.pack(masked, len(payload), kind) + payload
+
+
+@pytest.mark.parametrize("kind", [0, 5, 255])
+def test_a_part_of_a_kind_that_is_none_is_bad_though_its_checksum_is_right(kind: int) -> None:
+    assert payloads(part(wal.WHOLE, b"one")) == [b"one"]
+    data = part(kind, b"one") + part(wal.WHOLE, b"two")
+    assert payloads(data) == [b"two"]
+    assert not wal.is_whole(data)
+
+
+def test_a_part_that_would_leave_its_block_is_bad_though_its_checksum_is_right() -> None:
+    fits = b"x" * (wal.BLOCK_BYTES - 3 * wal.HEAD.size)
+    data = part(wal.WHOLE, fits) + part(wal.WHOLE, b"y" * 2 * wal.HEAD.size)
+    assert payloads(data) == [fits]
+    assert not wal.is_whole(data)

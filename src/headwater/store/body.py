@@ -53,7 +53,7 @@ FIRST = (0,)
 """The index of a single message."""
 NAMES_CACHED_MAX = 64
 COLUMNS_CACHED_MAX = 256
-COLUMNS_CACHED_MESSAGES_MAX = 10_000
+COLUMNS_CACHED_MESSAGES_MAX = 100_000
 PACKERS_MAX = 4096
 ORDERS_MAX = 64
 ORDERS_TOPICS_MAX = 10_000
@@ -73,7 +73,7 @@ HELD_PAIR_BYTES = 192
 _names_cache: Memo[bytes, tuple[str, ...]] = Memo(NAMES_CACHED_MAX)
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
 
-_columns_cache: Memo[tuple[str, ...], tuple[bytes, int, bytes]] = Memo(COLUMNS_CACHED_MAX)
+_columns_cache: Memo[tuple[str, ...], tuple[bytes, int, bytes]] = Memo(COLUMNS_CACHED_MAX, COLUMNS_CACHED_MESSAGES_MAX)
 """Encoded topic columns, for the same reason."""
 
 _orders: Memo[int, bytes] = Memo(ORDERS_MAX)
@@ -158,9 +158,7 @@ def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
         index = _int32(list(map(places.__getitem__, topics)))
     columns = b"".join((*_binary([name.encode() for name in names]), index))
     made = columns, len(names), FIXED.pack(len(topics), len(names), 0, 0) + columns
-    if len(key) > COLUMNS_CACHED_MESSAGES_MAX:
-        _columns_cache.forget()
-    return _columns_cache.keep(key, made)
+    return _columns_cache.keep(key, made, len(key))
 
 
 def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:

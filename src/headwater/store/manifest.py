@@ -258,7 +258,6 @@ class Manifest:
     def _write_anew(self) -> None:
         self.close()
         lines = [_format(line) for stream in self.streams.values() for line in _lines_of(stream)]
-        self._is_doubtful = True
         self._files.write(self.path, b"".join(lines))
         self._is_doubtful, self.is_behind, self.damage = False, False, ""
         self._lines, self._end = len(lines), sum(map(len, lines))
