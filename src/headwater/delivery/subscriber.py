@@ -248,6 +248,8 @@ class Subscriber:
     ) -> tuple[int, int]:
         """What was handed out before, or is a copy; answers how many more may be taken, and the bytes of these."""
         again = self._machine.redeliverable(consumer, limit, now)
+        if not again:
+            return limit, 0
         step = len(again) if bytes_max == NO_LIMIT else AGAIN_AT_ONCE
         size = 0
         for lane, offsets in _runs(again, step):
