@@ -252,6 +252,8 @@ class Subscriber:
         """What was handed out before, or is a copy, some at once; answers whether there may be more of it, how many
         more may be taken, and the bytes of these."""
         again = self._machine.redeliverable(consumer, at_once, now)
+        if not again:
+            return False, limit, 0
         is_more = len(again) == at_once < limit
         step = len(again) if bytes_max == NO_LIMIT else AGAIN_AT_ONCE
         size = 0

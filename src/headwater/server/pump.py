@@ -212,13 +212,15 @@ class Pump(Actor):
     def _pump(self) -> None:
         """Send as much as there is and may be sent."""
 
-    def _send(self, selection: Selection) -> None:
+    def _send(self, selection: Selection) -> int:
+        """Have messages leave; how many there were."""
         count, size = selection.count, self.session.deliver(self, selection)
         self._credit_messages -= count
         self._credit_bytes -= size
         counts = self.session.sessions.counts
         counts.messages_out += count
         counts.bytes_out += size
+        return count
 
     def _send_some(self, selection: Selection) -> None:
         """As much as there is credit for; the rest waits for more."""
@@ -434,13 +436,12 @@ class DurablePump(Pump):
             self.session.on_ended(self, error)
             return
         for selection in found:
-            room -= selection.count
-            room_bytes -= selection.bytes
             lease = selection.lease
             assert lease is not None
             ascending = lease.offsets if selection.batch is not None else sorted(lease.offsets)
             self._leases[lease.number] = (lease, set(lease.offsets), ascending)
-            self._send(selection)
+            room -= self._send(selection)
+            room_bytes -= selection.bytes
         if self.durable.is_unread and not self._is_fetching:
             self._fetch(self.durable.read_on, self.session.sessions.readers)
         if found and (room <= 0 or room_bytes <= 0):

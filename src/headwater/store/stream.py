@@ -40,11 +40,11 @@ RETENTION = "deleted by retention"
 MISSING = "its segment is missing"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
-_first_offset = attrgetter("first_offset")
-_base = attrgetter("base")
-
 LET_GO_BYTES = 8 << 20
 """How much of the page cache is let go at once."""
+
+_first_offset = attrgetter("first_offset")
+_base = attrgetter("base")
 
 
 class DiskStream:
