@@ -208,6 +208,20 @@ class Messages:
     def print(self, message: Message) -> None:
         self._print(message)
 
+    def print_all(self, found: Iterable[Message | None], count: int | None) -> int:
+        """Messages up to so many, and how many there were; at None, whoever reads sees what was printed so far."""
+        seen = 0
+        for message in found:
+            if message is None:
+                self.flush()
+                continue
+            self.print(message)
+            seen += 1
+            if seen == count:
+                break
+        self.flush()
+        return seen
+
     def flush(self) -> None:
         """Let whoever reads see what was printed so far."""
         sys.stdout.flush()

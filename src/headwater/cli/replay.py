@@ -46,16 +46,7 @@ def replay(
             found = _followed(bus, filter, begin, moment_, at.is_served)
         else:
             found = messages_of(bus.replay(filter, after=begin, since=moment_))
-        seen = 0
-        for message in found:
-            if message is None:
-                messages.flush()
-                continue
-            messages.print(message)
-            seen += 1
-            if seen == count:
-                break
-        messages.flush()
+        messages.print_all(found, count)
 
 
 def _followed(

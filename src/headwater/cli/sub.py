@@ -57,7 +57,8 @@ def sub(
         if from_ is not None or order is not None or not ack:
             raise Malformed("--start, --order and --no-ack are about a durable subscription; name it with --id")
         with at.look() as bus:
-            seen = _watch(bus, filter, messages, count, timeout_s, at.is_served)
+            found = served(bus.subscribe(filter), timeout_s) if at.is_served else _beside(bus, filter, timeout_s)
+            seen = messages.print_all(found, count)
     else:
         with at.own() as bus:
             begin = start(from_) if from_ is not None else "latest"
@@ -65,25 +66,9 @@ def sub(
                 # How many may be in flight, a server keeps to itself; there, it just sends no more.
                 window = None if at.is_served else consumer.subscriber.options.max_in_flight
                 seen = _consume(consumer, messages, None if ack else window, ack, count, timeout_s)
-    messages.flush()
     if count is not None and seen < count:
         remark(f"{seen} of {count} messages came")
         raise typer.Exit(1)
-
-
-def _watch(
-    bus: Bus, filter: str, messages: Messages, count: int | None, timeout_s: float | None, is_served: bool
-) -> int:
-    seen = 0
-    for fresh in served(bus.subscribe(filter), timeout_s) if is_served else _beside(bus, filter, timeout_s):
-        if fresh is None:
-            messages.flush()
-            continue
-        messages.print(fresh)
-        seen += 1
-        if seen == count:
-            break
-    return seen
 
 
 def _beside(bus: Bus, filter: str, timeout_s: float | None) -> Iterator[Message | None]:

@@ -52,7 +52,7 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     end = Ending(loaded.process.log_json)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner, Core(loaded.data, loaded.config) as core:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner, Core(loaded.data, loaded.config) as core:
             core.when_given_up(end.now)
             return runner.run(_serve(core, loaded, announce))
     except MemoryError:
@@ -81,7 +81,8 @@ class Ending:
             os._exit(GIVEN_UP)
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
+    """uvloop, where it is installed."""
     try:
         import uvloop
     except ImportError:

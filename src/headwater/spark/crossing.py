@@ -41,11 +41,9 @@ class Crossing:
 
     @property
     def bus_id(self) -> str:
-        """The id of the bus."""
         return self._log.bus_id
 
     def refresh(self) -> None:
-        """See what happened meanwhile."""
         if SystemClock().monotonic_us() - self._looked_us > LOOK_AGAIN_S * SECOND_US:
             self._look()
         self._log.refresh()
@@ -77,7 +75,6 @@ class Crossing:
         return msgspec.structs.replace(extent, first=min(extent.first, archived.first), holes=tuple(holes))
 
     def offset_at(self, root: str, time_us: int) -> int:
-        """The first offset at or after a time."""
         found = self._log.offset_at(root, time_us)
         kept = {extent.root: extent.first for extent in self._log.extents(root)}
         archived = self._archived.get(root)
@@ -88,7 +85,6 @@ class Crossing:
     # Where it stands
 
     def bytes_between(self, root: str, first: int, last: int) -> int:
-        """About how many bytes a stretch takes."""
         lake = sum(span.bytes for span in self._lake_spans(root, first, last, None))
         start = max(first, self._live_from(root))
         return lake + (self._log.bytes_between(root, start, last) if start <= last else 0)

@@ -17,7 +17,7 @@ from headwater.delivery.rows import SubscriptionRow, floors_of
 from headwater.errors import Malformed
 from headwater.log.purges import Purge
 from headwater.log.root import RootRow
-from headwater.spark.pieces import LOOKS_MAX, OPEN_FILES_MAX
+from headwater.spark.pieces import OPEN_FILES_MAX, looked
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store import folder as folders
 from headwater.store import state as rows
@@ -45,7 +45,6 @@ class Folder:
 
     @property
     def bus_id(self) -> str:
-        """The id of the bus, by which a lake knows whose it is."""
         stored = self._state.get(rows.IDENTITY)
         if stored is None:
             raise Malformed(
@@ -60,12 +59,7 @@ class Folder:
             int.from_bytes(key[1:5], "big"): msgspec.msgpack.decode(value, type=RootRow)
             for key, value in self._state.scan(rows.STREAM)
         }
-        for _ in range(LOOKS_MAX - 1):
-            try:
-                return self._streams.look(self._holes)
-            except FileNotFoundError:
-                continue  # the owner deleted a segment between our look at its folder and at the file
-        return self._streams.look(self._holes)
+        looked(lambda: self._streams.look(self._holes))
 
     def close(self) -> None:
         self._streams.close()
@@ -101,7 +95,6 @@ class Folder:
     # What there is
 
     def extents(self, topics: str) -> list[Extent]:
-        """The roots that a filter may match, by name."""
         found = []
         for stream in self._streams.all():
             if filter_covers_root(topics, stream.root):
@@ -111,7 +104,6 @@ class Folder:
         return sorted(found, key=lambda extent: extent.root)
 
     def offset_at(self, root: str, time_us: int) -> int:
-        """The first offset appended at or after a time."""
         return self._stream(root).offset_at(time_us)
 
     def _stream(self, root: str) -> DiskStream:

@@ -76,7 +76,7 @@ def table_of(
     if any(starts[root] < ends[root] for root in starts) or not parts:
         # With the lake: what is archived, and deleted from the log, before it is read is then read from there.
         reader = spark.read.format("headwater").options(**source, lake=lake)
-        parts.append(reader.options(startingOffsets=_json(starts), endingOffsets=_json(ends)).load())
+        parts.append(reader.options(startingOffsets=offsets_json(starts), endingOffsets=offsets_json(ends)).load())
     return reduce(lambda one, other: one.unionByName(other), parts)
 
 
@@ -98,5 +98,6 @@ def _sql(text: str) -> str:
     return "'" + re.sub(r"(['\\])", r"\\\1", text) + "'"
 
 
-def _json(offsets: dict[str, int]) -> str:
+def offsets_json(offsets: dict[str, int]) -> str:
+    """Offsets by root, as the options of the source take them."""
     return msgspec.json.encode(offsets).decode()

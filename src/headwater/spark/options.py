@@ -20,10 +20,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from math import isfinite
+from math import inf, nan
 from pathlib import Path
 
 import msgspec
@@ -54,18 +54,7 @@ NAMES = (
     "pushFilters",
     "table",
 )
-OF_MESSAGES_ALONE = (
-    "topics",
-    "startingOffsets",
-    "endingOffsets",
-    "maxMessagesPerTrigger",
-    "messagesPerPartition",
-    "failOnDataLoss",
-    "lake",
-    "subscription",
-    "subscriptionExpireAfterS",
-    "pushFilters",
-)
+OF_ANY_TABLE = ("data", "url", "table")
 INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics", "maxoffsetspertrigger": "maxMessagesPerTrigger"}
 OFFSET_MAX = (1 << 48) - 1
 """As far as watermarks count."""
@@ -109,7 +98,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Understand the options of a read; `Malformed` says what to write instead."""
     options = {name.lower(): value for name, value in given.items()}
-    _check_names(options)
+    check_names(options, NAMES, INSTEAD)
     data, url = options.get("data"), options.get("url")
     if (data is None) == (url is None):
         raise Malformed(
@@ -132,7 +121,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         messages_per_partition=_count("messagesPerPartition", options),
         fail_on_data_loss=_flag("failOnDataLoss", options, default=True),
         subscription=_subscription(options, topics),
-        subscription_expire_after_s=_seconds("subscriptionExpireAfterS", options),
+        subscription_expire_after_s=seconds(
+            "subscriptionExpireAfterS", options, lambda found: 0 < found < inf, "seconds above 0"
+        ),
         push_filters=_flag("pushFilters", options, default=False),
         table=table,
         lake=_lake(options),
@@ -160,15 +151,18 @@ def check_batch(options: ReadOptions) -> None:
         raise Malformed('option "startingOffsets": a batch read from "latest" on has no rows; use another start')
 
 
-def _check_names(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in NAMES}
+def check_names(
+    options: Mapping[str, str], names: Sequence[str], instead: Mapping[str, str], of: str = "", there: str = "there are"
+) -> None:
+    """Malformed for an option that is none of these names, with the one that may be meant."""
+    known = {name.lower(): name for name in names}
     for name in options:
         if name in known:
             continue
         near = get_close_matches(name, known, 1, 0.6)
-        meant = INSTEAD.get(name) or (known[near[0]] if near else None)
-        hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(NAMES)}"
-        raise Malformed(f'no option "{name}"; {hint}')
+        meant = instead.get(name) or (known[near[0]] if near else None)
+        hint = f'did you mean "{meant}"?' if meant else f"{there} {', '.join(names)}"
+        raise Malformed(f'no option "{name}"{of}; {hint}')
 
 
 def _table(options: Mapping[str, str]) -> str:
@@ -176,8 +170,8 @@ def _table(options: Mapping[str, str]) -> str:
     if table not in TABLES:
         raise Malformed(f'option "table" is "{table}"; use one of {", ".join(TABLES)}')
     if table != MESSAGES:
-        for name in OF_MESSAGES_ALONE:
-            if name.lower() in options:
+        for name in NAMES:
+            if name not in OF_ANY_TABLE and name.lower() in options:
                 raise Malformed(f'option "{name}" says nothing about table "{table}"; leave it out, and use a filter')
     return table
 
@@ -204,17 +198,18 @@ def _count(name: str, options: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _seconds(name: str, options: Mapping[str, str]) -> float | None:
+def seconds(name: str, options: Mapping[str, str], is_right: Callable[[float], bool], use: str) -> float | None:
+    """What an option says in seconds; None if it is not there."""
     text = options.get(name.lower())
     if text is None:
         return None
     try:
-        seconds = float(text)
+        found = float(text)
     except ValueError:
-        seconds = 0.0
-    if not (isfinite(seconds) and seconds > 0):
-        raise Malformed(f'option "{name}" is "{text}"; use seconds above 0')
-    return seconds
+        found = nan
+    if not is_right(found):
+        raise Malformed(f'option "{name}" is "{text}"; use {use}')
+    return found
 
 
 def _subscription(options: Mapping[str, str], topics: str) -> str | None:

@@ -8,7 +8,8 @@ and how to name what is lost.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from headwater.config import Config
 from headwater.spark.spans import Span
@@ -26,6 +27,7 @@ OPEN_FILES_MAX = 16
 LOOKS_MAX = 10
 """Tries to list segments while the owner deletes old ones."""
 
+T = TypeVar("T")
 Piece = tuple[int, int, bytes, Sequence[int] | None] | Hole
 """First and last offset of a batch, its body, and how far each offset is from the first unless they are dense; or
 offsets that are gone."""
@@ -34,8 +36,8 @@ offsets that are gone."""
 class Pieces:
     """The batches of a span."""
 
-    def __init__(self, folder: str, span: Span, files: Files | None = None) -> None:
-        self._files = files or DiskFiles()
+    def __init__(self, folder: str, span: Span) -> None:
+        self._files = DiskFiles()
         self._seed: Seed = folders.check(self._files, folder)
         self._pool = FilePool(self._files, OPEN_FILES_MAX, write=False)
         self._span = span
@@ -105,10 +107,15 @@ class Pieces:
 
 
 def segments_of(files: Files, path: str) -> list[Segment]:
-    """The segments that a stream has now; its owner may be deleting old ones meanwhile."""
+    """The segments that a stream has now."""
+    return looked(lambda: open_segments(files, path))
+
+
+def looked(look: Callable[[], T]) -> T:
+    """What a look at segments finds: again, if their owner deletes one between our look at its folder and at it."""
     for _ in range(LOOKS_MAX - 1):
         try:
-            return open_segments(files, path)
+            return look()
         except FileNotFoundError:
             continue
-    return open_segments(files, path)
+    return look()

@@ -71,7 +71,6 @@ class Served:
 
     @property
     def bus_id(self) -> str:
-        """The id of the bus, by which a lake knows whose it is."""
         if not self._id:
             raise Malformed(
                 f"{self._bus.address} does not tell which bus it serves, so its lake cannot be checked: it is of an "

@@ -45,6 +45,7 @@ from headwater.client.url import parse_url
 from headwater.clock import from_datetime
 from headwater.config import Connecting
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, TooLarge
+from headwater.spark.options import check_names, seconds
 from headwater.spark.served import awaited
 from headwater.staging import BATCHES_PER_EPOCH_MAX, EPOCH_MAX
 from headwater.store.batch import checksum
@@ -94,7 +95,12 @@ class WriteOptions(msgspec.Struct, frozen=True):
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Understand the options of a write; `Malformed` says what to write instead."""
     options = {name.lower(): value for name, value in given.items() if name.lower() not in OF_SPARK}
-    _check_names(options)
+    if "data" in options:
+        raise Malformed(
+            'option "data": a folder has one owner, and Spark is not it; start `headwater serve` on it, '
+            'and write with option("url", "headwater://127.0.0.1:7411")'
+        )
+    check_names(options, NAMES, {}, " of a write", "a write has")
     url = options.get("url")
     if url is None:
         raise Malformed('say where to write: option("url", "headwater://host:7411"), the address of a server')
@@ -109,40 +115,15 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     mode = options.get("mode", PUBLISH)
     if mode not in (PUBLISH, REDRIVE):
         raise Malformed(f'option "mode" is "{mode}"; use "{PUBLISH}", or "{REDRIVE}" for mended dead letters')
-    epoch, patience_s = _epoch(options.get("writeepoch", "0")), _seconds(options.get("reconnects"))
-    return WriteOptions(url, write_id, epoch, patience_s, mode)
-
-
-def _check_names(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in NAMES}
-    if "data" in options:
-        raise Malformed(
-            'option "data": a folder has one owner, and Spark is not it; start `headwater serve` on it, '
-            'and write with option("url", "headwater://127.0.0.1:7411")'
-        )
-    for name in options:
-        if name not in known:
-            near = get_close_matches(name, known, 1, 0.6)
-            hint = f'did you mean "{known[near[0]]}"?' if near else f"a write has {', '.join(NAMES)}"
-            raise Malformed(f'no option "{name}" of a write; {hint}')
+    epoch, use = _epoch(options.get("writeepoch", "0")), f"seconds from 0 to {RECONNECT_S_MAX:.0f}"
+    patience_s = seconds("reconnectS", options, lambda found: 0 <= found <= RECONNECT_S_MAX, use)
+    return WriteOptions(url, write_id, epoch, RECONNECT_S if patience_s is None else patience_s, mode)
 
 
 def _epoch(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) < EPOCH_MAX):
         raise Malformed(f'option "writeEpoch" is "{text}"; use a whole number from 0 on, such as the batch id')
     return int(text)
-
-
-def _seconds(text: str | None) -> float:
-    if text is None:
-        return RECONNECT_S
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= RECONNECT_S_MAX:
-        raise Malformed(f'option "reconnectS" is "{text}"; use seconds from 0 to {RECONNECT_S_MAX:.0f}')
-    return seconds
 
 
 def check_columns(schema: StructType) -> None:

@@ -19,29 +19,19 @@ from pyspark.sql.types import StructType
 from headwater.errors import Malformed
 from headwater.spark.options import MESSAGES, check_batch, check_streaming, read_options
 
+MESSAGE = {
+    "root": "string",
+    "topic": "string",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "key": "binary",
+    "headers": "map<string,string>",
+    "payload": "binary",
+}
+FAILURE = {"attempts": "int", "errors": "array<string>"}
 COLUMNS: dict[str, dict[str, str]] = {
-    MESSAGES: {
-        "root": "string",
-        "topic": "string",
-        "offset": "bigint",
-        "timestamp": "timestamp",
-        "key": "binary",
-        "headers": "map<string,string>",
-        "payload": "binary",
-    },
-    "dead_letters": {
-        "subscription": "string",
-        "root": "string",
-        "topic": "string",
-        "offset": "bigint",
-        "timestamp": "timestamp",
-        "key": "binary",
-        "headers": "map<string,string>",
-        "payload": "binary",
-        "attempts": "int",
-        "errors": "array<string>",
-        "dead_at": "timestamp",
-    },
+    MESSAGES: MESSAGE,
+    "dead_letters": {"subscription": "string", **MESSAGE, **FAILURE, "dead_at": "timestamp"},
     "subscriptions": {
         "id": "string",
         "filter": "string",
@@ -54,14 +44,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "paused": "boolean",
         "floors": "map<string,bigint>",
     },
-    "message_states": {
-        "subscription": "string",
-        "root": "string",
-        "offset": "bigint",
-        "state": "string",
-        "attempts": "int",
-        "errors": "array<string>",
-    },
+    "message_states": {"subscription": "string", "root": "string", "offset": "bigint", "state": "string", **FAILURE},
 }
 """Of each table: names and types."""
 

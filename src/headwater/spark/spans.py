@@ -109,12 +109,10 @@ def pack(spans: Iterable[Span], bytes_max: int, messages_max: int | None) -> lis
     return packed
 
 
-def cuts_by_count(first: int, last: int, messages_max: int, room: int | None = None) -> Iterator[tuple[int, int]]:
-    """First and last offsets of runs of so many messages; the first run takes what room a partition has left."""
-    while first <= last:
-        end = min(last, first + (room or messages_max) - 1)
-        yield first, end
-        first, room = end + 1, None
+def cuts_by_count(first: int, last: int, messages_max: int) -> Iterator[tuple[int, int]]:
+    """First and last offsets of runs of so many messages."""
+    for start in range(first, last + 1, messages_max):
+        yield start, min(last, start + messages_max - 1)
 
 
 def share(backlog: dict[str, int], limit: int) -> dict[str, int]:

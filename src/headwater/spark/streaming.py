@@ -184,7 +184,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def stop(self) -> None:
-        """The query is over."""
         if self._served is not None:
             self._served.close()
             self._served = self._log = None

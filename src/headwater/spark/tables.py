@@ -5,7 +5,7 @@ They are small next to the log and live in the state, so one task reads each as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -17,6 +17,7 @@ from headwater.errors import NotFound
 from headwater.spark.columns import ROWS
 from headwater.spark.options import ReadOptions
 from headwater.spark.served import connect
+from headwater.spark.source import COLUMNS
 
 Row = dict[str, Any]
 SUBSCRIPTION = ("id", "filter", "order", "lag", "in_flight", "retrying", "dead", "consumers", "paused")
@@ -53,26 +54,32 @@ class TableReader(DataSourceReader):
                 yield pa.RecordBatch.from_pylist(held, schema)
 
 
-def _dead_letters(bus: Any) -> Iterator[Row]:
-    for name in _ids(bus):
+def _of_each(bus: Any, ask: Callable[[str], list[Any]]) -> Iterator[tuple[str, Any]]:
+    """What there is of each subscription, with its id."""
+    for info in bus.subscriptions():
         try:
-            letters = bus.dead_letters(name)
+            found = ask(info.id)
         except NotFound:
             continue  # deleted since
-        for letter in letters:
-            yield {
-                "subscription": letter.subscription,
-                "root": letter.topic.partition("/")[0],
-                "topic": letter.topic,
-                "offset": letter.offset,
-                "timestamp": letter.timestamp,
-                "key": letter.key,
-                "headers": list(dict(letter.headers).items()),
-                "payload": letter.payload,
-                "attempts": letter.attempts,
-                "errors": list(letter.errors),
-                "dead_at": letter.dead_at,
-            }
+        for one in found:
+            yield info.id, one
+
+
+def _dead_letters(bus: Any) -> Iterator[Row]:
+    for _, letter in _of_each(bus, bus.dead_letters):
+        yield {
+            "subscription": letter.subscription,
+            "root": letter.topic.partition("/")[0],
+            "topic": letter.topic,
+            "offset": letter.offset,
+            "timestamp": letter.timestamp,
+            "key": letter.key,
+            "headers": list(dict(letter.headers).items()),
+            "payload": letter.payload,
+            "attempts": letter.attempts,
+            "errors": list(letter.errors),
+            "dead_at": letter.dead_at,
+        }
 
 
 def _subscriptions(bus: Any) -> Iterator[Row]:
@@ -82,24 +89,8 @@ def _subscriptions(bus: Any) -> Iterator[Row]:
 
 
 def _message_states(bus: Any) -> Iterator[Row]:
-    for name in _ids(bus):
-        try:
-            states = bus.states(name)
-        except NotFound:
-            continue
-        for root, offset, state, attempts, errors in states:
-            yield {
-                "subscription": name,
-                "root": root,
-                "offset": offset,
-                "state": state,
-                "attempts": attempts,
-                "errors": list(errors),
-            }
-
-
-def _ids(bus: Any) -> list[str]:
-    return [info.id for info in bus.subscriptions()]
+    for name, state in _of_each(bus, bus.states):
+        yield dict(zip(COLUMNS["message_states"], (name, *state), strict=True))
 
 
 ROWS_OF = {"dead_letters": _dead_letters, "subscriptions": _subscriptions, "message_states": _message_states}

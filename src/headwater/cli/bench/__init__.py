@@ -148,11 +148,11 @@ def _part(name: str, *given: object) -> Part:
     return name, partial(import_module(f"{__name__}.{MODULES.get(name, name)}").measure, *given)
 
 
-def _elsewhere(name: str, *given: object) -> Part:
+def _elsewhere(name: str, url: str, amount: float) -> Part:
     """The same of a broker that runs, over the wire."""
-    from headwater.cli.bench.served import elsewhere
+    from headwater.cli.bench.served.elsewhere import measure
 
-    return name, partial(getattr(elsewhere, name), *given)
+    return name, partial(measure, name, url, amount)
 
 
 def _run(parts: list[Part], json: bool) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from shutil import which
 from typing import TYPE_CHECKING
@@ -43,30 +41,14 @@ def archive_and_ask(stage: Stage, bus: Bus, folder: str, picture: str | None, se
     if not is_possible():
         stage.show(Text(MISSING))
         return
+    from headwater.cli.pipeline import running
+
     lake = f"{folder}-lake"
-    with _house(bus), _spark() as spark:
+    with House(bus, 0.02), running(None, logs=False, name="headwater demo") as spark:
         _archive(stage, spark, folder, lake)
         pause(seconds)
         _roll_up(stage, spark, folder, lake, picture)
         _ask(stage, spark, bus, folder, lake)
-
-
-@contextmanager
-def _house(bus: Bus) -> Iterator[None]:
-    house = House(bus, 0.02)
-    house.start()
-    try:
-        yield
-    finally:
-        house.stop()
-
-
-@contextmanager
-def _spark() -> Iterator[SparkSession]:
-    from headwater.cli.pipeline import running
-
-    with running(None, logs=False, name="headwater demo") as spark:
-        yield spark
 
 
 def _archive(stage: Stage, spark: SparkSession, folder: str, lake: str) -> None:

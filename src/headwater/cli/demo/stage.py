@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -91,6 +92,13 @@ class Worker(threading.Thread):
         """Have it end, and wait for that."""
         self.stopping.set()
         self.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def pairs(*rows: tuple[str, RenderableType]) -> Table:

@@ -19,6 +19,7 @@ from headwater.errors import Conflict, Gap
 from headwater.lake import files as lake_files
 from headwater.lake.lake import Lake, LakeFile, LostRace, append, archived_in, data_files, offset_of, open_lake, replace
 from headwater.spark import plan
+from headwater.spark.history import offsets_json
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 from headwater.spark.reading import open_log
@@ -48,6 +49,14 @@ SESSION = {
     "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session beside the caller's, whose settings stay as they are."""
+    own = spark.newSession()
+    for name, value in SESSION.items():
+        own.conf.set(name, value)
+    return own
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -87,9 +96,7 @@ class Archive:
 
     def __init__(self, spark: SparkSession, lake: str, source: dict[str, str], options: Options | None = None) -> None:
         """`source` has the options that say where the messages are: data or url."""
-        self.spark = spark.newSession()  # its settings are ours, the caller's stay as they are
-        for name, value in SESSION.items():
-            self.spark.conf.set(name, value)
+        self.spark = own_session(spark)
         self.options = options or Options()
         self.source = source
         self._read: ReadOptions = read_options(source)
@@ -165,8 +172,8 @@ class Archive:
         reader = self.spark.read.format("headwater").options(**self.source)
         return reader.options(
             topics=f"{root}/#",
-            startingOffsets=_json({root: first}),
-            endingOffsets=_json({root: last + 1}),
+            startingOffsets=offsets_json({root: first}),
+            endingOffsets=offsets_json({root: last + 1}),
             failOnDataLoss=str(not self.options.skip_lost).lower(),
         ).load()
 
@@ -212,7 +219,3 @@ class Archive:
     def sweep(self) -> int:
         """Delete what nobody needs any more; how many files."""
         return sum(lake_files.sweep(self.lake.table(root), self.options.grace_s) for root in self.lake.roots())
-
-
-def _json(offsets: dict[str, int]) -> str:
-    return msgspec.json.encode(offsets).decode()

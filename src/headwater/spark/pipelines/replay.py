@@ -35,7 +35,7 @@ from headwater.errors import Conflict, Failed, Malformed
 from headwater.lake import files as lake_files
 from headwater.lake.lake import LakeFile
 from headwater.spark.history import SCHEMA, table_of
-from headwater.spark.pipelines.archive import SESSION
+from headwater.spark.pipelines.archive import own_session
 from headwater.spark.pipelines.attempts import teaching
 from headwater.store.files import DiskFiles, Lock
 from headwater.topics.name import root_of, root_of_filter
@@ -179,9 +179,7 @@ class Replay:
 
     def __init__(self, spark: SparkSession, checkpoint: str, history: History, url: str, asked: Asked) -> None:
         """From `history` to the server at `url`; the history is looked at once, when the checkpoint is made."""
-        self.spark = spark.newSession()
-        for key, value in SESSION.items():
-            self.spark.conf.set(key, value)
+        self.spark = own_session(spark)
         self._files = DiskFiles()
         self._folder = str(Path(checkpoint).absolute())
         self._url = url

@@ -29,7 +29,7 @@ from headwater.errors import Conflict, Malformed
 from headwater.lake import files as lake_files
 from headwater.lake.lake import NAMESPACE, PROPERTIES, Lake, LakeFile, append_files, existing_lake
 from headwater.spark.history import table_of
-from headwater.spark.pipelines.archive import SESSION
+from headwater.spark.pipelines.archive import own_session
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 
 ROLLUPS = "=rollup="
@@ -106,9 +106,7 @@ class Rollup:
         name: str = "topics",
         settings: Settings | None = None,
     ) -> None:
-        self.spark = spark.newSession()
-        for key, value in SESSION.items():
-            self.spark.conf.set(key, value)
+        self.spark = own_session(spark)
         self.lake: Lake = existing_lake(lake)
         self.name = name
         if not name.isidentifier() or not name.isascii():

@@ -137,7 +137,6 @@ class Run:
         return given
 
     def stop(self) -> None:
-        """End all queries."""
         for query in self.queries.values():
             with suppress(PySparkException, Py4JError):
                 query.stop()

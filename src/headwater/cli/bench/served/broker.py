@@ -131,12 +131,10 @@ async def _serve(folder: str, auth: str) -> None:
 
 def _main(folder: str, auth: str) -> None:
     raise_files_max()
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(_serve(folder, auth))
-    else:
-        uvloop.run(_serve(folder, auth))
+    from headwater.serving.process import loop_factory
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(folder, auth))
 
 
 if __name__ == "__main__":

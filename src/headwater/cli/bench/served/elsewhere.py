@@ -9,37 +9,27 @@ from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import MANY_TOPICS
 from headwater.cli.bench.served import deliver as delivering
 from headwater.cli.bench.served import publish as publishing
-from headwater.cli.bench.served.raw import Address, Login, Raw, address_of
+from headwater.cli.bench.served.raw import Raw, address_of
 from headwater.cli.output import remark
 from headwater.errors import NotAllowed
 from headwater.wire.requests import Purge
 
-Measure = Callable[[Address, Login | None, str], Iterator[Figure]]
-
-
-def publish(url: str, seconds: float) -> Iterator[Figure]:
-    """Publishing."""
-    return _in_roots(url, ("",), lambda address, login, root: publishing.measure(address, login, seconds, root))
-
-
-def deliver(url: str, count: int) -> Iterator[Figure]:
-    """Durable delivery."""
-    return _in_roots(url, TOPICS, lambda address, login, root: delivering.measure(address, login, count, root))
-
-
-def replay(url: str, count: int) -> Iterator[Figure]:
-    """History."""
-    return _in_roots(url, TOPICS, lambda address, login, root: delivering.measure_replay(address, login, count, root))
-
-
 TOPICS = ("-1", f"-{MANY_TOPICS}")
+MEASURED: dict[str, tuple[Callable[..., Iterator[Figure]], tuple[str, ...]]] = {
+    "publish": (publishing.measure, ("",)),
+    "deliver": (delivering.measure, TOPICS),
+    "replay": (delivering.measure_replay, TOPICS),
+}
+"""What measures each part, and how the roots end that it makes."""
 
 
-def _in_roots(url: str, endings: tuple[str, ...], measure: Measure) -> Iterator[Figure]:
+def measure(part: str, url: str, amount: float) -> Iterator[Figure]:
+    """The figures of a part, measured for so many seconds, or with so many messages."""
+    measured, endings = MEASURED[part]
     address, login = address_of(url)
     root = f"bench-{os.urandom(4).hex()}"
     try:
-        yield from measure(address, login, root)
+        yield from measured(address, login, amount, root)
     finally:
         with Raw(address, login) as client:
             for ending in endings:

@@ -177,9 +177,7 @@ async def _serve() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(_serve())
-    else:
-        uvloop.run(_serve())
+    from headwater.serving.process import loop_factory
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve())
