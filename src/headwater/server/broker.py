@@ -83,25 +83,25 @@ class Broker:
         """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
         if self._is_open or user == INNER:
             return
-        self._check_reply_to(user, headers_in(part, REPLY_TO))
+        self._check_reply_to(user, session, headers_in(part, REPLY_TO))
         if part.root == REPLY_ROOT:
-            self._check_reply(user, part)
+            self._check_reply(user, session, part)
         else:
-            self._take_topics(user, self._check_rights(user, part))
+            self._take_topics(user, self._check_rights(user, session, part))
 
-    def check_later(self, user: str, part: Part) -> None:
+    def check_later(self, user: str, session: str, part: Part) -> None:
         """The same for messages that become visible later, which no answer does."""
         if not (self._is_open or user == INNER):
-            self._check_reply_to(user, headers_in(part, REPLY_TO))
-            self._take_topics(user, self._check_rights(user, part))
+            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
+            self._take_topics(user, self._check_rights(user, session, part))
 
-    def check_again(self, user: str, part: Part) -> None:
+    def check_again(self, user: str, session: str, part: Part) -> None:
         """NotAllowed (403) unless the user may still publish what it brought earlier."""
         if not (self._is_open or user == INNER):
-            self._check_reply_to(user, headers_in(part, REPLY_TO))
-            self._check_rights(user, part)
+            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
+            self._check_rights(user, session, part)
 
-    def _check_rights(self, user: str, part: Part) -> list[str]:
+    def _check_rights(self, user: str, session: str, part: Part) -> list[str]:
         """NotAllowed (403) unless rules let the user publish to all of these; those that are not there yet."""
         names = part.distinct
         self.acl.check_publish_all(user, names)
@@ -117,7 +117,7 @@ class Broker:
         if fresh:
             self._topics.take(user, len(fresh))
 
-    def _check_reply(self, user: str, part: Part) -> None:
+    def _check_reply(self, user: str, session: str, part: Part) -> None:
         """Whoever was asked may answer a session that is there: the topic's name is the secret. Without a rule for it,
         so much in a minute; and none of it is retained."""
         names = part.distinct
@@ -138,17 +138,17 @@ class Broker:
         """Whether somebody listens for answers on a topic below `$reply`."""
         return self.sessions.has(topic.removeprefix(f"{REPLY_ROOT}/")) or self.core.awaits(topic)
 
-    def _check_reply_to(self, user: str, topics: Iterable[str]) -> None:
+    def _check_reply_to(self, user: str, session: str, topics: Iterable[str]) -> None:
         """Who answers does so with rights of its own: it is to write nowhere that the user who asks could not."""
         for topic in topics:
-            if not self.may_be_answered(user, topic):
+            if not self.may_be_answered(user, session, topic):
                 raise NotAllowed(
                     f'client "{user}" may not have answers sent to "{topic}", as it may not publish there itself; ask '
                     f"with bus.request, or for an answer below {REPLY_ROOT}, or: headwater acl allow {user} publish "
                     f'"{topic}"'
                 )
 
-    def may_be_answered(self, user: str, topic: str) -> bool:
+    def may_be_answered(self, user: str, session: str, topic: str) -> bool:
         """Whether answers to what a user asks may go to a topic: below `$reply`, or where it may publish itself."""
         is_free = self._is_open or user == INNER or root_of(topic) == REPLY_ROOT
         return is_free or self.acl.may_publish(user, topic)
@@ -158,14 +158,14 @@ class Broker:
         for _ in headers_in(part, FROM):
             raise Malformed(f"header {FROM} is the broker's own; leave it out")
 
-    def check_letter(self, user: str, topic: str, headers: Headers) -> None:
+    def check_letter(self, user: str, session: str, topic: str, headers: Headers) -> None:
         """A dead letter that is handed out again, with these headers besides its own, is as good as published:
         NotAllowed (403) unless the user may publish to its topic, or looks after the whole."""
         part = Part(root_of(topic), (topic,), (), (), headers=(headers,))
         self.check_headers(part)
         if not self.is_admin(user):
             self.acl.check_publish(user, topic)
-            self._check_reply_to(user, headers_in(part, REPLY_TO))
+            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
 
     def author(self, user: str, owner_id: str) -> str:
         """Who is noted with a message that is published later, to be asked about then; nobody, where all may."""
