@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
-from headwater.access.name import INNER
+from headwater.access.name import INNER, quoted
 from headwater.access.quota import Guesses, Quota
 from headwater.access.tokens import Tokens
 from headwater.clock import Clock
@@ -123,15 +123,19 @@ class Broker:
         names = part.distinct
         if part.retain is not None and any(part.retain):
             raise NotAllowed(f'"{REPLY_ROOT}" is for answers, and none of them is retained; publish it without retain')
-        ruled = [name for name in names if self.acl.may_publish(user, name)]
+        has_rule = True
         for name in names:
-            if name not in ruled and not self._is_awaited(name):
+            if self.acl.may_publish(user, name):
+                continue
+            has_rule = False
+            if not self._is_awaited(name):
                 raise NotAllowed(
-                    f'client "{user}" may not publish to "{name}": no session waits for answers there, or none any more'
+                    f'client "{user}" may not publish to {quoted(name)}: no session waits for answers there, or none '
+                    "any more"
                 )
         known = self.core.roots.get(REPLY_ROOT)
         self._take_topics(user, [name for name in names if known is None or not known.has(name)])
-        if len(ruled) < len(names):
+        if not has_rule:
             self._answers.take(user, part.weight)
 
     def _is_awaited(self, topic: str) -> bool:
@@ -143,9 +147,8 @@ class Broker:
         for topic in topics:
             if not self.may_be_answered(user, session, topic):
                 raise NotAllowed(
-                    f'client "{user}" may not have answers sent to "{topic}", as it may not publish there itself; ask '
-                    f"with bus.request, or for an answer below {REPLY_ROOT}, or: headwater acl allow {user} publish "
-                    f'"{topic}"'
+                    f'client "{user}" may not have answers sent to {quoted(topic)}, as it may not publish there; '
+                    f"ask with bus.request, which waits below {REPLY_ROOT}, or grant it the right to publish there"
                 )
 
     def may_be_answered(self, user: str, session: str, topic: str) -> bool:
