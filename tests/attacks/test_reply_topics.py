@@ -81,7 +81,7 @@ def test_a_client_without_a_rule_keeps_nothing_below_reply_once_it_is_gone(runni
 
 
 def test_a_service_with_a_rule_answers_as_much_as_it_likes(running: Running):
-    running.client("service", allow=["publish $reply/#", "create $reply/#"])
+    running.client("service", allow=["publish $reply/#"])
     service, asks = running.peer("service"), running.peer("asks")
     for _ in range(20):
         service.publish(f"$reply/{asks.session}", bytes(8 * KIB))

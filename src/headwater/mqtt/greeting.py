@@ -178,7 +178,7 @@ class Greeter:
             check_topic(topic, core.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
-        self._broker.check_publish(user, "", item_of(will, core.checks, self._broker, user).parts[0])
+        self._broker.check_publish(user, "", item_of(will, core.checks, self._broker, (user, "")).parts[0])
 
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:
         """A client's will is stored with its session, and published by whoever finds that it is gone."""

@@ -105,7 +105,8 @@ class Publishing:
         )
 
     def _may_be_answered(self, topic: str) -> bool:
-        return self._session.sessions.broker.may_be_answered(self._session.row.user, topic)
+        row = self._session.row
+        return self._session.sessions.broker.may_be_answered(row.user, row.id, topic)
 
     def _count(self, connection: MqttConnection, count: int) -> None:
         """So many more of QoS 1 are under way; MQTT 5 has a limit for that."""

@@ -175,7 +175,9 @@ class Wills:
         for kept in some:
             row = kept.row
             try:
-                item = item_of(row.will, core.checks, broker, row.user, ((FROM, f"{row.user}/{row.client}"),))
+                item = item_of(
+                    row.will, core.checks, broker, (row.user, row.session), ((FROM, f"{row.user}/{row.client}"),)
+                )
                 broker.clients.check_owner(row.user, row.owner_id)
                 broker.check_publish(row.user, row.session, item.parts[0])
                 item.producer, item.is_plain = f"{WILLS}/{kept.id}", False
@@ -222,9 +224,9 @@ def _key(kept: KeptWill) -> bytes:
     return rows.WILL + kept.id.encode()
 
 
-def item_of(will: Will, checks: Checks, broker: Broker, user: str, tag: Headers = ()) -> Publish:
-    """A user's will ready to be published, with headers of the session's own; raises what is wrong with it."""
-    headers, key = headers_of(will.properties, partial(broker.may_be_answered, user))
+def item_of(will: Will, checks: Checks, broker: Broker, of: tuple[str, str], tag: Headers = ()) -> Publish:
+    """The will of a user's session, ready to be published with headers of the server's own; raises what is wrong."""
+    headers, key = headers_of(will.properties, partial(broker.may_be_answered, *of))
     ttl_s = will.properties.message_expiry_interval
     item = checks.one(
         will.topic, will.payload, will.retain, key, headers, float(ttl_s) if ttl_s else None, None, None, None

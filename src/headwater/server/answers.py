@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.audit import acting
 from headwater.clock import to_datetime
+from headwater.delivery.dead_letters import Allow
 from headwater.delivery.start import Start
 from headwater.errors import Malformed
 from headwater.log.publish import Part
@@ -148,7 +149,7 @@ class Answers:
         core, user = self._broker.core, session.row.user
         arrived = core.checks.body(request.root, request.count, request.crc, request.body)
         self._broker.check_headers(arrived)
-        self._broker.check_later(user, arrived)
+        self._broker.check_later(user, session.row.id, arrived)
         own, owner = self._own(user, request.producer), session.row.owner_id
         part, root, count, crc = request.part, request.root, request.count, request.crc
         return lambda: core.staging.stage(own, request.epoch, part, root, count, crc, request.body, owner=owner)
@@ -156,7 +157,7 @@ class Answers:
     def commit_stage(self, session: Session, request: requests.CommitStage) -> Work:
         user, owner = session.row.user, session.row.owner_id
         own, commit = self._own(user, request.producer), self._broker.core.staging.commit
-        allow = partial(self._broker.check_again, user)
+        allow = partial(self._broker.check_again, user, session.row.id)
         return lambda: commit(own, request.epoch, request.parts, owner=owner, allow=allow)
 
     def drop_stage(self, session: Session, request: requests.DropStage) -> Work:
@@ -200,15 +201,15 @@ class Answers:
         return lambda: [letters.get(request.id, place)]
 
     def redrive(self, session: Session, request: requests.Redrive) -> Work:
-        allow = partial(self._broker.check_letter, session.row.user)
+        allow = self._allow(session)
         return lambda: self._broker.core.dead_letters.redrive(request.id, request.offsets, allow)
 
     def mend(self, session: Session, request: requests.Mend) -> Work:
-        own, allow = self._own(session.row.user, request.write), partial(self._broker.check_letter, session.row.user)
+        own, allow = self._own(session.row.user, request.write), self._allow(session)
         return lambda: self._broker.core.mending.mend(request.id, own, request.letters, request.part, allow)
 
     def redrive_mended(self, session: Session, request: requests.RedriveMended) -> Work:
-        own, allow = self._own(session.row.user, request.write), partial(self._broker.check_letter, session.row.user)
+        own, allow = self._own(session.row.user, request.write), self._allow(session)
         return lambda: self._broker.core.mending.redrive(request.id, own, request.parts, allow)
 
     def drop_mended(self, session: Session, request: requests.DropMended) -> Work:
@@ -227,6 +228,10 @@ class Answers:
         eyes = f"{broker.acl.version} {session.row.user}"
         return lambda: page(request.parent, request.after, request.limit, partial(self._sees, session), eyes)
 
+    def _allow(self, session: Session) -> Allow:
+        """What is asked about letters that are handed out again."""
+        return partial(self._broker.check_letter, session.row.user, session.row.id)
+
     def _own(self, user: str, producer: str) -> str:
         """A user's producer: nobody else can commit or drop what it staged."""
         return f"{user}/{producer}"  # a user's name has no "/"
@@ -243,7 +248,7 @@ class Answers:
         core, user = self._broker.core, session.row.user
         part = Part(root_of(request.topic), (request.topic,), (), (), headers=(request.headers,))
         self._broker.check_headers(part)
-        self._broker.check_later(user, part)
+        self._broker.check_later(user, session.row.id, part)
         due = self.datetime(request.deliver_at_us)
         by = self._broker.author(user, session.row.owner_id)
 

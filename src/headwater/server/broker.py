@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
-from headwater.access.name import INNER
+from headwater.access.name import INNER, quoted
 from headwater.access.quota import Guesses, Quota
 from headwater.access.tokens import Tokens
 from headwater.clock import Clock
@@ -83,25 +83,25 @@ class Broker:
         """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
         if self._is_open or user == INNER:
             return
-        self._check_reply_to(user, headers_in(part, REPLY_TO))
+        self._check_reply_to(user, session, headers_in(part, REPLY_TO))
         if part.root == REPLY_ROOT:
-            self._check_reply(user, part)
+            self._check_reply(user, session, part)
         else:
-            self._take_topics(user, self._check_rights(user, part))
+            self._take_topics(user, self._check_rights(user, session, part))
 
-    def check_later(self, user: str, part: Part) -> None:
+    def check_later(self, user: str, session: str, part: Part) -> None:
         """The same for messages that become visible later, which no answer does."""
         if not (self._is_open or user == INNER):
-            self._check_reply_to(user, headers_in(part, REPLY_TO))
-            self._take_topics(user, self._check_rights(user, part))
+            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
+            self._take_topics(user, self._check_rights(user, session, part))
 
-    def check_again(self, user: str, part: Part) -> None:
+    def check_again(self, user: str, session: str, part: Part) -> None:
         """NotAllowed (403) unless the user may still publish what it brought earlier."""
         if not (self._is_open or user == INNER):
-            self._check_reply_to(user, headers_in(part, REPLY_TO))
-            self._check_rights(user, part)
+            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
+            self._check_rights(user, session, part)
 
-    def _check_rights(self, user: str, part: Part) -> list[str]:
+    def _check_rights(self, user: str, session: str, part: Part) -> list[str]:
         """NotAllowed (403) unless rules let the user publish to all of these; those that are not there yet."""
         names = part.distinct
         self.acl.check_publish_all(user, names)
@@ -117,38 +117,41 @@ class Broker:
         if fresh:
             self._topics.take(user, len(fresh))
 
-    def _check_reply(self, user: str, part: Part) -> None:
+    def _check_reply(self, user: str, session: str, part: Part) -> None:
         """Whoever was asked may answer a session that is there: the topic's name is the secret. Without a rule for it,
         so much in a minute; and none of it is retained."""
         names = part.distinct
         if part.retain is not None and any(part.retain):
             raise NotAllowed(f'"{REPLY_ROOT}" is for answers, and none of them is retained; publish it without retain')
-        ruled = [name for name in names if self.acl.may_publish(user, name)]
+        has_rule = True
         for name in names:
-            if name not in ruled and not self._is_awaited(name):
+            if self.acl.may_publish(user, name):
+                continue
+            has_rule = False
+            if not self._is_awaited(name):
                 raise NotAllowed(
-                    f'client "{user}" may not publish to "{name}": no session waits for answers there, or none any more'
+                    f'client "{user}" may not publish to {quoted(name)}: no session waits for answers there, or none '
+                    "any more"
                 )
         known = self.core.roots.get(REPLY_ROOT)
         self._take_topics(user, [name for name in names if known is None or not known.has(name)])
-        if len(ruled) < len(names):
+        if not has_rule:
             self._answers.take(user, part.weight)
 
     def _is_awaited(self, topic: str) -> bool:
         """Whether somebody listens for answers on a topic below `$reply`."""
         return self.sessions.has(topic.removeprefix(f"{REPLY_ROOT}/")) or self.core.awaits(topic)
 
-    def _check_reply_to(self, user: str, topics: Iterable[str]) -> None:
+    def _check_reply_to(self, user: str, session: str, topics: Iterable[str]) -> None:
         """Who answers does so with rights of its own: it is to write nowhere that the user who asks could not."""
         for topic in topics:
-            if not self.may_be_answered(user, topic):
+            if not self.may_be_answered(user, session, topic):
                 raise NotAllowed(
-                    f'client "{user}" may not have answers sent to "{topic}", as it may not publish there itself; ask '
-                    f"with bus.request, or for an answer below {REPLY_ROOT}, or: headwater acl allow {user} publish "
-                    f'"{topic}"'
+                    f'client "{user}" may not have answers sent to {quoted(topic)}, as it may not publish there; '
+                    f"ask with bus.request, which waits below {REPLY_ROOT}, or grant it the right to publish there"
                 )
 
-    def may_be_answered(self, user: str, topic: str) -> bool:
+    def may_be_answered(self, user: str, session: str, topic: str) -> bool:
         """Whether answers to what a user asks may go to a topic: below `$reply`, or where it may publish itself."""
         is_free = self._is_open or user == INNER or root_of(topic) == REPLY_ROOT
         return is_free or self.acl.may_publish(user, topic)
@@ -158,14 +161,14 @@ class Broker:
         for _ in headers_in(part, FROM):
             raise Malformed(f"header {FROM} is the broker's own; leave it out")
 
-    def check_letter(self, user: str, topic: str, headers: Headers) -> None:
+    def check_letter(self, user: str, session: str, topic: str, headers: Headers) -> None:
         """A dead letter that is handed out again, with these headers besides its own, is as good as published:
         NotAllowed (403) unless the user may publish to its topic, or looks after the whole."""
         part = Part(root_of(topic), (topic,), (), (), headers=(headers,))
         self.check_headers(part)
         if not self.is_admin(user):
             self.acl.check_publish(user, topic)
-            self._check_reply_to(user, headers_in(part, REPLY_TO))
+            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
 
     def author(self, user: str, owner_id: str) -> str:
         """Who is noted with a message that is published later, to be asked about then; nobody, where all may."""
