@@ -91,6 +91,11 @@ class Listener:
         return len(self._connections)
 
     @property
+    def handshake_s(self) -> float:
+        """How long TLS may take."""
+        return self.serving.handshake_s
+
+    @property
     def has_room(self) -> bool:
         """Whether one more may be accepted, if only to be told that there are too many."""
         return len(self._connections) + self._arriving < self.serving.connections_max + REFUSED_AT_ONCE_MAX
