@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headwater import threads
+from headwater.access.name import NAME_CHARS_MAX
 from headwater.access.quota import Guesses
 from headwater.config import Serving
 from headwater.errors import HeadwaterError, QuotaExceeded, Unauthenticated
@@ -44,7 +45,8 @@ class Guess:
     ) -> None:
         self.connection: Connection | None = connection
         self.network = connection.network
-        self.key = f"{name}@{connection.network}"
+        # Longer names are nobody's, and not worth remembering.
+        self.key = f"{name[: NAME_CHARS_MAX + 1]}@{connection.network}"
         self.look: Callable[[], Any] | None = look
         self.then: Then | None = then
         self.is_slow = is_slow
