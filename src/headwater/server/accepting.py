@@ -154,14 +154,21 @@ async def listen(keeper: Keeper, make: Make, host: str, port: int, context: ssl.
     """Listen on every address of a host; OSError if that cannot be."""
     found = await keeper.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
+    unknown: OSError | None = None
     try:
         for family, kind, number, _, place in dict.fromkeys(found):
-            made = socket.socket(family, kind, number)
+            try:
+                made = socket.socket(family, kind, number)
+            except OSError as error:
+                unknown = error  # the machine knows the address, and does not speak its family
+                continue
             sockets.append(made)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             made.bind(place)
+        if not sockets:
+            raise unknown or OSError(errno.EADDRNOTAVAIL, "it has no address")
         return _open(keeper, make, sockets, context)
     except OSError:
         for one in sockets:
