@@ -84,6 +84,21 @@ def test_nothing_is_computed_for_who_has_hung_up(looked: list[str]):
         assert len(looked) < MANY / 2
 
 
+def test_names_that_nobody_can_have_are_not_remembered_at_length():
+    with Served(auth="scram", guess_delay_s_max=0.01) as served:
+        for number in range(20):
+            peer = guess(served, f"{number:02}" + "x" * 15_000)
+            assert peer.expect(Connack).reason == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert max(map(len, served.server.broker.guesses._failures)) < 100
+
+
+def test_a_name_in_another_form_is_no_other_name(looked: list[str]):
+    with Served(auth="scram", guess_delay_s_max=0.2) as served:
+        peers = [guess(served, name) for name in ("j\u00fcrgen", "ju\u0308rgen")]
+        assert peers[0].expect(Connack).reason == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert set(served.server.broker.guesses._failures) == {"j\u00fcrgen@127.0.0.1", "127.0.0.1"}
+
+
 def test_passwords_that_wait_are_limited():
     with Served(auth="scram", proofs_waiting_max=3, handshake_s=60.0) as served:
         served.server.broker.clients.iterations = SLOW

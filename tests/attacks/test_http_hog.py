@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -15,6 +18,7 @@ from admin.served import Served, serving
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connect, Publish
+from server.authority import LOCAL, Authority
 from server.harness import PATIENCE_S
 
 HOG = "127.0.0.2"
@@ -94,3 +98,20 @@ def test_a_websocket_of_a_client_that_is_known_takes_long_messages(served: Serve
         with pytest.raises(ConnectionClosed):
             made.send(bytes(9 << 20))
             made.recv(PATIENCE_S)
+
+
+def test_tls_that_is_not_through_has_a_place_among_the_connections(tmp_path: Path):
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("server", "localhost", others=LOCAL)
+    arguments = ("--tls-certificate", certificate, "--tls-key", key)
+    with serving(tmp_path / "data", *arguments, **SETTINGS | {"HEADWATER_MQTT": "false"}) as served:
+        served.read_http()
+        hogs = [line(served) for _ in range(2 * MAX)]
+        try:
+            assert hogs[-1].recv(1) == b""
+            context = ssl.create_default_context(cafile=authority.path)
+            with httpx.Client(base_url=served.http.replace("127.0.0.1", "localhost"), verify=context) as client:
+                assert client.get("/healthz", timeout=PATIENCE_S).status_code == 200
+        finally:
+            for hog in hogs:
+                hog.close()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
 
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connack, Connect
@@ -59,10 +64,11 @@ def test_an_address_that_is_through_with_its_handshakes_may_begin_others():
         assert served.call(lambda: len(served.server.listener.connections)) == 10
 
 
-def test_tls_that_is_not_through_has_a_place_among_the_handshakes(tmp_path: Path):
+@pytest.mark.parametrize("loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_tls_that_is_not_through_has_a_place_among_the_handshakes(tmp_path: Path, loop: Any):
     authority = Authority(tmp_path, "authority")
     mine, key = authority.issue("server", "localhost", others=LOCAL)
-    limits = {"handshakes_max": SLOTS, "handshakes_per_address_max": SHARE, "handshake_s": 60.0}
+    limits = {"handshakes_max": SLOTS, "handshakes_per_address_max": SHARE, "handshake_s": 60.0, "loop": loop}
     with Served(auth="scram", tls_certificate=mine, tls_key=key, mqtt_tls_port=0, **limits) as served:
         served.client("ann")
         with taken(served.server.port) as hogs:

@@ -56,8 +56,8 @@ class HttpProtocol(H11Protocol):
 
     def _share(self) -> int:
         """How many connections there are from where this one comes from; WebSockets are among them."""
-        network = _network(self)
-        return sum(_network(one) == network for one in self.connections)
+        network = network_of_protocol(self)
+        return sum(network_of_protocol(one) == network for one in self.connections)
 
     def data_received(self, data: bytes) -> None:
         """Some of a request, or more than one."""
@@ -81,7 +81,8 @@ class HttpProtocol(H11Protocol):
             self._head = None
 
 
-def _network(protocol: Any) -> str:
+def network_of_protocol(protocol: Any) -> str:
+    """Whom a connection counts with."""
     return network_of(protocol.client[0]) if protocol.client else ""
 
 

@@ -20,6 +20,7 @@ import uvicorn
 
 from headwater import aio
 from headwater.admin.api.app import make_app
+from headwater.admin.arrivals import HttpServer
 from headwater.admin.client import Admin
 from headwater.admin.http_protocol import http_of
 from headwater.admin.websocket_protocol import websocket_of
@@ -78,7 +79,7 @@ async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> in
         return 1
     scheme = "https" if outside.tls_certificate else "http"
     host, port = door.getsockname()[:2]
-    server = uvicorn.Server(
+    server = HttpServer(
         uvicorn.Config(
             make_app(Admin(bus), outside),
             log_config=None,
@@ -95,13 +96,15 @@ async def _serve(outside: Outside, door: socket.socket, source: IO[bytes]) -> in
             ws_max_size=outside.body_bytes_max,
             ws_max_queue=WEBSOCKET_MESSAGES_MAX,
             ws_per_message_deflate=False,
-        )
+        ),
+        outside,
+        door,
     )
     loop = asyncio.get_running_loop()
     loop.add_reader(source.fileno(), _on_input, server, source)
     _say(Listening(url=f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"))
     try:
-        await server.serve(sockets=[door])
+        await server.serve()
     finally:
         await bus.close()
     return 0

@@ -126,7 +126,11 @@ class Greeter:
             except HeadwaterError as refusal:
                 connection.refuse(refusal)
 
-        self._proofs.prove(connection, name, check, checked, is_slow=True)
+        try:
+            guessed = check_name(name)  # however it is written, it is one name that is guessed at
+        except Malformed:
+            guessed = name
+        self._proofs.prove(connection, guessed, check, checked, is_slow=True)
 
     def _admit(self, connection: MqttConnection, connect: Connect, user: str) -> None:
         """Give a client that is known its session."""

@@ -13,14 +13,10 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headwater.server.log import Log
 from headwater.server.network import network_of
-
-if TYPE_CHECKING:
-    from headwater.server.connection import Connection
-    from headwater.server.listener import Listener
 
 BACKLOG = 4096
 """Connections that the system holds until they are accepted."""
@@ -33,18 +29,44 @@ STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 log = Log("headwater.server.accepting")
 
 
+Make = Callable[[], asyncio.BaseProtocol]
+
+
+class Keeper(Protocol):
+    """Whoever keeps those who come: knows whether there is room, and for whom."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def handshake_s(self) -> float:
+        """How long TLS may take."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be accepted, if only to be told that there are too many."""
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Have something called as soon as one more may be accepted."""
+
+    def on_arrival(self, network: str, *, is_tls: bool) -> bool:
+        """Somebody is accepted; False if there is no place for one whose TLS is not through."""
+
+    def on_arrived(self, network: str, *, is_tls: bool) -> None:
+        """Somebody is connected, or has gone before that."""
+
+
 class Door:
     """Sockets that are listened on."""
 
     def __init__(
         self,
-        listener: Listener,
-        make: Callable[[], Connection],
+        keeper: Keeper,
+        make: Make,
         sockets: list[socket.socket],
         context: ssl.SSLContext | None = None,
     ) -> None:
-        self._listener = listener
-        self._loop = listener.loop
+        self._keeper = keeper
+        self._loop = keeper.loop
         self._make = make
         self._sockets = sockets
         self._context = context
@@ -74,9 +96,9 @@ class Door:
 
     def _on_knock(self, door: socket.socket) -> None:
         for _ in range(ACCEPTED_AT_ONCE_MAX):
-            if not self._listener.has_room:
+            if not self._keeper.has_room:
                 self._shut()
-                self._listener.when_room(self.open)
+                self._keeper.when_room(self.open)
                 return
             try:
                 made, peer = door.accept()
@@ -94,7 +116,7 @@ class Door:
     def _take(self, made: socket.socket, peer: object) -> None:
         network = network_of(str(peer[0])) if isinstance(peer, tuple) and peer else "unix"
         is_tls = self._context is not None
-        if not self._listener.on_arrival(network, is_tls=is_tls):
+        if not self._keeper.on_arrival(network, is_tls=is_tls):
             made.close()
             return
         made.setblocking(False)
@@ -105,7 +127,7 @@ class Door:
         task.add_done_callback(self._coming.discard)
 
     async def _connect(self, made: socket.socket, network: str) -> None:
-        is_tls, handshake_s = self._context is not None, self._listener.serving.handshake_s
+        is_tls, handshake_s = self._context is not None, self._keeper.handshake_s
         try:
             await self._loop.connect_accepted_socket(
                 self._make,
@@ -116,7 +138,7 @@ class Door:
         except OSError:  # it went, or spoke no TLS, or not in time
             pass
         finally:
-            self._listener.on_arrived(network, is_tls=is_tls)
+            self._keeper.on_arrived(network, is_tls=is_tls)
 
     def close(self) -> None:
         """Listen no more; those who are not through yet are let go."""
@@ -128,42 +150,45 @@ class Door:
             task.cancel()
 
 
-async def listen(
-    listener: Listener, make: Callable[[], Connection], host: str, port: int, context: ssl.SSLContext | None
-) -> Door:
+async def listen(keeper: Keeper, make: Make, host: str, port: int, context: ssl.SSLContext | None) -> Door:
     """Listen on every address of a host; OSError if that cannot be."""
-    found = await listener.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = await keeper.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
+    unknown: OSError | None = None
     try:
         for family, kind, number, _, place in dict.fromkeys(found):
-            made = socket.socket(family, kind, number)
+            try:
+                made = socket.socket(family, kind, number)
+            except OSError as error:
+                unknown = error  # the machine knows the address, and does not speak its family
+                continue
             sockets.append(made)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             made.bind(place)
-        return _open(listener, make, sockets, context)
+        if not sockets:
+            raise unknown or OSError(errno.EADDRNOTAVAIL, "it has no address")
+        return _open(keeper, make, sockets, context)
     except OSError:
         for one in sockets:
             one.close()
         raise
 
 
-async def listen_unix(listener: Listener, make: Callable[[], Connection], path: str) -> Door:
+async def listen_unix(keeper: Keeper, make: Make, path: str) -> Door:
     """Listen on a Unix socket; OSError if that cannot be."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.bind(path)
-        return _open(listener, make, [made], None)
+        return _open(keeper, make, [made], None)
     except OSError:
         made.close()
         raise
 
 
-def _open(
-    listener: Listener, make: Callable[[], Connection], sockets: list[socket.socket], context: ssl.SSLContext | None
-) -> Door:
+def _open(keeper: Keeper, make: Make, sockets: list[socket.socket], context: ssl.SSLContext | None) -> Door:
     for one in sockets:
         one.setblocking(False)
         one.listen(BACKLOG)
-    return Door(listener, make, sockets, context)
+    return Door(keeper, make, sockets, context)

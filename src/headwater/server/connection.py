@@ -149,6 +149,13 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=bytes_max, low=bytes_max // 4)
 
+    def limit_reads(self, buffer: memoryview) -> None:
+        """Read no more than this at once; where there is TLS, no more than that waits to be read either."""
+        self.buffer = buffer
+        limit = getattr(self._transport, "set_read_buffer_limits", None)
+        if limit is not None:
+            limit(high=len(buffer))
+
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.buffer
 
@@ -372,7 +379,8 @@ class Connection(asyncio.BufferedProtocol):
     def is_hung_up(self) -> bool:
         """Whether the client has gone, which is not noticed as long as nothing is read from it."""
         made = self._transport.get_extra_info("socket") if self._transport is not None else None
-        return made is not None and self._is_over(hung_up(made.fileno()))
+        descriptor = made.fileno() if made is not None and not self.is_closed else -1
+        return descriptor >= 0 and self._is_over(hung_up(descriptor))
 
     def _is_over(self, events: int) -> bool:
         """Whether there is nobody, by what the system says of the other end."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headwater.config import Config, Serving
@@ -32,6 +33,10 @@ HELLO_READ_BYTES_MIN = 4096
 """How much is read at once, at least, from one that nobody knows yet; else `hello_bytes_max`."""
 REFUSED_AT_ONCE_MAX = 8
 """Connections beyond `connections_max` that are accepted at a time, to be told so; others wait to be accepted."""
+LOOK_S = 0.05
+"""How often it is looked for those who have gone before they were known,"""
+LOOKED_AT_ONCE_MAX = 64
+"""and at how many."""
 FRAME_SLACK_BYTES = 4096
 """What a frame may have besides its batch."""
 
@@ -73,6 +78,7 @@ class Listener:
         self._is_empty = asyncio.Event()
         self.limits = limits_of(config, serving)
         self._sweeper = loop.call_later(self._sweep_s, self._sweep)
+        self._looker: asyncio.TimerHandle | None = None
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -83,6 +89,11 @@ class Listener:
     def count(self) -> int:
         """How many are open."""
         return len(self._connections)
+
+    @property
+    def handshake_s(self) -> float:
+        """How long TLS may take."""
+        return self.serving.handshake_s
 
     @property
     def has_room(self) -> bool:
@@ -129,10 +140,11 @@ class Listener:
         peer = connection.peer
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
         connection.network = network_of(connection.address)
-        connection.buffer = self._small_buffer
+        connection.limit_reads(self._small_buffer)
         self._counts.connections += 1
         self._connections[connection] = None
         self._greeting[connection] = None
+        self._look_soon()
         self._by_network[connection.network] += 1
         self._greeting_by_network[connection.network] += 1
         serving = self.serving
@@ -197,7 +209,7 @@ class Listener:
     def on_registered(self, connection: Connection) -> None:
         """A connection has its session."""
         self._end_greeting(connection)
-        connection.buffer = self.buffer
+        connection.limit_reads(self.buffer)
 
     def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
@@ -217,14 +229,26 @@ class Listener:
         self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
         now_s, serving = self.loop.time(), self.serving
         for connection in tuple(self._greeting):
-            if connection.is_held and connection.is_hung_up:
-                connection.abort()
-                continue
             is_waited_for = connection.is_held and connection.is_writable and not connection.is_in_line
             if now_s - connection.begun_s > serving.handshake_s and not is_waited_for:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
         for connection in tuple(self._connections):
             connection.sweep(now_s)
+
+    def _look_for_hung_up(self) -> None:
+        """End those who have gone while nothing is read from them: some at a time, as each takes its while."""
+        self._looker = None
+        first = tuple(islice(self._greeting, LOOKED_AT_ONCE_MAX))
+        for connection in first:
+            if connection.is_held and connection.is_hung_up:
+                connection.abort()
+            else:
+                self._greeting[connection] = self._greeting.pop(connection)  # the turn of others
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._looker is None and self._greeting and not self._is_draining:
+            self._looker = self.loop.call_later(LOOK_S, self._look_for_hung_up)
 
     def drain(self, tell: Callable[[Connection], None]) -> None:
         """Take no more, and say so to those that are here."""
@@ -242,6 +266,8 @@ class Listener:
         """End every connection."""
         self._is_draining = True
         self._sweeper.cancel()
+        if self._looker is not None:
+            self._looker.cancel()
         for connection in tuple(self._connections):
             connection.abort()
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headwater import threads
+from headwater.access.name import NAME_CHARS_MAX
 from headwater.access.quota import Guesses
 from headwater.config import Serving
 from headwater.errors import HeadwaterError, QuotaExceeded, Unauthenticated
@@ -26,6 +28,8 @@ SECRETS = ("scram", "gatekeeper")
 """With which `auth` clients may show who they are by a secret."""
 THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
 """For what takes long: a core, or half of them, is left to everybody else."""
+NICENESS = 10
+"""How much these threads step back where others want the same core."""
 
 Then = Callable[[Any, HeadwaterError | None], None]
 """Gets what the look at a proof answered, or why it is wrong; not called if the client has gone."""
@@ -41,7 +45,8 @@ class Guess:
     ) -> None:
         self.connection: Connection | None = connection
         self.network = connection.network
-        self.key = f"{name}@{connection.network}"
+        # Longer names are nobody's, and not worth remembering.
+        self.key = f"{name[: NAME_CHARS_MAX + 1]}@{connection.network}"
         self.look: Callable[[], Any] | None = look
         self.then: Then | None = then
         self.is_slow = is_slow
@@ -68,7 +73,7 @@ class Proofs:
         self._loop = loop
         self._guesses = guesses
         self._waiting_max = serving.proofs_waiting_max
-        self._executor = threads.ThreadPoolExecutor(THREADS, "headwater-proof")
+        self._executor = threads.ThreadPoolExecutor(THREADS, "headwater-proof", initializer=step_back)
         self._lines: dict[str, dict[Guess, None]] = {}
         """By name and network, while one of its guesses is looked at or answered: those that wait behind it."""
         self._ready: dict[str, dict[Guess, None]] = {}
@@ -226,3 +231,9 @@ def _is_there(guess: Guess) -> bool:
         connection.abort()
         return False
     return True
+
+
+def step_back() -> None:
+    """Let others have the core first. Linux takes this for the thread, others for the whole process."""
+    if sys.platform == "linux":
+        os.nice(NICENESS)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure: publish, deliver, replay, match, open, import, or all of these; served: the broker over the wire. "
+    help="Measure: publish, deliver, replay, match, open, import, or all of these; served: the broker over the wire; "
+    "fair: the same beside a noisy neighbour. "
     "400-byte messages; one topic, then 1,000.",
 )
 
@@ -97,6 +98,25 @@ def served(
     if not set(parts) <= set(PARTS):
         raise Malformed(f"--only is one of {', '.join(PARTS)}")
     _run([(part, partial(measure, data, quick, (part,))) for part in parts], json)
+
+
+@app.command()
+def fair(
+    data: Where = ".",
+    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the time.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="ROW", help="strangers, guesses or reconnect.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What a neighbour can do to you: a broker of its own, alone and beside somebody who takes all he can get."""
+    from headwater.cli.bench.fair.rows import ROWS, measure
+    from headwater.errors import Malformed
+
+    rows = tuple(only or ROWS)
+    if not set(rows) <= set(ROWS):
+        raise Malformed(f"--only is one of {', '.join(ROWS)}")
+    _run([(row, lambda row=row: measure(data, quick, (row,))) for row in rows], json)  # type: ignore[misc]
 
 
 @app.command()

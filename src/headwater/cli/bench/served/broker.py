@@ -1,7 +1,7 @@
 """A broker to measure: a process of its own, on a folder of its own.
 
 This module is also that process: `python -m headwater.cli.bench.served.broker FOLDER AUTH` serves the folder, prints
-its port, and stops when its input ends.
+its ports (native, MQTT), and stops when its input ends.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Broker:
     """A broker that runs, and what it costs the machine."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int, folder: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], ports: str, folder: str) -> None:
         self._process = process
-        self.port = port
+        self.port, self.mqtt_port = map(int, ports.split())
         self.folder = folder
         """For whatever is measured beside it, on the same disk."""
 
@@ -94,7 +94,7 @@ def running(place: str, auth: str = "none") -> Iterator[Broker]:
             if not said:
                 raise Failed("the broker that was to be measured did not start; what it says is above")
             try:
-                yield Broker(process, int(said), folder)
+                yield Broker(process, said, folder)
             finally:
                 process.stdin.close()
                 try:
@@ -110,11 +110,19 @@ def raise_files_max() -> None:
 
 
 async def _serve(folder: str, auth: str) -> None:
+    from headwater.mqtt.protocol import MqttProtocol
     from headwater.server.memory import keep_what_is_freed, spare_the_collector
     from headwater.serving.composition import server_of
 
     with headwater.open(folder) as bus:
-        serving = Serving(port=0, auth=auth, drain_s=1.0, connections_max=20_000, connections_per_address_max=20_000)  # type: ignore[arg-type]  # checked there
+        serving = Serving(
+            port=0,
+            mqtt_port=0,
+            auth=auth,  # type: ignore[arg-type]  # checked there
+            drain_s=1.0,
+            connections_max=20_000,
+            connections_per_address_max=20_000,
+        )
         server = server_of(bus.core, serving)
         await server.start()
         if auth != "none":
@@ -124,7 +132,9 @@ async def _serve(folder: str, auth: str) -> None:
                 bus.acl.allow(USER, action, "#")
         spare_the_collector()
         keep_what_is_freed()
-        print(server.port, flush=True)
+        mqtt = server.extension(MqttProtocol)
+        await mqtt.listen()
+        print(server.port, mqtt.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         await server.stop()
 

@@ -117,9 +117,12 @@ class Raw:
 class Greeting:
     """The client's half of the handshake, without the connection."""
 
-    def __init__(self, login: Login | None = None, expire_after_s: float | None = None) -> None:
+    def __init__(
+        self, login: Login | None = None, expire_after_s: float | None = None, session: str | None = None
+    ) -> None:
         self._login = ClientLogin(*login) if login is not None else None
         self._expire_after_s = expire_after_s
+        self._session = session
 
     def hello(self) -> bytes:
         """What is said first."""
@@ -136,7 +139,7 @@ class Greeting:
         if frame.kind == Kind.OK:
             if self._login is not None:
                 self._login.verify(requests.decode(frame.payload, handshake.Welcome).final)
-            register = requests.Register(expire_after_s=self._expire_after_s)
+            register = requests.Register(session=self._session, expire_after_s=self._expire_after_s)
             return pack(Kind.OK, 0) + requests.pack_request(1, register)
         if frame.kind == Kind.REPLY:
             return None
