@@ -12,6 +12,8 @@ of a batch that nobody waits for while an earlier group may still be on its way 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -20,6 +22,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
+from headwater.delivery.floors import Lowest, Needs, first_needed
 from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
 from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start, floor_for
@@ -42,6 +45,8 @@ R = TypeVar("R")
 
 RESTING_ROOTS_MAX = 64
 """Subscriptions with a place in more roots are counted anew whenever somebody asks."""
+FLOORS_AT_ONCE = 256
+"""Subscriptions whose places are looked at, or moved, while nobody comes or goes."""
 NAMES_MATCHED_MAX = 64
 """Dictionaries of topics whose listeners are remembered, as the same devices tend to report together."""
 
@@ -94,6 +99,7 @@ class Dispatcher:
         self._lock = threads.RLock()
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
         self._count = len(known)
+        self.lowest = Lowest()
         last = state.get(rows.COUNTERS)
         self._last_number = int.from_bytes(last, "big") if last is not None else 0
 
@@ -284,6 +290,7 @@ class Dispatcher:
         changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
+            self.lowest.note(root.stream.number, floor)
         if (start == "latest" or isinstance(start, Ends)) and with_retained:
             below = {root.stream.number: floor for root, floor in floors.items()}
             changed.update(_copy_rows(number, self._retained_copies(options.filter, below)))
@@ -353,6 +360,7 @@ class Dispatcher:
             self._clock,
             self._reply,
             self._on_event,
+            self.lowest.note,
         )
 
     def use(self, id: str, work: Callable[[Subscriber], R]) -> R:
@@ -442,10 +450,10 @@ class Dispatcher:
             self._rested.pop(id, None)
 
     def expire(self) -> list[str]:
-        """Delete subscriptions that nobody used for as long as they were to be kept."""
+        """Delete subscriptions that nobody used for as long as they were to be kept. From any thread."""
         now_us = self._clock.now_us()
         abandoned = []
-        for row in self.all_rows():
+        for row in self.each_row():
             after_s = row.options.expire_after_s
             served = self._served.get(row.options.id)
             if after_s is None:
@@ -455,11 +463,17 @@ class Dispatcher:
                 if unused_s > after_s / 4:
                     self._note_use(served)
             elif unused_s > after_s:
-                abandoned.append(row.options.id)
-        for name in abandoned:
-            self.delete(name)
-            self._on_event("expired", f'subscription "{name}" was unused for its expire_after_s and is gone')
-        return abandoned
+                abandoned.append(row)
+        return [row.options.id for row in abandoned if self._roots.commit.run(partial(self._expire, row))]
+
+    def _expire(self, row: SubscriptionRow) -> bool:
+        """Delete one that is as it was found: nobody has come meanwhile."""
+        name, served = row.options.id, self._served.get(row.options.id)
+        if self.row(name) != row or (served is not None and served.consumers):
+            return False
+        self._delete(name, unless_used=True)
+        self._on_event("expired", f'subscription "{name}" was unused for its expire_after_s and is gone')
+        return True
 
     # Looking
 
@@ -541,18 +555,81 @@ class Dispatcher:
             finally:
                 subscriber.end()
 
-    def needed_from(self, root: Root) -> int:
-        """The first offset of a root that some durable subscription has not acked.
+    # What retention has to leave
+
+    def needed_from(self, root: Root, upto: int | None = None, check: Callable[[], None] = lambda: None) -> int:
+        """The first offset of a root that some durable subscription has not acked, and wants; with `upto`, nothing
+        behind that is looked at. From any thread, and it takes its time: `check` is called again and again, and may
+        raise. Whoever acts on it does so in the committing role, and asks `lowest` before.
 
         The floors that this relies on are stored: after a crash nobody shall miss what it never wanted.
         """
-        needed, number = root.stream.durable + 1, root.stream.number
-        for row in self.all_rows():
-            if filter_covers_root(row.options.filter, root.name):
-                needed = min(needed, 1 + self.use(row.options.id, lambda one: one.floor(number)))
-        for subscriber in list(self._served.values()):
-            self._commit.write(subscriber.risen_floors())
+        stream = root.stream
+        end = stream.durable
+        last = end if upto is None else min(upto, end)
+        self.lowest.begin(stream.number)
+        self._commit.flush()
+        found = self._low_floors(root, last, check)
+        if not found:
+            return last + 1
+        floors = {row.options.id: floor for row, floor in found}
+        needs = Needs(self._config, [(row.options.id, row.options.filter) for row, _ in found], floors)
+        numbers = {row.options.id: row.number for row, _ in found}
+
+        def is_done(id: str, offset: int) -> bool:
+            served = self._served.get(id)
+            if served is not None:
+                return not served.undone(root.name, [offset])
+            return self._state.get(rows.key_message(rows.ACKED, numbers[id], stream.number, offset)) is not None
+
+        lowest = min(floors.values())
+        needed = first_needed(root, needs, lowest, last, is_done, self._config, self._clock, check)
+        self._raise_floors(root, found, needed - 1, check)
         return needed
+
+    def _low_floors(self, root: Root, last: int, check: Callable[[], None]) -> list[tuple[SubscriptionRow, int]]:
+        """Subscriptions that cover a root and have not acked all up to an offset, with their floors."""
+        found: list[tuple[SubscriptionRow, int]] = []
+        covering = (row for row in self.each_row() if filter_covers_root(row.options.filter, root.name))
+        while some := list(islice(covering, FLOORS_AT_ONCE)):
+            check()
+            with self._lock:
+                for row in some:
+                    floor = self._floor_of(row, root.stream.number)
+                    if floor is not None and floor < last:
+                        found.append((row, floor))
+        return found
+
+    def _floor_of(self, row: SubscriptionRow, stream: int) -> int | None:
+        """Where a subscription stands in a stream, as it is served or stored; None if it is gone."""
+        served = self._served.get(row.options.id)
+        if served is not None:
+            return served.floor(stream)
+        value = self._state.get(rows.key_pair(rows.FLOOR, row.number, stream))
+        if value is not None:
+            return int.from_bytes(value[:8], "big")
+        return 0 if self._state.get(self._key(row.options.id)) is not None else None
+
+    def _raise_floors(
+        self, root: Root, found: Sequence[tuple[SubscriptionRow, int]], floor: int, check: Callable[[], None]
+    ) -> None:
+        """None of these wants anything between where it stood and a floor: note that, where it still stands there."""
+        stream, low = root.stream.number, [(row, before) for row, before in found if before < floor]
+        for at in range(0, len(low), FLOORS_AT_ONCE):
+            check()
+            with self._lock:
+                changed: Rows = {}
+                for row, before in low[at : at + FLOORS_AT_ONCE]:
+                    served = self._served.get(row.options.id)
+                    if served is not None:
+                        changed.update(served.pass_over(stream, before, floor))
+                    elif self._floor_of(row, stream) == before:
+                        changed[rows.key_pair(rows.FLOOR, row.number, stream)] = floor.to_bytes(8, "big")
+                        known = self._rested.get(row.options.id)
+                        if known is not None:
+                            floors = {**known.floors, stream: max(floor, known.floors.get(stream, 0))}
+                            self._rested[row.options.id] = msgspec.structs.replace(known, floors=floors)
+                self._commit.write(changed)
 
     def close(self) -> None:
         """Everybody who waits is told; floors that rose past what does not match are kept."""

@@ -75,7 +75,9 @@ class Subscriber:
         clock: Clock,
         reply: Callable[[Message, bytes], Receipt],
         on_event: Callable[[str, str], None],
+        on_moved: Callable[[int, int], None],
     ) -> None:
+        """`on_moved` hears of the floor of each stream in which it was sent elsewhere, before that is stored."""
         self.row = row
         self.number = row.number
         self.options = row.options
@@ -91,6 +93,7 @@ class Subscriber:
         self._clock = clock
         self.reply = reply
         self._on_event = on_event
+        self._on_moved = on_moved
         self._lock = threads.RLock()
         self._signal = threads.Condition()
         self._wakers: dict[Any, Callable[[], None]] = {}
@@ -721,6 +724,7 @@ class Subscriber:
             changed.update(stored.rows_of(self.number, changes))
             changed[rows.key_pair(rows.FLOOR, self.number, stream)] = (position - 1).to_bytes(8, "big")
             self._supply.renew(stream)
+            self._on_moved(stream, position - 1)
         self._gap = None
         return changed
 
@@ -750,10 +754,14 @@ class Subscriber:
         """Up to where this subscription needs nothing of a stream any more."""
         with self._lock:
             self._supply.open()
-            if stream not in self._supply:
-                return 1 << 63
-            self._supply.skip_unwanted(stream)
-            return self._machine.floor(stream)
+            return self._machine.floor(stream) if stream in self._supply else 1 << 63
+
+    def pass_over(self, stream: int, before: int, floor: int) -> Rows:
+        """Nothing between two floors is wanted: rise, if it still stands at the first or above it; the rows of that."""
+        with self._lock:
+            if stream in self._supply and self._machine.floor(stream) >= before:
+                self._supply.pass_over(stream, floor + 1)
+            return self.risen_floors()
 
     def risen_floors(self) -> Rows:
         """Rows of floors that rose past messages that do not match since they were stored."""
