@@ -11,6 +11,7 @@ of a batch that nobody waits for while an earlier group may still be on its way 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -22,7 +23,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
-from headwater.delivery.floors import Lowest, Needs, first_needed
+from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
 from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
 from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start, floor_for
@@ -38,13 +39,17 @@ from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import Rows, State
-from headwater.topics.name import compile_filter, filter_covers_root
+from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of, root_of_filter
 from headwater.topics.tree import Trees
 
 R = TypeVar("R")
 
 RESTING_ROOTS_MAX = 64
 """Subscriptions with a place in more roots are counted anew whenever somebody asks."""
+INFOS_AT_ONCE = 1000
+"""Subscriptions that are told of together."""
+LEARN_MIN = 32
+"""Where so many are asked for, the rows of all are counted at once."""
 FLOORS_AT_ONCE = 256
 """Subscriptions whose places are looked at, or moved, while nobody comes or goes."""
 NAMES_MATCHED_MAX = 64
@@ -301,6 +306,10 @@ class Dispatcher:
         return row
 
     def _covered(self, filter: str) -> list[Root]:
+        name = root_of_filter(filter)
+        if name is not None:
+            root = self._roots.get(name)
+            return [] if root is None else [root]
         return [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
 
     def send_retained(self, id: str) -> None:
@@ -514,17 +523,87 @@ class Dispatcher:
         if limit is not None and limit < 1:
             raise Malformed(f"limit is {limit}; use 1 or more")
         start = None if after is None else self._key(after) + b"\0"
+        self._commit.flush()
         found: list[SubscriptionInfo] = []
-        for _, value in self._state.scan(rows.SUBSCRIPTION, start):
-            row = self._decode(value)
-            if wanted(row.options.id, row.options.filter):
-                try:
-                    found.append(self.info(row))
-                except NotFound:
-                    continue  # deleted since
-            if len(found) == limit:
+        asked = (self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION, start))
+        asked = (row for row in asked if wanted(row.options.id, row.options.filter))
+        while limit is None or len(found) < limit:
+            some = list(islice(asked, INFOS_AT_ONCE if limit is None else min(INFOS_AT_ONCE, limit - len(found))))
+            if not some:
                 break
+            found += self._page(some)
         return found
+
+    def _page(self, asked: Sequence[SubscriptionRow]) -> list[SubscriptionInfo]:
+        """Some of them. Those that nobody takes from are told from their rows, and what waits for them is counted with
+        one look at each root; nobody is held up meanwhile."""
+        resting: dict[str, Resting] = {}
+        for row in asked:
+            if row.options.id in self._served or self._is_read_only:  # there, others change what is stored
+                continue
+            known = self._at_rest(row, len(asked))
+            if not known.acked and not known.failed:
+                resting[row.options.id] = known
+        pending = self._pending([row for row in asked if row.options.id in resting], resting)
+        found = []
+        for row in asked:
+            name = row.options.id
+            try:
+                if name in resting:
+                    found.append(self._told(row, resting[name], pending.get(name, 0)))
+                else:
+                    found.append(self.info(row))
+            except NotFound:
+                continue  # deleted since
+        return found
+
+    def _told(self, row: SubscriptionRow, resting: Resting, pending: int) -> SubscriptionInfo:
+        options, lag = row.options, pending + resting.copies
+        floors = {root.name: resting.floors.get(root.stream.number, 0) for root in self._covered(options.filter)}
+        return SubscriptionInfo(
+            *(options.id, options.filter, options.order, lag, 0, 0, resting.dead, 0, row.paused, floors)
+        )
+
+    def _at_rest(self, row: SubscriptionRow, count: int) -> Resting:
+        """One that nobody takes from, in numbers; if many are asked for, all that are not known are learnt at once."""
+        if row.options.id not in self._rested and count >= LEARN_MIN:
+            self._learn()
+        return self.resting(row)
+
+    def _learn(self) -> None:
+        """Count the rows of all subscriptions, in the order in which they are stored."""
+        floors: dict[int, dict[int, int]] = {}
+        for key, value in self._state.scan(rows.FLOOR):
+            number, stream = rows.pair_in(key)
+            floors.setdefault(number, {})[stream] = int.from_bytes(value[:8], "big")
+        acked, failed, copies, dead = (
+            Counter(rows.pair_in(key)[0] for key, _ in self._state.scan(kind))
+            for kind in (rows.ACKED, rows.FAILURE, rows.COPY, rows.DEAD)
+        )
+        for row in self.each_row():
+            name, at = row.options.id, row.number
+            if name not in self._served and name not in self._rested:
+                self._remember(name, Resting(floors.get(at, {}), acked[at], failed[at], copies[at], dead[at]))
+
+    def _pending(self, asked: Sequence[SubscriptionRow], resting: Mapping[str, Resting]) -> dict[str, int]:
+        """How many messages wait for each of these, in all roots."""
+        behind: dict[Root, dict[str, int]] = {}
+        count: Counter[str] = Counter()
+        filters = {row.options.id: row.options.filter for row in asked}
+        for name, wanted in filters.items():
+            for root in self._covered(wanted):
+                stream = root.stream
+                floor = max(resting[name].floors.get(stream.number, 0), stream.first_offset - 1)
+                if floor >= stream.durable:
+                    continue
+                if is_everything_of(wanted, root.name) and not root.purges:
+                    count[name] += stream.durable - floor
+                else:
+                    behind.setdefault(root, {})[name] = floor
+        for root, floors in behind.items():
+            needs = Needs(self._config, [(name, filters[name]) for name in floors], floors)
+            count.update(count_above(root, needs, self._config, self._clock))
+        return count
 
     def info(self, row: SubscriptionRow, positions: dict[int, int] | None = None) -> SubscriptionInfo:
         """A subscription as users see it; with positions, as it would be there, though it may not be stored."""
@@ -547,7 +626,8 @@ class Dispatcher:
             )
 
         if positions is None:
-            return self.use(row.options.id, look)
+            served = self._served.get(row.options.id)
+            return look(served) if served is not None else self.use(row.options.id, look)
         with self._lock:
             subscriber = self._load(row)
             try:
@@ -582,8 +662,7 @@ class Dispatcher:
                 return not served.undone(root.name, [offset])
             return self._state.get(rows.key_message(rows.ACKED, numbers[id], stream.number, offset)) is not None
 
-        lowest = min(floors.values())
-        needed = first_needed(root, needs, lowest, last, is_done, self._config, self._clock, check)
+        needed = first_needed(root, needs, last, is_done, self._config, self._clock, check)
         self._raise_floors(root, found, needed - 1, check)
         return needed
 

@@ -8,6 +8,7 @@ goes back, meanwhile is heard of (`Lowest.since`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from headwater.clock import Clock
@@ -48,16 +49,31 @@ class Lowest:
 class Needs(Matcher):
     """What some of many subscriptions want: by topic, the lowest of their floors."""
 
-    __slots__ = ("_floors", "_known", "_trees")
+    __slots__ = ("_floors", "_highest", "_known", "_trees")
 
     def __init__(self, config: Config, filters: Sequence[tuple[str, str]], floors: dict[str, int]) -> None:
         """Of ids and filters."""
         super().__init__("#")
         self._floors = floors
+        self._highest = max(floors.values())
         self._trees: Trees[str] = Trees(config)
         self._known: dict[str, int] = {}
         for name, wanted in filters:
             self._trees.add(wanted, name)
+
+    @property
+    def lowest(self) -> int:
+        """The lowest of all floors."""
+        return min(self._floors.values())
+
+    @property
+    def highest(self) -> int:
+        """The highest of them."""
+        return self._highest
+
+    def match(self, topic: str) -> Sequence[str]:
+        """Those who want messages of a topic."""
+        return self._trees.match(topic)
 
     def floor(self, topic: str) -> int:
         """Messages of a topic above this are wanted by somebody."""
@@ -82,7 +98,6 @@ class Needs(Matcher):
 def first_needed(
     root: Root,
     needs: Needs,
-    lowest: int,
     last: int,
     is_done: Callable[[str, int], bool],
     config: Config,
@@ -91,7 +106,7 @@ def first_needed(
 ) -> int:
     """The first message above the lowest floor that somebody wants who is not done with it, or a gap of which somebody
     has yet to hear; one past `last` if there is none. `check` is called after each slice, and may raise."""
-    cursor, now_us = Cursor(root, needs, lowest + 1, config), clock.now_us()
+    cursor, now_us = Cursor(root, needs, needs.lowest + 1, config), clock.now_us()
     while True:
         found = cursor.look(now_us, last, Budget())
         if found is UNREAD:
@@ -114,3 +129,21 @@ def _first_in(
         if needs.floor(topic) < offset <= last and not all(is_done(name, offset) for name in needs.who(topic, offset)):
             return offset
     return None
+
+
+def count_above(root: Root, needs: Needs, config: Config, clock: Clock) -> Counter[str]:
+    """How many messages each of these subscriptions wants of a root above its floor; one look at the log for all."""
+    found: Counter[str] = Counter()
+    cursor, now_us, last = Cursor(root, needs, needs.lowest + 1, config), clock.now_us(), root.stream.durable
+    while (read := cursor.next(now_us, last)) is not None:
+        if isinstance(read, Hole):
+            continue
+        batch, places = read
+        topics = batch.body.topics_at(places)
+        if batch.first_offset > needs.highest:
+            for topic, count in Counter(topics).items():
+                found.update(dict.fromkeys(needs.match(topic), count))
+        else:
+            for place, topic in zip(places, topics, strict=True):
+                found.update(needs.who(topic, batch.first_offset + place))
+    return found

@@ -42,6 +42,8 @@ Messages = dict[tuple[LaneId, int], Message]
 NO_LIMIT = 1 << 62
 AGAIN_AT_ONCE = 16
 """Messages that are read again, one by one, before it is looked how many bytes they have."""
+COUNTED_AT_ONCE = 1000
+"""Messages of a root that are counted while a subscription is held up."""
 AGAIN_IN_TURN = 64
 """Those that one turn of a loop hands out again; the next turn goes on with the rest."""
 
@@ -781,6 +783,7 @@ class Subscriber:
 
     def counts(self) -> tuple[int, int, int, int]:
         """Lag, in flight, retrying, dead."""
+        self._count_ahead()
         with self._lock:
             self._supply.open()
             states = self._machine.states()
@@ -788,6 +791,17 @@ class Subscriber:
             lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
             lag += sum(state is not MessageState.ACKED for _, _, state, _ in states)
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
+
+    def _count_ahead(self) -> None:
+        """Count what waits in slices, between which those who take from it have their turn."""
+        for stream in self._supply.streams:
+            left = NO_LIMIT
+            while True:
+                with self._lock:
+                    unseen = self._supply.pending_roughly(stream, COUNTED_AT_ONCE)[1]
+                if not 0 < unseen < left:
+                    break
+                left = unseen
 
     def standing(self, messages_max: int) -> Standing:
         """The same in a moment, however much there is: no more than about so many messages of each root are looked at,
