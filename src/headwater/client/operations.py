@@ -30,6 +30,9 @@ from headwater.wire.request import A, Request
 LETTERS_BYTES = 1024 * 1024
 """Payloads of one request to mend, unless a letter alone has more."""
 
+PAGE = 1000
+"""Subscriptions that are asked for at once where all are wanted."""
+
 
 @documented(surface.Bus)
 class Operations:
@@ -47,7 +50,15 @@ class Operations:
         await self._client.unsubscribe(id)
 
     async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
-        return await self.ask(wire.Subscriptions(after=after, limit=limit))
+        if limit is not None:
+            return await self.ask(wire.Subscriptions(after=after, limit=limit))
+        found: list[SubscriptionInfo] = []
+        while True:  # in pages, so that nobody waits while the server puts thousands into one answer
+            page = await self.ask(wire.Subscriptions(after=after, limit=PAGE))
+            found += page
+            if len(page) < PAGE:
+                return found
+            after = page[-1].id
 
     async def states(self, id: str) -> States:
         return await self.ask(wire.States(id=id))

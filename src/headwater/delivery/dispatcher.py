@@ -39,7 +39,7 @@ from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import Rows, State
-from headwater.topics.name import compile_filter, filter_covers_root, is_everything_of, root_of_filter
+from headwater.topics.name import filter_covers_root, is_everything_of, root_of_filter
 from headwater.topics.tree import Trees
 
 R = TypeVar("R")
@@ -179,11 +179,11 @@ class Dispatcher:
 
     def retained(self, filter: str) -> list[Message]:
         """Retained messages that a new subscriber gets first."""
-        wanted, now_us = compile_filter(filter), self._clock.now_us()
+        now_us = self._clock.now_us()
         return [
             retained_message(row, topic)
             for root in self._covered(filter)
-            for topic, row in root.retained.matching(wanted, now_us)
+            for topic, row in root.retained.find(filter, now_us)
         ]
 
     # Durable subscriptions
@@ -325,9 +325,9 @@ class Dispatcher:
     def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, CopyRow]]:
         """By stream and offset; those above the offset of their stream come by themselves."""
         found: dict[int, dict[int, CopyRow]] = {}
-        wanted, now_us = compile_filter(filter), self._clock.now_us()
+        now_us = self._clock.now_us()
         for root in self._covered(filter):
-            for topic, row in root.retained.matching(wanted, now_us):
+            for topic, row in root.retained.find(filter, now_us):
                 if upto is not None and row.offset > upto[root.stream.number]:
                     continue
                 copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us, row.flags)
