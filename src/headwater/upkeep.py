@@ -1,12 +1,14 @@
 """What a bus does by itself, in time, and what an operator asks for now and then.
 
 By itself: release delayed messages, delete what retention allows, forget what expired. On demand: purge and backup.
-All of it runs in the committing role, called by the one timer queue.
+What changes the log runs in the committing role, called by the one timer queue. What retention may delete is found out
+in a thread of its own, as that may take a while; the role is asked for when it is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from headwater import threads
 from headwater.audit import Audit
@@ -15,7 +17,7 @@ from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.timers import Timers
-from headwater.errors import HeadwaterError, NotAllowed
+from headwater.errors import Closed, HeadwaterError, NotAllowed
 from headwater.events import Events
 from headwater.log import delays
 from headwater.log.checks import Checks
@@ -78,6 +80,10 @@ class Upkeep:
         self._is_closed = False
         self._is_release_held = False
         """Whether delayed messages wait until it is known who may publish them."""
+        self._due: dict[str, Callable[[], None]] = {}
+        """What the thread of retention has yet to do: a round, or one root."""
+        self._due_lock = threads.Lock()
+        self._retaining: threads.Thread | None = None
         self._rolls: dict[str, int] = {}
         self._failed_us = 0
         """Since when the state takes nothing, on the monotonic clock; 0 while it does."""
@@ -93,6 +99,13 @@ class Upkeep:
         self._is_closed = True
         if self._taking is not None:
             self._taking.join()
+        self.join()
+
+    def join(self) -> None:
+        """Returns when all that retention had to do is done."""
+        thread = self._retaining
+        if thread is not None:
+            thread.join()
 
     # By the thread that commits, after each append
 
@@ -108,11 +121,35 @@ class Upkeep:
 
     def _note_roll(self, root: Root, rolls: int) -> None:
         if root.name in self._rolls:
-            self._timers.set(("retention", root.name), self._clock.monotonic_us(), lambda: self._in_role(root))
+            self._timers.set(("retention", root.name), self._clock.monotonic_us(), lambda: self._begin(root.name, root))
         self._rolls[root.name] = rolls
 
-    def _in_role(self, root: Root) -> None:
-        self._roots.commit.run(lambda: self.retain(root))
+    # The thread of retention
+
+    def _begin(self, key: str, root: Root | None) -> None:
+        """Have a root looked at, or all of them."""
+        with self._due_lock:
+            self._due[key] = self._round if root is None else partial(self._look_after, root)
+            if self._retaining is not None or self._is_closed:
+                return
+            self._retaining = threads.Thread(target=self._retain_all, name="headwater-retention", daemon=True)
+            self._retaining.start()
+
+    def _retain_all(self) -> None:
+        while True:
+            with self._due_lock:
+                if not self._due or self._is_closed:
+                    self._retaining = None
+                    return
+                work = self._due.pop(next(iter(self._due)))
+            try:
+                work()
+            except Exception as error:
+                self._events.trouble(f"retention failed: {error!r}")
+
+    def _check_going_on(self) -> None:
+        if self._is_closed:
+            raise Closed("the bus is being closed")
 
     # Delayed messages
 
@@ -236,45 +273,69 @@ class Upkeep:
 
     def _arm_round(self) -> None:
         due_us = self._clock.monotonic_us() + round(self._config.retention_interval_s * SECOND_US)
-        self._timers.set("round", due_us, self._round)
+        self._timers.set("round", due_us, lambda: self._begin("", None))
 
     def _round(self) -> None:
         """Look at everything that gets old."""
         try:
-            self._roots.commit.run(self._go_round)
+            self._go_round()
         finally:
             self._arm_round()
 
     def _go_round(self) -> None:
         now_us = self._clock.now_us()
+        run = self._roots.commit.run
         try:
-            self._take_readers()  # those who were here lately are not to expire
+            run(self._take_readers)  # those who were here lately are not to expire
             self._dispatcher.expire()
         except (OSError, HeadwaterError) as error:
             self._events.trouble(f"subscriptions could not be looked after: {error}")
-        self._expire_staged()
+        run(self._expire_staged)
         for root in self._roots.all():
-            try:
-                if root.retained.expire(now_us):
-                    root.is_dirty = True
-                self.retain(root)
-            except (OSError, HeadwaterError) as error:
+            if self._is_closed:
+                return
+            run(partial(self._expire_retained, root, now_us))
+            self._look_after(root)
+
+    def _expire_retained(self, root: Root, now_us: int) -> None:
+        if root.retained.expire(now_us):
+            root.is_dirty = True
+
+    def _look_after(self, root: Root) -> None:
+        try:
+            self.retain(root)
+        except (OSError, HeadwaterError) as error:
+            if not self._is_closed:
                 self._events.trouble(f'"{root.name}" could not be looked after: {error}')
 
     def retain(self, root: Root) -> None:
-        """Delete the segments of a root that its rule allows to delete."""
+        """Delete the segments of a root that its rule allows to delete; from any thread."""
         if root.name == STAGED:
             return  # what was staged is needed until it is committed, dropped or expired
-        rule = self._config.retention_of(root.name)
-        stream = root.stream
-        soft = max(self._older_than(root, rule.age_s), _beyond(root, rule.bytes))
-        hard = max(self._older_than(root, rule.hard_age_s), _beyond(root, rule.hard_bytes))
-        if root.name == delays.ROOT:
-            soft, hard = self._not_waiting(root), 0
+        run, stream = self._roots.commit.run, root.stream
+        soft, hard = self._limits(root)
         if max(soft, hard) < stream.first_offset:
             return
-        are_known = self._take_readers()
-        needed = self._unarchived_from(root.name, self._dispatcher.needed_from(root)) if are_known else 0
+        needed = 0
+        if run(self._take_readers):
+            needed = self._dispatcher.needed_from(root, max(soft, hard), self._check_going_on)
+        run(lambda: self._trim(root, soft, hard, needed))
+
+    def _limits(self, root: Root) -> tuple[int, int]:
+        """Up to where messages may be deleted that nobody needs, and all of them."""
+        if root.name == delays.ROOT:
+            return self._not_waiting(root), 0
+        rule = self._config.retention_of(root.name)
+        return (
+            max(self._older_than(root, rule.age_s), _beyond(root, rule.bytes)),
+            max(self._older_than(root, rule.hard_age_s), _beyond(root, rule.hard_bytes)),
+        )
+
+    def _trim(self, root: Root, soft: int, hard: int, needed: int) -> None:
+        """In the committing role: nobody begins, or goes back, between this look and what is deleted."""
+        stream = root.stream
+        needed = min(needed, self._dispatcher.lowest.since(stream.number) + 1)
+        needed = self._unarchived_from(root.name, needed) if needed else 0
         upto = max(hard, min(soft, needed - 1))
         if upto < stream.first_offset:
             return

@@ -17,11 +17,12 @@ SMALL = Config(segment_bytes=64 * 1024)
 
 
 def settle(bus: Bus) -> None:
-    """Return when every timer that is due by now has rung."""
+    """Return when every timer that is due by now has rung, and retention is done."""
     for _ in range(2):  # the second for those that the first ones set
         done = threading.Event()
         bus.core.timers.set(done, bus.core.clock.monotonic_us(), done.set)
         assert done.wait(WAIT_S)
+        bus.core.upkeep.join()
     bus.core.rows.run(lambda: None)  # what they stored is there
 
 

@@ -25,7 +25,7 @@ from headwater.store.body import encode_body
 from headwater.store.file_pool import FilePool
 from headwater.store.files import DiskFile, DiskFiles, Files
 from headwater.store.log import Hole, Write
-from headwater.store.segment import ENTRY_BYTES
+from headwater.store.segment import ENTRY_BYTES, whole_batches
 from headwater.store.stream import INDEXES_LOADED_MAX, LET_GO_BYTES, DiskStream, open_segments
 
 SEGMENT_BYTES = 64 * 1024
@@ -732,7 +732,7 @@ def test_an_index_that_is_made_while_a_batch_is_written_has_it_once(
 ) -> None:
     for number in range(5):
         append(stream, b"%d" % number)
-    walk = streams_module.whole_batches
+    walk = whole_batches
 
     def slowly(*args: Any) -> Iterator[Any]:
         for place, found in enumerate(walk(*args)):

@@ -22,7 +22,7 @@ from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.start import Start, check_start
 from headwater.errors import HeadwaterError, NotFound
 from headwater.log.publish import Publish
-from headwater.message import DeadLetter, Extent, Message
+from headwater.message import DeadLetter, Extent, Message, SubscriptionInfo
 from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
@@ -33,6 +33,9 @@ R = TypeVar("R")
 
 LETTERS_BYTES = 1024 * 1024
 """Payloads of one request to mend, unless a letter alone has more."""
+
+PAGE = 1000
+"""Subscriptions that are asked for at once where all are wanted."""
 
 
 def asks(
@@ -90,7 +93,6 @@ class Operations(Served):
         """What a request is answered with."""
         return await self._client.link.request(request)
 
-    subscriptions = asks(surface.Bus.subscriptions, wire.Subscriptions)
     states = asks(surface.Bus.states, wire.States)
     topics = asks(surface.Bus.topics, wire.Topics)
     ends = asks(surface.Bus.ends, wire.Ends)
@@ -102,6 +104,17 @@ class Operations(Served):
     commit_stage = asks(surface.Bus.commit_stage, wire.CommitStage)
     drop_stage = asks(surface.Bus.drop_stage, wire.DropStage)
     purge = asks(surface.Bus.purge, wire.Purge)
+
+    async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
+        if limit is not None:
+            return await self.ask(wire.Subscriptions(after=after, limit=limit))
+        found: list[SubscriptionInfo] = []
+        while True:  # in pages, so that nobody waits while the server puts thousands into one answer
+            page = await self.ask(wire.Subscriptions(after=after, limit=PAGE))
+            found += page
+            if len(page) < PAGE:
+                return found
+            after = page[-1].id
 
     async def unsubscribe(self, id: str) -> None:
         await self._client.unsubscribe(id)

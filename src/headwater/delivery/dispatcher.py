@@ -11,7 +11,10 @@ of a batch that nobody waits for while an earlier group may still be on its way 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -20,6 +23,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
+from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
 from headwater.delivery.options import Options
 from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
 from headwater.delivery.selection import Selection
@@ -35,13 +39,19 @@ from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import Rows, State
-from headwater.topics.name import compile_filter, filter_covers_root
+from headwater.topics.name import filter_covers_root, is_everything_of, root_of_filter
 from headwater.topics.tree import Trees
 
 R = TypeVar("R")
 
 RESTING_ROOTS_MAX = 64
 """Subscriptions with a place in more roots are counted anew whenever somebody asks."""
+INFOS_AT_ONCE = 1000
+"""Subscriptions that are told of together."""
+LEARN_MIN = 32
+"""Where so many are asked for, the rows of all are counted at once."""
+FLOORS_AT_ONCE = 256
+"""Subscriptions whose places are looked at, or moved, while nobody comes or goes."""
 NAMES_MATCHED_MAX = 64
 """Dictionaries of topics whose listeners are remembered, as the same devices tend to report together."""
 
@@ -94,6 +104,7 @@ class Dispatcher:
         self._lock = threads.RLock()
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
         self._count = len(known)
+        self.lowest = Lowest()
         last = state.get(rows.COUNTERS)
         self._last_number = int.from_bytes(last, "big") if last is not None else 0
 
@@ -168,11 +179,11 @@ class Dispatcher:
 
     def retained(self, filter: str) -> list[Message]:
         """Retained messages that a new subscriber gets first."""
-        wanted, now_us = compile_filter(filter), self._clock.now_us()
+        now_us = self._clock.now_us()
         return [
             retained_message(row, topic)
             for root in self._covered(filter)
-            for topic, row in root.retained.matching(wanted, now_us)
+            for topic, row in root.retained.find(filter, now_us)
         ]
 
     # Durable subscriptions
@@ -284,6 +295,7 @@ class Dispatcher:
         changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
+            self.lowest.note(root.stream.number, floor)
         if (start == "latest" or isinstance(start, Ends)) and with_retained:
             below = {root.stream.number: floor for root, floor in floors.items()}
             changed.update(_copy_rows(number, self._retained_copies(options.filter, below)))
@@ -294,6 +306,10 @@ class Dispatcher:
         return row
 
     def _covered(self, filter: str) -> list[Root]:
+        name = root_of_filter(filter)
+        if name is not None:
+            root = self._roots.get(name)
+            return [] if root is None else [root]
         return [root for root in self._roots.all() if filter_covers_root(filter, root.name)]
 
     def send_retained(self, id: str) -> None:
@@ -309,9 +325,9 @@ class Dispatcher:
     def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, CopyRow]]:
         """By stream and offset; those above the offset of their stream come by themselves."""
         found: dict[int, dict[int, CopyRow]] = {}
-        wanted, now_us = compile_filter(filter), self._clock.now_us()
+        now_us = self._clock.now_us()
         for root in self._covered(filter):
-            for topic, row in root.retained.matching(wanted, now_us):
+            for topic, row in root.retained.find(filter, now_us):
                 if upto is not None and row.offset > upto[root.stream.number]:
                     continue
                 copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us, row.flags)
@@ -353,6 +369,7 @@ class Dispatcher:
             self._clock,
             self._reply,
             self._on_event,
+            self.lowest.note,
         )
 
     def use(self, id: str, work: Callable[[Subscriber], R]) -> R:
@@ -442,10 +459,10 @@ class Dispatcher:
             self._rested.pop(id, None)
 
     def expire(self) -> list[str]:
-        """Delete subscriptions that nobody used for as long as they were to be kept."""
+        """Delete subscriptions that nobody used for as long as they were to be kept. From any thread."""
         now_us = self._clock.now_us()
         abandoned = []
-        for row in self.all_rows():
+        for row in self.each_row():
             after_s = row.options.expire_after_s
             served = self._served.get(row.options.id)
             if after_s is None:
@@ -455,11 +472,17 @@ class Dispatcher:
                 if unused_s > after_s / 4:
                     self._note_use(served)
             elif unused_s > after_s:
-                abandoned.append(row.options.id)
-        for name in abandoned:
-            self.delete(name)
-            self._on_event("expired", f'subscription "{name}" was unused for its expire_after_s and is gone')
-        return abandoned
+                abandoned.append(row)
+        return [row.options.id for row in abandoned if self._roots.commit.run(partial(self._expire, row))]
+
+    def _expire(self, row: SubscriptionRow) -> bool:
+        """Delete one that is as it was found: nobody has come meanwhile."""
+        name, served = row.options.id, self._served.get(row.options.id)
+        if self.row(name) != row or (served is not None and served.consumers):
+            return False
+        self._delete(name, unless_used=True)
+        self._on_event("expired", f'subscription "{name}" was unused for its expire_after_s and is gone')
+        return True
 
     # Looking
 
@@ -500,17 +523,87 @@ class Dispatcher:
         if limit is not None and limit < 1:
             raise Malformed(f"limit is {limit}; use 1 or more")
         start = None if after is None else self._key(after) + b"\0"
+        self._commit.flush()
         found: list[SubscriptionInfo] = []
-        for _, value in self._state.scan(rows.SUBSCRIPTION, start):
-            row = self._decode(value)
-            if wanted(row.options.id, row.options.filter):
-                try:
-                    found.append(self.info(row))
-                except NotFound:
-                    continue  # deleted since
-            if len(found) == limit:
+        asked = (self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION, start))
+        asked = (row for row in asked if wanted(row.options.id, row.options.filter))
+        while limit is None or len(found) < limit:
+            some = list(islice(asked, INFOS_AT_ONCE if limit is None else min(INFOS_AT_ONCE, limit - len(found))))
+            if not some:
                 break
+            found += self._page(some)
         return found
+
+    def _page(self, asked: Sequence[SubscriptionRow]) -> list[SubscriptionInfo]:
+        """Some of them. Those that nobody takes from are told from their rows, and what waits for them is counted with
+        one look at each root; nobody is held up meanwhile."""
+        resting: dict[str, Resting] = {}
+        for row in asked:
+            if row.options.id in self._served or self._is_read_only:  # there, others change what is stored
+                continue
+            known = self._at_rest(row, len(asked))
+            if not known.acked and not known.failed:
+                resting[row.options.id] = known
+        pending = self._pending([row for row in asked if row.options.id in resting], resting)
+        found = []
+        for row in asked:
+            name = row.options.id
+            try:
+                if name in resting:
+                    found.append(self._told(row, resting[name], pending.get(name, 0)))
+                else:
+                    found.append(self.info(row))
+            except NotFound:
+                continue  # deleted since
+        return found
+
+    def _told(self, row: SubscriptionRow, resting: Resting, pending: int) -> SubscriptionInfo:
+        options, lag = row.options, pending + resting.copies
+        floors = {root.name: resting.floors.get(root.stream.number, 0) for root in self._covered(options.filter)}
+        return SubscriptionInfo(
+            *(options.id, options.filter, options.order, lag, 0, 0, resting.dead, 0, row.paused, floors)
+        )
+
+    def _at_rest(self, row: SubscriptionRow, count: int) -> Resting:
+        """One that nobody takes from, in numbers; if many are asked for, all that are not known are learnt at once."""
+        if row.options.id not in self._rested and count >= LEARN_MIN:
+            self._learn()
+        return self.resting(row)
+
+    def _learn(self) -> None:
+        """Count the rows of all subscriptions, in the order in which they are stored."""
+        floors: dict[int, dict[int, int]] = {}
+        for key, value in self._state.scan(rows.FLOOR):
+            number, stream = rows.pair_in(key)
+            floors.setdefault(number, {})[stream] = int.from_bytes(value[:8], "big")
+        acked, failed, copies, dead = (
+            Counter(rows.pair_in(key)[0] for key, _ in self._state.scan(kind))
+            for kind in (rows.ACKED, rows.FAILURE, rows.COPY, rows.DEAD)
+        )
+        for row in self.each_row():
+            name, at = row.options.id, row.number
+            if name not in self._served and name not in self._rested:
+                self._remember(name, Resting(floors.get(at, {}), acked[at], failed[at], copies[at], dead[at]))
+
+    def _pending(self, asked: Sequence[SubscriptionRow], resting: Mapping[str, Resting]) -> dict[str, int]:
+        """How many messages wait for each of these, in all roots."""
+        behind: dict[Root, dict[str, int]] = {}
+        count: Counter[str] = Counter()
+        filters = {row.options.id: row.options.filter for row in asked}
+        for name, wanted in filters.items():
+            for root in self._covered(wanted):
+                stream = root.stream
+                floor = max(resting[name].floors.get(stream.number, 0), stream.first_offset - 1)
+                if floor >= stream.durable:
+                    continue
+                if is_everything_of(wanted, root.name) and not root.purges:
+                    count[name] += stream.durable - floor
+                else:
+                    behind.setdefault(root, {})[name] = floor
+        for root, floors in behind.items():
+            needs = Needs(self._config, [(name, filters[name]) for name in floors], floors)
+            count.update(count_above(root, needs, self._config, self._clock))
+        return count
 
     def info(self, row: SubscriptionRow, positions: dict[int, int] | None = None) -> SubscriptionInfo:
         """A subscription as users see it; with positions, as it would be there, though it may not be stored."""
@@ -533,7 +626,8 @@ class Dispatcher:
             )
 
         if positions is None:
-            return self.use(row.options.id, look)
+            served = self._served.get(row.options.id)
+            return look(served) if served is not None else self.use(row.options.id, look)
         with self._lock:
             subscriber = self._load(row)
             try:
@@ -541,18 +635,80 @@ class Dispatcher:
             finally:
                 subscriber.end()
 
-    def needed_from(self, root: Root) -> int:
-        """The first offset of a root that some durable subscription has not acked.
+    # What retention has to leave
+
+    def needed_from(self, root: Root, upto: int | None = None, check: Callable[[], None] = lambda: None) -> int:
+        """The first offset of a root that some durable subscription has not acked, and wants; with `upto`, nothing
+        behind that is looked at. From any thread, and it takes its time: `check` is called again and again, and may
+        raise. Whoever acts on it does so in the committing role, and asks `lowest` before.
 
         The floors that this relies on are stored: after a crash nobody shall miss what it never wanted.
         """
-        needed, number = root.stream.durable + 1, root.stream.number
-        for row in self.all_rows():
-            if filter_covers_root(row.options.filter, root.name):
-                needed = min(needed, 1 + self.use(row.options.id, lambda one: one.floor(number)))
-        for subscriber in list(self._served.values()):
-            self._commit.write(subscriber.risen_floors())
+        stream = root.stream
+        end = stream.durable
+        last = end if upto is None else min(upto, end)
+        self.lowest.begin(stream.number)
+        self._commit.flush()
+        found = self._low_floors(root, last, check)
+        if not found:
+            return last + 1
+        floors = {row.options.id: floor for row, floor in found}
+        needs = Needs(self._config, [(row.options.id, row.options.filter) for row, _ in found], floors)
+        numbers = {row.options.id: row.number for row, _ in found}
+
+        def is_done(id: str, offset: int) -> bool:
+            served = self._served.get(id)
+            if served is not None:
+                return not served.undone(root.name, [offset])
+            return self._state.get(rows.key_message(rows.ACKED, numbers[id], stream.number, offset)) is not None
+
+        needed = first_needed(root, needs, last, is_done, self._config, self._clock, check)
+        self._raise_floors(root, found, needed - 1, check)
         return needed
+
+    def _low_floors(self, root: Root, last: int, check: Callable[[], None]) -> list[tuple[SubscriptionRow, int]]:
+        """Subscriptions that cover a root and have not acked all up to an offset, with their floors."""
+        found: list[tuple[SubscriptionRow, int]] = []
+        covering = (row for row in self.each_row() if filter_covers_root(row.options.filter, root.name))
+        while some := list(islice(covering, FLOORS_AT_ONCE)):
+            check()
+            with self._lock:
+                for row in some:
+                    floor = self._floor_of(row, root.stream.number)
+                    if floor is not None and floor < last:
+                        found.append((row, floor))
+        return found
+
+    def _floor_of(self, row: SubscriptionRow, stream: int) -> int | None:
+        """Where a subscription stands in a stream, as it is served or stored; None if it is gone."""
+        served = self._served.get(row.options.id)
+        if served is not None:
+            return served.floor(stream)
+        value = self._state.get(rows.key_pair(rows.FLOOR, row.number, stream))
+        if value is not None:
+            return int.from_bytes(value[:8], "big")
+        return 0 if self._state.get(self._key(row.options.id)) is not None else None
+
+    def _raise_floors(
+        self, root: Root, found: Sequence[tuple[SubscriptionRow, int]], floor: int, check: Callable[[], None]
+    ) -> None:
+        """None of these wants anything between where it stood and a floor: note that, where it still stands there."""
+        stream, low = root.stream.number, [(row, before) for row, before in found if before < floor]
+        for at in range(0, len(low), FLOORS_AT_ONCE):
+            check()
+            with self._lock:
+                changed: Rows = {}
+                for row, before in low[at : at + FLOORS_AT_ONCE]:
+                    served = self._served.get(row.options.id)
+                    if served is not None:
+                        changed.update(served.pass_over(stream, before, floor))
+                    elif self._floor_of(row, stream) == before:
+                        changed[rows.key_pair(rows.FLOOR, row.number, stream)] = floor.to_bytes(8, "big")
+                        known = self._rested.get(row.options.id)
+                        if known is not None:
+                            floors = {**known.floors, stream: max(floor, known.floors.get(stream, 0))}
+                            self._rested[row.options.id] = msgspec.structs.replace(known, floors=floors)
+                self._commit.write(changed)
 
     def close(self) -> None:
         """Everybody who waits is told; floors that rose past what does not match are kept."""

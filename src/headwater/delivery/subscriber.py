@@ -44,6 +44,8 @@ NO_LIMIT = 1 << 62
 NEVER_FAILED = Failure(0, 0)
 AGAIN_AT_ONCE = 16
 """Messages that are read again, one by one, before it is looked how many bytes they have."""
+COUNTED_AT_ONCE = 1000
+"""Messages of a root that are counted while a subscription is held up."""
 AGAIN_IN_TURN = 64
 """Those that one turn of a loop hands out again; the next turn goes on with the rest."""
 
@@ -77,7 +79,9 @@ class Subscriber:
         clock: Clock,
         reply: Callable[[Message, bytes], Receipt],
         on_event: Callable[[str, str], None],
+        on_moved: Callable[[int, int], None],
     ) -> None:
+        """`on_moved` hears of the floor of each stream in which it was sent elsewhere, before that is stored."""
         self.row = row
         self.number = row.number
         self.options = row.options
@@ -93,6 +97,7 @@ class Subscriber:
         self._clock = clock
         self.reply = reply
         self._on_event = on_event
+        self._on_moved = on_moved
         self._lock = threads.RLock()
         self._signal = threads.Condition()
         self._wakers: dict[Any, Callable[[], None]] = {}
@@ -696,6 +701,7 @@ class Subscriber:
             changed.update(stored.rows_of(self.number, changes))
             changed[rows.key_pair(rows.FLOOR, self.number, stream)] = (position - 1).to_bytes(8, "big")
             self._supply.renew(stream)
+            self._on_moved(stream, position - 1)
         self._gap = None
         return changed
 
@@ -725,10 +731,14 @@ class Subscriber:
         """Up to where this subscription needs nothing of a stream any more."""
         with self._lock:
             self._supply.open()
-            if stream not in self._supply:
-                return 1 << 63
-            self._supply.skip_unwanted(stream)
-            return self._machine.floor(stream)
+            return self._machine.floor(stream) if stream in self._supply else 1 << 63
+
+    def pass_over(self, stream: int, before: int, floor: int) -> Rows:
+        """Nothing between two floors is wanted: rise, if it still stands at the first or above it; the rows of that."""
+        with self._lock:
+            if stream in self._supply and self._machine.floor(stream) >= before:
+                self._supply.pass_over(stream, floor + 1)
+            return self.risen_floors()
 
     def risen_floors(self) -> Rows:
         """Rows of floors that rose past messages that do not match since they were stored."""
@@ -748,6 +758,7 @@ class Subscriber:
 
     def counts(self) -> tuple[int, int, int, int]:
         """Lag, in flight, retrying, dead."""
+        self._count_ahead()
         with self._lock:
             self._supply.open()
             states = self._machine.states()
@@ -755,6 +766,17 @@ class Subscriber:
             lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
             lag += sum(state is not MessageState.ACKED for _, _, state, _ in states)
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
+
+    def _count_ahead(self) -> None:
+        """Count what waits in slices, between which those who take from it have their turn."""
+        for stream in self._supply.streams:
+            left = NO_LIMIT
+            while True:
+                with self._lock:
+                    unseen = self._supply.pending_roughly(stream, COUNTED_AT_ONCE)[1]
+                if not 0 < unseen < left:
+                    break
+                left = unseen
 
     def standing(self, messages_max: int) -> Standing:
         """The same in a moment, however much there is: no more than about so many messages of each root are looked at,

@@ -196,19 +196,10 @@ class Supply:
         """What is pending has changed otherwise than by being handed out."""
         self._lag.pop(stream, None)
 
-    def skip_unwanted(self, stream: int) -> None:
-        """Let the floor rise past what does not match; not past a hole, which a consumer has yet to get as a gap."""
-        if self._ahead[stream].places:
-            return
-        probe = self._fresh(self._known[stream]).cursor
-        found = probe.next(self._clock.now_us())
-        if found is None:
-            position = probe.position
-        elif isinstance(found, Hole):
-            position = found.first
-        else:
-            position = found[0].first_offset + found[1][0]
-        if self._skip_to(stream, position):
+    def pass_over(self, stream: int, position: int) -> None:
+        """Let the floor rise to a position before which nothing is wanted that was not read."""
+        ahead = self._ahead[stream]
+        if not ahead.places and self._skip_to(stream, position) and ahead.cursor.position < position:
             self.renew(stream)
 
     def fetch(self, lane: LaneId, offsets: list[int], now: Moment) -> tuple[dict[int, Message], list[Hole]]:

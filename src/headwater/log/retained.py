@@ -16,6 +16,7 @@ from headwater.message import Headers
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import Rows, State
+from headwater.topics.name import compile_filter, is_wild
 
 
 class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
@@ -81,17 +82,41 @@ class Retained:
         row = self.get(topic)
         return row is not None and not 0 < row.expires_us <= now_us
 
-    def matching(self, wanted: Callable[[str], bool], now_us: int) -> Iterator[tuple[str, RetainedRow]]:
-        """Those of the wanted topics whose ttl has not ended, by name."""
+    def find(self, filter: str, now_us: int) -> Iterator[tuple[str, RetainedRow]]:
+        """Those that a filter matches and whose ttl has not ended, by name; rows that do not begin as the filter does
+        are not read."""
+        if not self.count:
+            return
+        is_open = filter.endswith("/#") and "+" not in filter
+        if is_open or not is_wild(filter):
+            topic = filter.removesuffix("/#")
+            row = self.get(topic)
+            if row is not None and not 0 < row.expires_us <= now_us:
+                yield topic, row
+        if is_open:
+            yield from self.matching(compile_filter(filter), now_us, filter[:-1])
+        elif is_wild(filter):
+            yield from self.matching(compile_filter(filter), now_us, filter.partition("+")[0].rstrip("#"))
+
+    def matching(
+        self, wanted: Callable[[str], bool], now_us: int, start: str = ""
+    ) -> Iterator[tuple[str, RetainedRow]]:
+        """Those of the wanted topics whose ttl has not ended, by name; of those that begin so."""
         if not self.count:
             return
         found: dict[str, RetainedRow] = {}
-        for key, value in self._state.scan(self._prefix):
+        for key, value in self._state.scan(self._prefix + start.encode()):
             topic = rows.name_in(key)
             if wanted(topic) and topic not in self._changed:
                 found[topic] = decode_row(value)
         changed = dict(self._changed)
-        found.update({topic: row for topic, row in changed.items() if row is not None and wanted(topic)})
+        found.update(
+            {
+                topic: row
+                for topic, row in changed.items()
+                if row is not None and topic.startswith(start) and wanted(topic)
+            }
+        )
         for topic in sorted(found):
             if not 0 < found[topic].expires_us <= now_us:
                 yield topic, found[topic]

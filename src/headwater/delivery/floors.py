@@ -1,0 +1,149 @@
+"""What of a root durable subscriptions still need: the lowest of their floors, past what none of them wants.
+
+Retention asks for it, in a thread of its own: the floors are read in slices, the log is gone through once for all
+subscriptions together, and only as far as retention would delete. Promises: the floors that an answer relies on are
+stored before it is given, so that after a crash nobody misses what it never wanted; a subscription that is made, or
+goes back, meanwhile is heard of (`Lowest.since`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from headwater.clock import Clock
+from headwater.config import Config
+from headwater.delivery.cursor import SLICE_BATCHES, SLICE_BYTES, UNREAD, Budget, Cursor, Matcher
+from headwater.log.root import Root
+from headwater.store.batch import Batch
+from headwater.store.body import Body
+from headwater.store.log import Hole
+from headwater.topics.tree import Trees
+
+NOTHING = 1 << 63
+"""A floor above every message."""
+TOPICS_MAX = 100_000
+"""Topics of which it is remembered how far they are needed."""
+
+
+class Lowest:
+    """Subscriptions that begin, or go back, while somebody finds out what is needed."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, int] = {}
+
+    def begin(self, stream: int) -> None:
+        """Somebody begins to find out about a stream."""
+        self._since[stream] = NOTHING
+
+    def note(self, stream: int, floor: int) -> None:
+        """Somebody stands there now."""
+        if floor < self._since.get(stream, 0):
+            self._since[stream] = floor
+
+    def since(self, stream: int) -> int:
+        """The lowest floor that was noted since it began."""
+        return self._since.get(stream, NOTHING)
+
+
+class Needs(Matcher):
+    """What some of many subscriptions want: by topic, the lowest of their floors."""
+
+    __slots__ = ("_floors", "_highest", "_known", "_trees")
+
+    def __init__(self, config: Config, filters: Sequence[tuple[str, str]], floors: dict[str, int]) -> None:
+        """Of ids and filters."""
+        super().__init__("#")
+        self._floors = floors
+        self._highest = max(floors.values())
+        self._trees: Trees[str] = Trees(config)
+        self._known: dict[str, int] = {}
+        for name, wanted in filters:
+            self._trees.add(wanted, name)
+
+    @property
+    def lowest(self) -> int:
+        """The lowest of all floors."""
+        return min(self._floors.values())
+
+    @property
+    def highest(self) -> int:
+        """The highest of them."""
+        return self._highest
+
+    def match(self, topic: str) -> Sequence[str]:
+        """Those who want messages of a topic."""
+        return self._trees.match(topic)
+
+    def floor(self, topic: str) -> int:
+        """Messages of a topic above this are wanted by somebody."""
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= TOPICS_MAX:
+                self._known.clear()
+            known = min(map(self._floors.__getitem__, self._trees.match(topic)), default=NOTHING)
+            self._known[topic] = known
+        return known
+
+    def who(self, topic: str, offset: int) -> list[str]:
+        """Those who want a message."""
+        return [name for name in self._trees.match(topic) if self._floors[name] < offset]
+
+    def select(self, body: Body) -> Sequence[int] | None:
+        floor = self.floor
+        chosen = [number for number, name in enumerate(body.names) if floor(name) < NOTHING]
+        return None if len(chosen) == len(body.names) else body.places_of(chosen)
+
+
+def first_needed(
+    root: Root,
+    needs: Needs,
+    last: int,
+    is_done: Callable[[str, int], bool],
+    config: Config,
+    clock: Clock,
+    check: Callable[[], None],
+) -> int:
+    """The first message above the lowest floor that somebody wants who is not done with it, or a gap of which somebody
+    has yet to hear; one past `last` if there is none. `check` is called after each slice, and may raise."""
+    cursor, now_us = Cursor(root, needs, needs.lowest + 1, config), clock.now_us()
+    while True:
+        found = cursor.look(now_us, last, Budget())
+        if found is UNREAD:
+            check()
+            cursor.read_on(now_us, last, Budget(SLICE_BATCHES, SLICE_BYTES))
+        elif found is None:
+            return last + 1
+        elif isinstance(found, Hole):
+            return min(found.first, last + 1)
+        elif (offset := _first_in(*found, needs, last, is_done)) is not None:
+            return offset
+
+
+def _first_in(
+    batch: Batch, places: Sequence[int], needs: Needs, last: int, is_done: Callable[[str, int], bool]
+) -> int | None:
+    first = batch.first_offset
+    for place, topic in zip(places, batch.body.topics_at(places), strict=True):
+        offset = first + place
+        if needs.floor(topic) < offset <= last and not all(is_done(name, offset) for name in needs.who(topic, offset)):
+            return offset
+    return None
+
+
+def count_above(root: Root, needs: Needs, config: Config, clock: Clock) -> Counter[str]:
+    """How many messages each of these subscriptions wants of a root above its floor; one look at the log for all."""
+    found: Counter[str] = Counter()
+    cursor, now_us, last = Cursor(root, needs, needs.lowest + 1, config), clock.now_us(), root.stream.durable
+    while (read := cursor.next(now_us, last)) is not None:
+        if isinstance(read, Hole):
+            continue
+        batch, places = read
+        topics = batch.body.topics_at(places)
+        if batch.first_offset > needs.highest:
+            for topic, count in Counter(topics).items():
+                found.update(dict.fromkeys(needs.match(topic), count))
+        else:
+            for place, topic in zip(places, topics, strict=True):
+                found.update(needs.who(topic, batch.first_offset + place))
+    return found

@@ -1,0 +1,103 @@
+"""Thousands of durable subscriptions are listed: nobody is loaded or held up for it, and each figure is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import headwater
+from headwater import Bus, ManualClock
+from headwater.delivery import cursor
+from headwater.delivery.dispatcher import Dispatcher
+from headwater.log.group_commit import GroupCommit
+from headwater.store.state import MemoryState
+
+SUBSCRIPTIONS = 500
+MESSAGES = 50
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def state() -> MemoryState:
+    return MemoryState()
+
+
+@pytest.fixture
+def bus(clock: ManualClock, state: MemoryState) -> Iterator[Bus]:
+    with headwater.open(":memory:", clock=clock, state=state) as made:
+        yield made
+
+
+def test_a_list_is_read_row_by_row_and_the_log_once(
+    bus: Bus, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(SUBSCRIPTIONS):
+        bus.core.durables.create(f"s{number:04}", f"home/{number % 10}/#", start="earliest")
+    for number in range(MESSAGES):
+        bus.publish(f"home/{number % 10}/x", b"")
+    counts = {"scans": 0, "looks": 0, "loads": 0, "roles": 0}
+    real_scan = state.scan
+
+    def scan(*args: Any) -> Iterator[tuple[bytes, bytes]]:
+        counts["scans"] += 1
+        return real_scan(*args)
+
+    def counted(owner: Any, name: str, what: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*args: Any) -> Any:
+            counts[what] += 1
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, call)
+
+    monkeypatch.setattr(state, "scan", scan)
+    counted(cursor, "places_in", "looks")
+    counted(Dispatcher, "_load", "loads")
+    counted(GroupCommit, "run", "roles")
+    found = bus.subscriptions()
+    assert [info.lag for info in found] == [MESSAGES // 10] * SUBSCRIPTIONS
+    assert counts["loads"] == 0
+    assert counts["looks"] <= MESSAGES
+    assert counts["scans"] < 20
+    assert counts["roles"] < 5
+    page = bus.subscriptions(after="s0099", limit=100)
+    assert page == found[100:200]
+    assert counts["looks"] <= 2 * MESSAGES
+
+
+def test_each_is_told_as_it_would_be_if_it_were_loaded(bus: Bus, clock: ManualClock) -> None:
+    bus.publish("home/a", b"kept", retain=True)
+    for number, wanted in enumerate(("home/a", "home/+", "home/#", "#", "+/b", "hall/#", "home/a/#", "none/x")):
+        for start in ("earliest", "latest", 7):
+            if start == 7 and wanted[0] in "#+":
+                continue
+            bus.core.durables.create(f"{number}{start}", wanted, start=start)
+    for number in range(20):
+        bus.publish_many([("home/a", b""), ("home/b", b"1"), ("hall/b", b"2")])
+        bus.publish("home/a", b"", ttl_s=1.0 if number % 2 else None)
+    with bus.subscribe("home/#", id="2earliest") as sub:
+        messages = sub.batch(10, timeout_s=0)
+        sub.ack(messages[:3])
+        messages[5].ack()
+        messages[6].reject("no")
+        messages[7].nack("not now")
+    clock.advance(5)
+    bus.purge("home/b")
+    bus.publish("home/b", b"")
+    dispatcher = bus.core.dispatcher
+    dispatcher._rested.clear()
+    expected = [dispatcher.info(row) for row in dispatcher.all_rows()]
+    assert bus.subscriptions() == expected
+    dispatcher._rested.clear()
+    assert bus.subscriptions() == expected
+    with bus.subscribe("home/#", id="2latest"):
+        served = {info.id: info for info in bus.subscriptions()}
+        assert served["2latest"].consumers == 1
+        assert len(served) == len(expected)
