@@ -21,7 +21,7 @@ from headwater.client.client import Client
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
 from headwater.client.operations import Operations, extend_of, nack_of, refuse, reject_of, retained_message, seek_of
-from headwater.client.url import Address, parse_url
+from headwater.client.url import Address, Token, address_of
 from headwater.clock import to_datetime
 from headwater.config import Config, Connecting
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
@@ -326,9 +326,9 @@ class Bus(Operations):
         await self.close()
 
 
-def connect(url: str | Address, settings: Connecting | None = None) -> Opening[Bus]:
+def connect(url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> Opening[Bus]:
     """The bus that a server has: `await` it, or use it in `async with`."""
-    address = parse_url(url) if isinstance(url, str) else url
+    address = address_of(url, token)
 
     async def make() -> Bus:
         client = Client(address, settings or Connecting())

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from headwater.access.name import check_name
+from headwater.access.jwt import Bearer
+from headwater.access.oauthbearer import Said
 from headwater.errors import Conflict, HeadwaterError, Malformed, Unauthenticated
+from headwater.mqtt import bearer
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.authentication import Authentication, answer
+from headwater.mqtt.bearer import BearerAuthentication
 from headwater.mqtt.connection import PACKET_BYTES_MAX, MqttConnection
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connack, Connect, Will
@@ -31,6 +34,7 @@ from headwater.topics.name import check_topic
 if TYPE_CHECKING:
     from headwater.mqtt.protocol import MqttProtocol
     from headwater.mqtt.session import MqttSession
+    from headwater.server.bearers import Bearers
     from headwater.server.session import Session
 
 
@@ -51,7 +55,7 @@ class Greeter:
 
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""
-        auth = self._serving.auth
+        methods = self._broker.methods
         connection.bytes_max = connect.properties.maximum_packet_size or PACKET_BYTES_MAX
         if len(connect.client_id) > self._serving.mqtt_client_id_chars_max or (
             not connect.client_id and connect.version != V5 and not connect.clean_start
@@ -60,15 +64,22 @@ class Greeter:
         if connect.properties.authentication_method is not None:
             self._authenticate(connection, connect)
             return
-        if auth == "scram" and connect.user_name is not None and connect.password is not None:
+        if connect.password is not None and methods.is_token(connect.password):
+            self._check_token(connection, connect, connect.user_name or "", connect.password)
+            return
+        if methods.takes_secrets and connect.user_name is not None and connect.password is not None:
             self._check_secret(connection, connect, connect.user_name, connect.password)
             return
         self._admit(connection, connect, self._trusted(connection, connect))
 
     def _authenticate(self, connection: MqttConnection, connect: Connect) -> None:
         """Have the client prove who it is, in as many packets as its method takes."""
-        if self._serving.auth != "scram":
-            raise MqttError("this server knows no authentication method", Reason.BAD_AUTHENTICATION_METHOD)
+        bearers, method = self._broker.bearers, connect.properties.authentication_method
+        if bearers is not None and method == bearer.METHOD:
+            self._authenticate_bearer(connection, connect, bearers)
+            return
+        if not self._broker.methods.takes_secrets:
+            raise MqttError("this server knows no such authentication method", Reason.BAD_AUTHENTICATION_METHOD)
 
         def proven(user: str, final: bytes) -> None:
             connection.hold()
@@ -81,19 +92,38 @@ class Greeter:
         connection.on_proven = proven
         connection.release()
 
+    def _authenticate_bearer(self, connection: MqttConnection, connect: Connect, bearers: Bearers) -> None:
+        """Let a client in that brings its token by the method for it."""
+        authentication = BearerAuthentication(self._broker, connection, bearers)
+
+        def holds(found: Bearer) -> None:
+            bearers.let_in(connection, found)
+            connection.proof = bearer.ANSWER
+            self._admit(connection, connect, found.user)
+
+        authentication.check(connect.properties, holds)
+        connection.authentication = authentication
+
+    def _check_token(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
+        """Let a client in whose password is the token of an issuer."""
+        bearers = self._broker.bearers
+        assert bearers is not None
+
+        def holds(found: Bearer) -> None:
+            bearers.let_in(connection, found)
+            self._admit(connection, connect, found.user)
+
+        bearers.check(connection, Said(password.decode("ascii", "replace"), name), holds, connection.refuse)
+
     def _trusted(self, connection: MqttConnection, connect: Connect) -> str:
         """Who it is by its word or its certificate, where that is enough."""
-        auth, certified = self._serving.auth, peer_name(connection.peer_certificate)
-        if auth == "none":
-            return _name(connect.user_name) if connect.user_name else "anonymous"
-        if auth in ("scram", "certificate") and certified is not None:
-            return _name(certified)
         is_near = is_local(connection.address) and not connection.is_tunnelled
-        if auth == "gatekeeper" and (certified in self._serving.gatekeepers or is_near):
-            if not connect.user_name:
-                raise Unauthenticated("a gatekeeper states the user; there is none")
-            return _name(connect.user_name)
-        raise Unauthenticated(f'this server asks who you are; its auth is "{auth}"')
+        try:
+            return self._broker.methods.trusted(
+                connect.user_name or "", peer_name(connection.peer_certificate), is_near
+            )
+        except Malformed as error:  # a name that can be none is nobody's
+            raise Unauthenticated(str(error)) from None
 
     def _check_secret(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
         """Look at a secret in a thread, as that takes a while; one who has guessed wrong waits before that."""
@@ -138,7 +168,7 @@ class Greeter:
         connection.client_id = client
         self._note(connection, connect)
         if connect.will is not None:
-            self._check_will(user, connect.will)
+            self._check_will(connection, connect.will)
         expire_s = self._expire_after_s(connect)
         known = self._mqtt.of_client(user, client)
         # One that is not to be kept ends with its connection, also where that is not seen to be gone.
@@ -170,14 +200,15 @@ class Greeter:
             raise
         cast("MqttSession", connection.session).is_whole = True
 
-    def _check_will(self, user: str, will: Will) -> None:
+    def _check_will(self, connection: MqttConnection, will: Will) -> None:
         """A will that could never be published is refused while there is somebody to tell."""
         core, topic = self._broker.core, will.topic
         try:
             check_topic(topic, core.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
-        self._broker.check_publish(user, "", item_of(will, core.checks).parts[0])
+        part = item_of(will, core.checks).parts[0]
+        self._broker.check_publish(connection.user, "", part, connection.grant)
 
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:
         """A client's will is stored with its session, and published by whoever finds that it is gone."""
@@ -280,11 +311,3 @@ class Greeter:
             topic_alias_maximum=connection.alias_max,
             maximum_packet_size=connection.packet_bytes_max,
         )
-
-
-def _name(said: str) -> str:
-    """A name that can be one; any other is nobody's."""
-    try:
-        return check_name(said)
-    except Malformed as error:
-        raise Unauthenticated(str(error)) from None

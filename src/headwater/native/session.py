@@ -170,7 +170,7 @@ class NativeSession(Speech, Session):
     def _on_request(self, id: int, request: Request[Any]) -> None:
         self.sessions.entry.give_places()  # what was published before this is to be before it
         if isinstance(request, Change) and request.by is not None:
-            self.sessions.broker.check_admin(self.row.user, "speak for others")
+            self.sessions.broker.check_admin(self.row.user, "speak for others", self.row.id)
         match request:
             case Subscribe():
                 self._on_subscribe(id, request)

@@ -12,11 +12,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, Unauthenticated
 from headwater.server.outbox import GATHER_READ_BYTES_MIN, GATHERED_BYTES_MAX
 from headwater.server.party import Host, Party
 
 if TYPE_CHECKING:
+    from headwater.access.grant import Grant
     from headwater.server.entry import Served
 
 JOINED_BYTES_MAX = 16 * 1024
@@ -25,6 +26,8 @@ SHARES = 16
 """A publish counts so much among those in flight;"""
 QUIET_SHARE = 1
 """one that nobody waits for this, as a slow disk need not hold up what live subscriptions have at once."""
+
+EXPIRED = "the token has expired; come back with another"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -44,6 +47,8 @@ class Connection(asyncio.BufferedProtocol):
         "begun_s",
         "client_id",
         "closed_s",
+        "expires_s",
+        "grant",
         "has_secret",
         "heard_s",
         "is_closed",
@@ -63,6 +68,10 @@ class Connection(asyncio.BufferedProtocol):
         self.user = ""
         self.has_secret = False
         """Whether its user is in the registry of clients, and is to leave when removed from it."""
+        self.grant: Grant | None = None
+        """What the token that it came with allows, besides rules."""
+        self.expires_s = 0.0
+        """When that token does, and the connection ends; 0 without one."""
         self.client_id = ""
         self.session: Party | None = None
         self.begun_s = 0.0
@@ -112,8 +121,14 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort()
         elif self.is_stalled(now_s):
             self.abort()
+        elif self.expires_s and now_s >= self.expires_s:
+            self.expire()
         elif not self.is_held:
             self.look_after(now_s)
+
+    def expire(self) -> None:
+        """The token that it came with counts no more: it may come back with another."""
+        self.say_goodbye(Unauthenticated(EXPIRED), reconnect=True)
 
     # The transport calls.
 

@@ -17,12 +17,14 @@ from headwater.core import Core
 from headwater.errors import Closed, Malformed
 from headwater.server.answers import Answers
 from headwater.server.attention import Attention
+from headwater.server.bearers import Bearers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.entry import Entry
 from headwater.server.exposure import check_exposure
 from headwater.server.extension import Extension
+from headwater.server.issuer import Issuer, check_keys
 from headwater.server.listener import Listener
 from headwater.server.log import Log
 from headwater.server.outbox import Outbox
@@ -61,6 +63,7 @@ class Server:
         self.serving = serving or Serving()
         self._settings = settings or given(core.config, self.serving, core.folder)
         check_exposure(self.serving)
+        check_keys(self.serving)
         self.executor = threads.ThreadPoolExecutor(WORKERS, "headwater-worker")
         self._servers: list[asyncio.Server] = []
         self._tls: Tls | None = open_tls(self.serving)
@@ -76,6 +79,9 @@ class Server:
         loop = self.loop = asyncio.get_running_loop()
         core, serving = self.core, self.serving
         self.broker = Broker(core, serving)
+        self.issuer = Issuer(loop, serving, core.acl, core.clock) if self.broker.methods.takes_tokens else None
+        if self.issuer is not None:
+            self.broker.bearers = Bearers(loop, self.broker, self.issuer)
         self.wakes = Wakes(loop)
         self.entry = Entry(loop, core.checks, core.roots, core.dispatcher, self.wakes, core.clock)
         self.answers = Answers(loop, self.broker)
@@ -92,6 +98,8 @@ class Server:
         self.telling = Telling(loop, self.executor, core, collector.figures, serving.sys_every_s)
         self.broker.extensions = [make(self) for make in self._extensions]
         self.sessions.recover()
+        if self.issuer is not None:
+            self.issuer.start()
         try:
             for extension in self.broker.extensions:
                 await extension.start()
@@ -99,6 +107,8 @@ class Server:
             self.telling.stop()
             self.pulse.stop()
             self.listener.close()
+            if self.issuer is not None:
+                await self.issuer.close()
             self.executor.shutdown(wait=False)
             where = f"{serving.host}:{serving.port}"
             raise Malformed(f"cannot listen on {where}: {error.strerror or error}; choose another port") from error
@@ -140,11 +150,14 @@ class Server:
         return await self.loop.create_unix_server(make, path, backlog=BACKLOG)
 
     def reload(self) -> bool:
-        """Read certificates, clients and rules again; False if the certificates are bad, and the old ones stay."""
+        """Read certificates, clients, rules and the issuer's keys again; False if the certificates are bad, and the old
+        ones stay."""
         self.broker.clients.reload()
         self.broker.acl.reload()
         self.broker.tokens.reload()
         self.broker.recheck()
+        if self.issuer is not None:
+            self.issuer.refresh()
         return self._tls is None or self._tls.reload()
 
     def _on_rules(self) -> None:
@@ -190,4 +203,6 @@ class Server:
         await self.sessions.close()
         self.listener.close()
         await self._emptied()  # those that came in the last moment, too
+        if self.issuer is not None:
+            await self.issuer.close()
         await self.loop.run_in_executor(None, self.executor.shutdown)

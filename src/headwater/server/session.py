@@ -31,6 +31,7 @@ from headwater.server.session_row import SessionRow, SubscriptionOf
 from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
+    from headwater.access.grant import Grant
     from headwater.server.sessions import Sessions
 
 log = Log("headwater.server")
@@ -68,6 +69,7 @@ class Session(Actor):
         "_restarts",
         "_turn",
         "connection",
+        "grant",
         "is_ended",
         "pumps",
         "row",
@@ -79,6 +81,8 @@ class Session(Actor):
         self.sessions = sessions
         self.row = row
         self.connection: Connection | None = None
+        self.grant: Grant | None = None
+        """What the token of its last connection allows, besides rules: it also counts for a will that is left."""
         self.pumps: dict[int, Pump] = {}
         self.is_ended = False
         self._numbers: set[int] = set()
@@ -128,6 +132,7 @@ class Session(Actor):
             old.say_goodbye(Conflict("another connection has taken this session over"))
             self._detach_all()
         self.connection = connection
+        self.grant = connection.grant
         connection.session = self
 
     def on_registered(self, connection: Connection) -> None:
@@ -420,6 +425,8 @@ class Session(Actor):
                     broker.check_subscribe(self.row.user, self.row.id, pump.filter)
                 except NotAllowed as error:
                     self.on_ended(pump, error)
+        if connection is None and broker.methods.takes_tokens:
+            return  # what a token may grant is seen when the client comes back, and brings one
         for one in self.row.subscriptions:
             if not broker.may_subscribe(self.row.user, self.row.id, one.filter):
                 self._drop(one)

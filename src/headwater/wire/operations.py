@@ -122,7 +122,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(admin.AddToken, ADMIN, "tokens.add", NONE, TOKENS),
         Operation(admin.RemoveToken, ADMIN, "tokens.remove", NONE, TOKENS),
         Operation(admin.ListTokens, ADMIN, "tokens.list", AGAIN, TOKENS),
-        Operation(admin.CheckToken, ADMIN, "tokens.check", AGAIN, TOKENS),
+        Operation(admin.CheckToken, ADMIN, "check_token", AGAIN, TOKENS),
         Operation(admin.ListSessions, SEEN, "presence.list", AGAIN),
         Operation(admin.EndSession, ADMIN, "presence.end", NONE, "end sessions"),
         Operation(admin.CreateSubscription, SUBSCRIBE, "subscriptions.create"),

@@ -116,7 +116,7 @@ async def _serve(folder: str, auth: str) -> None:
     from headwater.serving.composition import server_of
 
     with headwater.open(folder) as bus:
-        serving = Serving(port=0, auth=auth, drain_s=1.0, connections_max=20_000, connections_per_address_max=20_000)  # type: ignore[arg-type]  # checked there
+        serving = Serving(port=0, auth=auth, drain_s=1.0, connections_max=20_000, connections_per_address_max=20_000)
         server = server_of(bus.core, serving)
         await server.start()
         if auth != "none":
