@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from headwater.access.grant import Grant
@@ -64,20 +65,30 @@ class Bearers:
             guesses.failed(connection.address)
         self._loop.call_later(guesses.delay_s(connection.address), refuse, error)
 
-    def check_for_http(self, token: str) -> Token:
-        """Whose token this is, and what it opens of the HTTP API: NotAllowed (403) if nothing. In any thread but the
-        loop's."""
+    def check_for_http(self, token: str) -> Future[Token]:
+        """Whose token this is, and what it opens of the HTTP API: NotAllowed (403) if nothing. From any thread."""
         closed = self._broker.acl.closed
         if closed is not None:
             raise Unauthenticated(f"no token opens anything: {closed}")
-        bearer = self._issuer.check_here(token)
-        if bearer.role is None:
-            claim = self._broker.serving.jwt_rules_claim
-            raise NotAllowed(
-                f"the token of {quoted(bearer.user)} has no role, and opens nothing here; its issuer may add one to "
-                f"the claim {quoted(claim)}: reader, operator or admin"
-            )
-        return Token(id="", client=bearer.user, role=bearer.role, created_us=0)
+        done: Future[Token] = Future()
+
+        def checked(bearer: Bearer | None, error: HeadwaterError | None) -> None:
+            if bearer is None:
+                done.set_exception(error or Failed("the token could not be checked"))
+            elif bearer.role is None:
+                done.set_exception(self._without_role(bearer.user))
+            else:
+                done.set_result(Token(id="", client=bearer.user, role=bearer.role, created_us=0))
+
+        self._loop.call_soon_threadsafe(self._issuer.check, token, checked)
+        return done
+
+    def _without_role(self, user: str) -> NotAllowed:
+        claim = quoted(self._broker.serving.jwt_rules_claim)
+        return NotAllowed(
+            f"the token of {quoted(user)} has no role, and opens nothing here; its issuer may add one to the claim "
+            f"{claim}: reader, operator or admin"
+        )
 
     def let_in(self, connection: Connection, bearer: Bearer) -> None:
         """A connection is this user's, until the token expires, and may do what it grants besides what rules allow."""

@@ -7,6 +7,7 @@ authentication everybody may do everything, and the server listens on loopback a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
@@ -91,8 +92,8 @@ class Broker:
         rights = self._rights(session)
         return f"{self.acl.version} {user} {rights.key if isinstance(rights, Grant) else ''}"
 
-    def check_token(self, token: str) -> Token:
-        """Whose token of the HTTP API this is, one of ours or of an issuer; in any thread but the loop's."""
+    def check_token(self, token: str) -> Token | Future[Token]:
+        """Whose token of the HTTP API this is, one of ours or of an issuer, which may take a while; from any thread."""
         if self.bearers is not None and looks_like_token(token.encode(errors="replace")):
             return self.bearers.check_for_http(token)
         found = self.tokens.check(token)

@@ -13,7 +13,6 @@ import http.client
 import socket
 import ssl
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -94,19 +93,6 @@ class Issuer:
             self._fetch()
         else:
             then(None, _told(error))
-
-    def check_here(self, token: str) -> Bearer:
-        """The same, in any thread but the loop's."""
-        done: Future[Bearer] = Future()
-
-        def then(found: Bearer | None, error: HeadwaterError | None) -> None:
-            if found is not None:
-                done.set_result(found)
-            else:
-                done.set_exception(error or Failed("the token could not be checked"))
-
-        self._loop.call_soon_threadsafe(self.check, token, then)
-        return done.result()
 
     # Keys
 

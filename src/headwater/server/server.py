@@ -109,6 +109,7 @@ class Server:
             self.listener.close()
             if self.issuer is not None:
                 await self.issuer.close()
+            self.sessions.lanes.close()
             self.executor.shutdown(wait=False)
             where = f"{serving.host}:{serving.port}"
             raise Malformed(f"cannot listen on {where}: {error.strerror or error}; choose another port") from error
@@ -205,4 +206,5 @@ class Server:
         await self._emptied()  # those that came in the last moment, too
         if self.issuer is not None:
             await self.issuer.close()
+        await self.loop.run_in_executor(None, self.sessions.lanes.close)
         await self.loop.run_in_executor(None, self.executor.shutdown)

@@ -7,6 +7,7 @@ connection never reaches another.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -32,6 +33,7 @@ from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
     from headwater.access.grant import Grant
+    from headwater.server.lanes import Lane
     from headwater.server.sessions import Sessions
 
 log = Log("headwater.server")
@@ -257,17 +259,31 @@ class Session(Actor):
             self._offload = Offload(self.sessions.loop, self.sessions.executor)
         self._offload.do(work, then)
 
-    def _for_client(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
-        """The same for a request; while too many of them wait, nothing more is read."""
+    def _for_client(
+        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None], lane: Lane | None = None
+    ) -> None:
+        """The same for a request, or out of its turn in a lane; while too many of them wait, nothing more is read.
+
+        Work that gives a future is done when that is, and takes no thread meanwhile."""
         connection = self.connection
         assert connection is not None
         connection.on_request()
 
         def done(value: Any, error: BaseException | None) -> None:
+            if isinstance(value, Future):
+                asyncio.wrap_future(value, loop=self.sessions.loop).add_done_callback(later_done)
+                return
             connection.on_answered()
             then(value, error)
 
-        self.later(work, done)
+        def later_done(found: asyncio.Future[Any]) -> None:
+            error = found.exception() if not found.cancelled() else Closed("it was given up")
+            done(None if error is not None else found.result(), error)
+
+        if lane is None:
+            self.later(work, done)
+        else:
+            lane.do(work, done)
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
         """Store that the session takes from a subscription."""
