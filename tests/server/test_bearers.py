@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import headwater.admin
 import headwater.aio
 from headwater.access.oauthbearer import message
 from headwater.config import Connecting
-from headwater.errors import Disconnected, HeadwaterError, Malformed, NotAllowed, Unauthenticated
+from headwater.errors import Disconnected, HeadwaterError, Malformed, NotAllowed, TimedOut, Unauthenticated
+from headwater.server.bearers import WAITING_MAX
 from headwater.wire.frame import Kind, pack
 from headwater.wire.handshake import Hello, Response
 from headwater.wire.requests import Goodbye, decode, encode
@@ -297,3 +299,25 @@ def test_wrong_tokens_from_one_address_wait_longer_each_time(issuing: Issuing, k
         assert server.call(lambda: server.server.broker.guesses.delay_s("127.0.0.1")) == 0.5
         with headwater.connect(server.server.url, token=key.token()) as bus:
             assert bus.topics() == []
+
+
+def test_a_token_of_http_that_waits_for_keys_holds_up_nobody_else(key: SigningKey):
+    with (
+        Issuing(key) as slow,
+        Running(**slow.settings, jwt_refresh_s_min=0.0, jwt_fetch_s=300.0) as server,
+        headwater.admin.connect(server.server.url, token=key.token("root", headwater={"role": "admin"})) as admin,
+        ThreadPoolExecutor(WAITING_MAX + 1) as pool,
+    ):
+        slow.may_answer.clear()
+        unknown = SigningKey("two").token()
+        waiting = [pool.submit(admin.tokens.check, unknown) for _ in range(WAITING_MAX)]
+        issuer = server.server.issuer
+        assert issuer is not None
+        server.until(lambda: len(issuer._waiting) == WAITING_MAX)
+        with pytest.raises(TimedOut):
+            admin.tokens.check(unknown)
+        assert admin.tokens.check(key.token(headwater={"role": "reader"})).role == "reader"
+        assert admin.health().checks
+        assert admin.levels() == []
+        slow.may_answer.set()
+        assert all(isinstance(one.exception(60), Unauthenticated) for one in waiting)

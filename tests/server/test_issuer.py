@@ -14,7 +14,7 @@ import pytest
 import headwater
 from headwater.access.oauthbearer import message
 from headwater.config import Serving
-from headwater.errors import Malformed, Unauthenticated
+from headwater.errors import Malformed, TimedOut, Unauthenticated
 from headwater.serving.composition import server_of
 from headwater.wire.frame import Kind, pack
 from headwater.wire.handshake import Hello
@@ -63,7 +63,7 @@ def test_keys_of_a_file_do_as_well(issuing: Issuing, key: SigningKey, tmp_path: 
         with pytest.raises(Unauthenticated):
             log_in(server, key.token())
         path.write_bytes(b"half of i")
-        with pytest.raises(Unauthenticated):
+        with pytest.raises(TimedOut):
             log_in(server, SigningKey("three").token())
         assert log_in(server, other.token()) == "ann"
     assert issuing.asked == 0
@@ -118,7 +118,7 @@ def test_a_fetch_that_fails_keeps_the_keys_and_says_so(
         good = issuing.body
         for status, body in ((500, good), (302, good), (200, b"<html>"), (200, b'{"keys": []}'), (200, b" " * 300_000)):
             issuing.status, issuing.body = status, body
-            with pytest.raises(Unauthenticated):
+            with pytest.raises(TimedOut):
                 log_in(server, SigningKey("two").token())
             assert log_in(server, key.token()) == "ann"
         said = [record for record in caplog.records if record.getMessage() == "jwks-kept"]
@@ -131,7 +131,7 @@ def test_an_issuer_that_says_nothing_is_given_up(issuing: Issuing, key: SigningK
     with running(issuing, jwt_refresh_s_min=0.0, jwt_fetch_s=0.2) as server:
         assert log_in(server, key.token()) == "ann"
         issuing.may_answer.clear()
-        with pytest.raises(Unauthenticated):
+        with pytest.raises(TimedOut):
             log_in(server, SigningKey("two").token())
         assert log_in(server, key.token()) == "ann"
 
@@ -155,7 +155,7 @@ def test_an_issuer_that_drips_is_given_up(key: SigningKey):
         settings: dict[str, Any] = {"auth": "jwt", "jwt_issuer": "i", "jwt_audience": ("a",), "jwt_fetch_s": 0.2}
         with (
             Running(**settings, jwt_keys=f"http://127.0.0.1:{door.getsockname()[1]}/", guess_delay_s_max=0.0) as server,
-            pytest.raises(Unauthenticated),
+            pytest.raises(TimedOut),
         ):
             log_in(server, key.token())
         stop.set()
@@ -165,7 +165,7 @@ def test_an_issuer_that_drips_is_given_up(key: SigningKey):
 def test_a_server_starts_without_its_issuer_and_finds_it_later(issuing: Issuing, key: SigningKey):
     issuing.status = 503
     with running(issuing, jwt_refresh_s_min=0.0) as server:
-        with pytest.raises(Unauthenticated):
+        with pytest.raises(TimedOut):
             log_in(server, key.token())
         issuing.status = 200
         assert log_in(server, key.token()) == "ann"

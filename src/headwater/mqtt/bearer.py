@@ -70,5 +70,7 @@ class BearerAuthentication(Authentication):
             raise MqttError("another user's token; a session stays with its user", Reason.NOT_AUTHORIZED)
         self._bearers.let_in(connection, bearer)
         self._broker.regrant(connection)
+        if connection.will is not None:
+            connection.will.grant = connection.grant
         connection.release()
         connection.send(Auth(Reason.SUCCESS, ANSWER))

@@ -213,7 +213,7 @@ class Greeter:
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:
         """A client's will is stored with its session, and published by whoever finds that it is gone."""
         if connect.will is not None:
-            connection.will = self.wills.take(connect.will, row)
+            connection.will = self.wills.take(connect.will, row, connection.grant)
 
     def _forget_will(self, connection: MqttConnection) -> None:
         """A client was not let in: its will is none."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from headwater.server.connection import Connection
     from headwater.server.issuer import Issuer
 
+WAITING_MAX = 64
+"""Tokens that wait for the issuer's keys; one more of the HTTP API: TimedOut (504), as all of it is one connection."""
+
 
 class Bearers:
     """Checks tokens for connections."""
@@ -80,7 +83,7 @@ class Bearers:
             else:
                 done.set_result(Token(id="", client=bearer.user, role=bearer.role, created_us=0))
 
-        self._loop.call_soon_threadsafe(self._issuer.check, token, checked)
+        self._loop.call_soon_threadsafe(self._issuer.check, token, checked, WAITING_MAX)
         return done
 
     def _without_role(self, user: str) -> NotAllowed:

@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -23,7 +24,7 @@ from headwater.access.jwks import KEY_SET_BYTES_MAX, KeySet, library, read_keys
 from headwater.access.jwt import Bearer, UnknownKey, Verifier
 from headwater.clock import Clock
 from headwater.config import Serving
-from headwater.errors import Failed, HeadwaterError, Malformed, Unauthenticated
+from headwater.errors import Failed, HeadwaterError, Malformed, TimedOut, Unauthenticated
 from headwater.server.log import Log
 from headwater.store.files import DiskFiles
 
@@ -51,6 +52,8 @@ class Issuer:
         """The one that is under way."""
         self._fetched_s: float | None = None
         """When the last fetch began."""
+        self._has_failed = False
+        """Whether it brought nothing, so that a key which is not known may be a good one all the same."""
         self._waiting: list[Callable[[], None]] = []
         """Who waits for the fetch that is under way."""
         self._timer: asyncio.TimerHandle | None = None
@@ -72,27 +75,46 @@ class Issuer:
 
     # Checking
 
-    def check(self, token: str, then: Then) -> None:
-        """Find out whose token this is: `then` hears of it on the loop."""
-        self._check(token, partial(self._on_checked, token, then, self._keys))
+    def check(self, token: str, then: Then, waiting_max: float = inf) -> None:
+        """Find out whose token this is: `then` hears of it on the loop. One of an unknown key waits for keys that are
+        fetched, unless so many do already."""
+        self._check(token, partial(self._on_checked, token, then, waiting_max, self._keys))
 
     def _check(self, token: str, then: Callable[[Bearer | None, BaseException | None], None]) -> None:
         keys, now_us = self._keys, self._clock.now_us()
         self._do(self._checking, lambda: self._verifier.check(token, keys, now_us), then)
 
     def _on_checked(
-        self, token: str, then: Then, keys: KeySet, found: Bearer | None, error: BaseException | None
+        self,
+        token: str,
+        then: Then,
+        waiting_max: float,
+        keys: KeySet,
+        found: Bearer | None,
+        error: BaseException | None,
     ) -> None:
-        last = partial(self._check, token, lambda found, error: then(found, _told(error)))
+        last = partial(self._check, token, lambda found, error: then(found, self._told(error)))
         if not isinstance(error, UnknownKey):
-            then(found, _told(error))
+            then(found, self._told(error))
         elif keys is not self._keys:  # there are others since
             last()
-        elif self._is_due():
+        elif self._is_due() and len(self._waiting) < waiting_max:
             self._waiting.append(last)
             self._fetch()
         else:
-            then(None, _told(error))
+            then(None, self._told(error))
+
+    def _told(self, error: BaseException | None) -> HeadwaterError | None:
+        """What whoever brought a token is told is wrong."""
+        if isinstance(error, UnknownKey) and (self._has_failed or self._fetch_now is not None):
+            # It may be a good one: who brings it is not to take this for the last word.
+            return TimedOut("the keys of the token's issuer are not here yet; try again in a while")
+        if isinstance(error, UnknownKey):
+            return Unauthenticated(error.args[0])
+        if error is None or isinstance(error, HeadwaterError):
+            return error
+        log.error("token-failed", error=repr(error))
+        return Failed("the token could not be checked; see the server's log")
 
     # Keys
 
@@ -122,6 +144,7 @@ class Issuer:
     def _on_fetched(self, deadline: asyncio.TimerHandle, keys: KeySet | None, error: BaseException | None) -> None:
         deadline.cancel()
         self._fetch_now = None
+        self._has_failed = keys is None
         serving = self._serving
         if keys is None:
             reason = error.args[0] if isinstance(error, HeadwaterError) else repr(error)
@@ -151,15 +174,6 @@ class Issuer:
         started.add_done_callback(
             lambda done: then(None, done.exception()) if done.exception() else then(done.result(), None)
         )
-
-
-def _told(error: BaseException | None) -> HeadwaterError | None:
-    if isinstance(error, UnknownKey):
-        return Unauthenticated(error.args[0])
-    if error is None or isinstance(error, HeadwaterError):
-        return error
-    log.error("token-failed", error=repr(error))
-    return Failed("the token could not be checked; see the server's log")
 
 
 def _patience_s(serving: Serving) -> float:

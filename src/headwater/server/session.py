@@ -84,7 +84,7 @@ class Session(Actor):
         self.row = row
         self.connection: Connection | None = None
         self.grant: Grant | None = None
-        """What the token of its last connection allows, besides rules: it also counts for a will that is left."""
+        """What the token of its last connection allows, besides rules."""
         self.pumps: dict[int, Pump] = {}
         self.is_ended = False
         self._numbers: set[int] = set()
