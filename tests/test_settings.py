@@ -89,6 +89,8 @@ def test_what_commands_read_from_the_environment_is_no_setting_and_no_mistake():
         ("gatekeepers", "gate-1, gate-2", ("gate-1", "gate-2")),
         ("gatekeepers", "", ()),
         ("auth", "scram", "scram"),
+        ("auth", "scram,gatekeeper", "scram,gatekeeper"),
+        ("jwt_audience", "headwater, others", ("headwater", "others")),
         ("host", "123", "123"),
         ("retention.age_s", "7d", 7 * 86_400.0),
     ],
@@ -105,6 +107,12 @@ def test_a_file_has_numbers_and_may_have_sizes_durations_and_lists():
     assert loaded.config.segment_bytes == 1 << 20
     assert (loaded.serving.keepalive_s, loaded.serving.drain_s, loaded.serving.gatekeepers) == (5.0, 2.0, ("a",))
     assert loaded.process.log_json is True
+
+
+def test_auth_is_a_text_or_a_list():
+    assert from_file('auth = "scram"').serving.methods == ("scram",)
+    assert from_file('auth = ["gatekeeper", "scram"]').serving.methods == ("scram", "gatekeeper")
+    assert from_environment(AUTH="gatekeeper, scram").serving.methods == ("scram", "gatekeeper")
 
 
 def test_retention_has_tables_and_dotted_names():
@@ -135,6 +143,10 @@ def test_retention_has_tables_and_dotted_names():
         ("port = 5.5", ["port", "a whole number"]),
         ("host = 5", ["host", "a text"]),
         ('auth = "scrum"', ["auth", '"scram"', '"gatekeeper"']),
+        ('auth = ["scram", "scrum"]', ["auth", '"scram"', "auth is from headwater.toml"]),
+        ('auth = ["none", "scram"]', ["auth", "leave it out"]),
+        ("auth = 5", ["auth of headwater.toml", "a list of texts"]),
+        ('auth = "jwt"', ["give jwt_issuer", "auth is from headwater.toml"]),
         ('segment_bytes = "64 apples"', ["segment_bytes", "64MiB"]),
         ('segment_bytes = "30s"', ["segment_bytes", "64MiB"]),
         ('keepalive_s = "64MiB"', ["keepalive_s", "30s"]),

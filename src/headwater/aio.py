@@ -38,6 +38,7 @@ from headwater.surface import Messages, documented, like
 
 if TYPE_CHECKING:
     from headwater.client.aio import Bus as ServedBus
+    from headwater.client.url import Token
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -299,8 +300,11 @@ def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: 
     return Opening(make)
 
 
-def connect(url: str, settings: Connecting | None = None) -> Opening[ServedBus]:
-    """The bus that a server has, in this event loop: `await` it, or use it in `async with`."""
+def connect(url: str, settings: Connecting | None = None, *, token: Token | None = None) -> Opening[ServedBus]:
+    """The bus that a server has, in this event loop: `await` it, or use it in `async with`.
+
+    With token=…, a text or a function (a coroutine function, too) that gives a fresh one, by a token of an issuer.
+    """
     from headwater.client.aio import connect as connect_served
 
-    return connect_served(url, settings)
+    return connect_served(url, settings, token=token)

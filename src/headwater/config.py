@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +22,12 @@ PER_CLIENT = msgspec.Meta(extra={"limits": "a client"})
 PER_ADDRESS = msgspec.Meta(extra={"limits": "an address"})
 IN_ALL = msgspec.Meta(extra={"limits": "all"})
 """Of whom a limit is; docs/access.md has a table of them, which is made from here."""
+
+AUTH_METHODS = ("scram", "certificate", "gatekeeper", "jwt")
+"""How a client may show who it is; `auth` names one or several of them, or "none"."""
+JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Signatures of tokens that a public key checks and cannot make: no others may be allowed."""
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 AT_LEAST_ONE = frozenset(
     (
@@ -38,6 +45,7 @@ AT_LEAST_ONE = frozenset(
         "publish_gather_messages_max",
         "publish_gather_bytes_max",
         "publish_bytes_in_flight_max",
+        "jwt_refresh_s",
     )
 )
 
@@ -272,7 +280,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tls_key: str = ""
     """The private key of `tls_certificate`: a PEM file without a passphrase."""
     tls_client_ca: str = ""
-    """A PEM file; clients may, and with auth="certificate" must, show a certificate of it."""
+    """A PEM file; clients may, and with auth="certificate" alone must, show a certificate of it."""
 
     # MQTT
     mqtt: bool = True
@@ -325,8 +333,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The longest that a process which keeps failing is left before it is started again."""
 
     # Who may come in
-    auth: Literal["none", "scram", "certificate", "gatekeeper"] = "none"
-    """none: everybody, on loopback alone. gatekeeper: a trusted peer states the user."""
+    auth: str | tuple[str, ...] = "none"
+    """none: everybody, on loopback alone. Else one or several of scram, certificate, gatekeeper (a trusted peer states
+    the user) and jwt (tokens of an issuer)."""
     gatekeepers: tuple[str, ...] = ()
     """With auth="gatekeeper": common names of the certificates that may state a user; loopback and the Unix socket
     may in any case."""
@@ -345,6 +354,29 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Bytes of answers (`$reply/…`) that a client may publish in a minute without a rule: QuotaExceeded (429)."""
     guess_delay_s_max: Annotated[float, PER_ADDRESS] = 10.0
     """The longest that the answer to a wrong secret is held back."""
+
+    # Tokens of an issuer
+    jwt_issuer: str = ""
+    """With auth="jwt": who issues the tokens, as their claim `iss` says it."""
+    jwt_audience: tuple[str, ...] = ()
+    """Whom they are for: a token names one of these in its claim `aud`."""
+    jwt_keys: str = ""
+    """The issuer's public keys, a JWKS: a file, or an https:// URL (http:// on loopback alone)."""
+    jwt_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
+    """Signatures that are taken: RS, PS and ES with 256, 384 or 512, and EdDSA; never none, nor HS, where the key that
+    checks could sign."""
+    jwt_leeway_s: float = 30.0
+    """How far the issuer's clock may be off: a token counts for so long before it begins, and after it has expired."""
+    jwt_user_claim: str = "sub"
+    """The claim that has the user's name."""
+    jwt_rules_claim: str = "headwater"
+    """The claim with what its user may do besides what rules allow; empty: tokens grant nothing."""
+    jwt_refresh_s: float = 300.0
+    """How often the keys are fetched anew; a fetch that fails keeps those that are there."""
+    jwt_refresh_s_min: float = 10.0
+    """A token of an unknown key has them fetched at once, but never sooner after the last time than this."""
+    jwt_fetch_s: float = 5.0
+    """A fetch that takes longer has failed."""
 
     # Connections
     connections_max: Annotated[int, IN_ALL] = 10_000
@@ -436,10 +468,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         _check(self)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise Malformed("settings tls_certificate and tls_key go together; give both, or neither")
-        if self.auth == "certificate" and not self.tls_client_ca:
+        methods = self.methods
+        if "certificate" in methods and not self.tls_client_ca:
             raise Malformed(
-                'setting auth is "certificate"; give tls_client_ca, the authority whose clients may come in'
+                'setting auth has "certificate"; give tls_client_ca, the authority whose clients may come in'
             )
+        if "jwt" in methods:
+            self._check_jwt()
         if not 4096 <= self.scram_iterations <= 1_000_000:
             raise Malformed(f"setting scram_iterations is {self.scram_iterations}; use 4096 to 1000000")
         if not 0 <= self.port < 65_536:
@@ -454,6 +489,43 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for name in ("mqtt_port", "mqtt_tls_port", "http_port"):
             if not 0 <= getattr(self, name) < 65_536:
                 raise Malformed(f"setting {name} is {getattr(self, name)}; use 1 to 65535, or 0 for one that is free")
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that `auth` names, in the order of the code; none of them: everybody is let in."""
+        named = self.auth.split(",") if isinstance(self.auth, str) else self.auth
+        found = {name.strip() for name in named}
+        wrong = found - {"none", *AUTH_METHODS}
+        if wrong or not found:
+            choices = ", ".join(f'"{name}"' for name in ("none", *AUTH_METHODS))
+            raise Malformed(f"setting auth is {self.auth!r}; use {choices}, or several but the first: scram,jwt")
+        if "none" in found and len(found) > 1:
+            raise Malformed(f'setting auth is {self.auth!r}; "none" lets everybody in: leave it out, or the others')
+        return tuple(name for name in AUTH_METHODS if name in found)
+
+    def _check_jwt(self) -> None:
+        """Malformed unless it is said whose tokens are taken, and by which keys."""
+        for name in ("jwt_issuer", "jwt_audience", "jwt_keys", "jwt_user_claim", "jwt_algorithms"):
+            if not getattr(self, name):
+                raise Malformed(f'setting auth has "jwt"; give {name}')
+        for name in self.jwt_algorithms:
+            if name not in JWT_ALGORITHMS:
+                raise Malformed(f'setting jwt_algorithms has "{name}"; use some of {", ".join(JWT_ALGORITHMS)}')
+        if "://" not in self.jwt_keys:
+            return
+        try:
+            parts = urlsplit(self.jwt_keys)
+            is_near = parts.hostname in LOOPBACK_HOSTS
+            has_secret, is_whole = parts.username is not None, bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            raise Malformed("setting jwt_keys is no URL; write it as https://issuer/keys.json") from None
+        if has_secret:  # which is not repeated
+            raise Malformed("setting jwt_keys has a name or a secret before its host; public keys need none")
+        if not is_whole or (parts.scheme != "https" and not (parts.scheme == "http" and is_near)):
+            raise Malformed(
+                f'setting jwt_keys is "{self.jwt_keys}"; whoever changes the keys on their way can be anybody here: '
+                "use https://, http:// on loopback, or a file"
+            )
 
 
 class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -360,6 +360,8 @@ def expected(field: str, kind: Any) -> str:
     """What a setting takes, in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
+    if get_origin(kind) is UnionType:
+        return 'a text, or a list of texts: ["a", "b"] in the file, a,b elsewhere'
     if get_origin(kind) is tuple:
         return 'a list of texts: ["a", "b"] in the file, a,b elsewhere'
     if kind is bool:

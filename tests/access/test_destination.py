@@ -98,7 +98,7 @@ def test_a_name_without_an_address_is_malformed(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     with pytest.raises(Malformed, match="no address"):
-        Destinations().resolve("no.such", 80)
+        Destinations(["10.0.0.0/8"]).resolve("no.such", 80)
 
 
 @pytest.mark.parametrize("entry", ["10.0.0.1/8", "http://x", "", "a b", "300.1.1.1", "*.internal"])

@@ -290,7 +290,9 @@ class MqttPeer:
 class Paho:
     """A client of paho's in its own thread."""
 
-    def __init__(self, id: str, version: int, port: int, *, is_kept: bool = False, will: Any = None) -> None:
+    def __init__(
+        self, id: str, version: int, port: int, *, is_kept: bool = False, will: Any = None, login: Any = None
+    ) -> None:
         options: dict[str, Any] = {"clean_session": not is_kept} if version == V4 else {}
         self.client = paho.Client(CallbackAPIVersion.VERSION2, id, protocol=MQTTProtocolVersion(version), **options)
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
@@ -301,6 +303,8 @@ class Paho:
         self.client.on_subscribe = lambda _, __, ___, reasons, ____: self._subscribed.put(reasons)
         if will is not None:
             self.client.will_set(*will)
+        if login is not None:
+            self.client.username_pw_set(*login)
         self.client.connect("127.0.0.1", port, clean_start=not is_kept if version == V5 else 3)
         self.client.loop_start()
         assert self._is_connected.wait(PATIENCE_S)

@@ -83,7 +83,7 @@ class Native:
     ) -> None:
         bus: Bus | None = None
         while bus is None and not ended.is_set():
-            client = Client(parse_url(URLS[self.host.serving.auth]), self.settings, Clock(process))
+            client = Client(parse_url(URLS[str(self.host.serving.auth)]), self.settings, Clock(process))
             try:
                 await client.open()
                 bus = Bus(client)

@@ -59,7 +59,7 @@ class Threaded:
         settings = Connecting(request_timeout_s=20.0, connect_timeout_s=5.0)
         while self.bus is None:
             try:
-                self.bus = Bus(URLS[self.host.serving.auth], settings)
+                self.bus = Bus(URLS[str(self.host.serving.auth)], settings)
             except HeadwaterError:
                 self.world.pause(300_000)
         self.world.reach("threaded: connected")

@@ -144,6 +144,11 @@ class Ruling:
             del by_user[gone.user]
         return Ruling(by_user)
 
+    def plus(self, user: str, granted: tuple[Rule, ...]) -> Ruling:
+        """What holds for a user to whom more is granted than the rules do."""
+        of_all = self._by_user.get(EVERYONE, ())
+        return Ruling({user: (*self._by_user.get(user, ()), *granted), EVERYONE: of_all})
+
     def rights(self, user: str, action: Action) -> Rights:
         """What the rules say about a user's action."""
         found = self._rights.known.get((user, action))
@@ -211,6 +216,9 @@ class Shut(Ruling):
     def __init__(self, why: str) -> None:
         super().__init__({})
         self._why = why
+
+    def plus(self, user: str, granted: tuple[Rule, ...]) -> Ruling:
+        return self
 
     def refusal(self, user: str, action: Action, asked: str) -> NotAllowed:
         return NotAllowed(f"client {quoted(user)} may do nothing: {self._why}")
@@ -316,6 +324,14 @@ class Acl:
     def is_admin(self, user: str) -> bool:
         """Whether a user may change clients, rules and settings."""
         return self._ruling.is_admin(user)
+
+    def granted(self, user: str, action: Action, filter: str) -> Rule:
+        """An allow rule that is stored nowhere, as a token brings it; Malformed (422) if it cannot be one."""
+        return self._checked(user, action, filter, allow=True)
+
+    def ruling_with(self, user: str, granted: tuple[Rule, ...]) -> Ruling:
+        """What the rules say of a user to whom these are granted as well."""
+        return self._ruling.plus(user, granted)
 
     def check_publish(self, user: str, topic: str) -> None:
         """NotAllowed (403) unless a user may publish to a topic."""

@@ -4,6 +4,7 @@ A broker that connects to wherever it is told could be used to reach what only i
 
 - Only addresses that the setting `channel_hosts` names are ever connected to: within one of its networks, or of a host
   that it names.
+- A name that the list could not allow, whatever it means, is not looked up.
 - A host's name is looked up once; what is connected to from then on are the addresses that were found and checked, so a
   name that later means something else changes nothing.
 - A name in the list stands for public and private addresses, never for loopback, link-local or other special ones:
@@ -21,6 +22,7 @@ from headwater.access.name import quoted
 from headwater.errors import Malformed, NotAllowed
 
 LOOPBACK = ("127.0.0.0/8", "::1")
+LOOPBACK_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
 HOST_CHARS_MAX = 253
 ADDRESSES_MAX = 8
 """Of one name; more are left out."""
@@ -49,11 +51,16 @@ class Destinations:
     def resolve(self, host: str, port: int) -> tuple[str, ...]:
         """The addresses of a destination, IPv4 first; NotAllowed (403) if one of them may not be pushed to.
 
-        Looks a name up, which may take a while.
+        Looks a name up, which may take a while, if the list could allow it at all.
         """
         check_host(host)
         check_port(port)
-        found = _addresses(host)
+        written = _written(host)
+        if written is None and not self._could_allow(host):
+            raise NotAllowed(
+                f"channels may not push to {quoted(host)}; an administrator of the server may add it to channel_hosts"
+            )
+        found = _addresses(host) if written is None else [written]
         for address in found:
             if not self._allows(host, address):
                 where = quoted(host) if str(address) == host else f"{quoted(host)} ({address})"
@@ -61,6 +68,13 @@ class Destinations:
                     f"channels may not push to {where}; an administrator of the server may add it to channel_hosts"
                 )
         return tuple(map(str, found))
+
+    def _could_allow(self, host: str) -> bool:
+        """Whether a name may turn out to be allowed: it is on the list, or may be within a network that is. Of the
+        names of others none is loopback's, so that a list with nothing else has none looked up."""
+        if _plain(host) in self._names:
+            return True
+        return any(not network.is_loopback or _plain(host) in LOOPBACK_NAMES for network in self._networks)
 
     def _allows(self, host: str, address: Address) -> bool:
         if any(address in network for network in self._networks):
@@ -81,6 +95,21 @@ def check_port(port: int) -> None:
     """Malformed (422) unless somebody can listen there."""
     if not 1 <= port <= 65_535:
         raise Malformed(f"destination_port is {port}; use 1 to 65535")
+
+
+def _written(host: str) -> Address | None:
+    """The address that is written there, in whatever way a system reads one (127.1, 0x7f000001); None for a name, and
+    for one of an interface (%eth0), which the system has to know."""
+    if "%" in host:
+        return None
+    try:
+        return _unmapped(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return IPv4Address(socket.inet_aton(host))
+    except OSError:
+        return None
 
 
 def _addresses(host: str) -> list[Address]:

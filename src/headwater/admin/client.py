@@ -14,7 +14,7 @@ import msgspec
 
 from headwater.client.admin import Acl, Ask, Channels, Clients
 from headwater.client.bus import Bus
-from headwater.client.url import Address
+from headwater.client.url import Address, Token
 from headwater.clock import from_datetime
 from headwater.config import Connecting
 from headwater.wire import administration as wire
@@ -23,9 +23,9 @@ from headwater.wire.request import Change, Option, Request
 Start = Literal["earliest", "latest"] | int | datetime
 
 
-def connect(url: str | Address, settings: Connecting | None = None) -> Admin:
+def connect(url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> Admin:
     """An admin client of a server; `with` closes it."""
-    return Admin(Bus(url, settings))
+    return Admin(Bus(url, settings, token=token))
 
 
 class Admin:

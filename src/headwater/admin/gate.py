@@ -19,6 +19,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
+from headwater.access.jwt import TOKEN_CHARS_MAX, looks_like_token
 from headwater.access.quota import Quota
 from headwater.admin.client import Admin
 from headwater.clock import SECOND_US, Clock, SystemClock
@@ -36,7 +37,6 @@ REMEMBERED_US = 2 * SECOND_US
 """How long a token is taken for what it was."""
 TOKENS_MAX = 1000
 """Tokens that are remembered; beyond it the one unused for longest is forgotten."""
-TOKEN_CHARS_MAX = 256
 WRONG_PER_MINUTE_MAX = 30
 """Wrong tokens that an address may show."""
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -125,6 +125,8 @@ class Gate:
                 raise
             self._known.pop(hashed, None)
             self._wrong.take(address)
+            if looks_like_token(token.encode(errors="replace")):
+                raise
             raise Unauthenticated(f"this token opens nothing, or no more; {ADVICE}") from None
         caller = Caller(found.client, found.role)
         self._known[hashed] = caller, self._clock.monotonic_us() + REMEMBERED_US

@@ -60,22 +60,31 @@ class Channel(Actor):
     def begin(self) -> None:
         """Find where to push to, take from the subscription, and push."""
         self._timer = None
-        self._offload.do(self._prepare, self._prepared)
+        Offload(self.channels.loop, self.channels.resolvers).do(self._resolve, self._resolved)
 
-    def _prepare(self) -> tuple[tuple[str, ...], Durable]:
-        registry, row = self.channels.registry, self.row
+    def _resolve(self) -> tuple[str, ...]:
+        row = self.row
         self.channels.check_owner(row)
-        addresses = registry.destinations.resolve(row.destination_host, row.destination_port)
-        return addresses, registry.serve(row, self.ticket)
+        return self.channels.registry.destinations.resolve(row.destination_host, row.destination_port)
 
-    def _prepared(self, found: Any, error: BaseException | None) -> None:
+    def _resolved(self, addresses: Any, error: BaseException | None) -> None:
         self.is_denied = isinstance(error, NotAllowed)
         if error is not None:
-            self.hold(str(error.args[0]) if isinstance(error, HeadwaterError) else repr(error), self.begin)
+            self._begin_later(error)
+        elif not self.is_ended:
+            self._addresses = addresses
+            self._offload.do(lambda: self.channels.registry.serve(self.row, self.ticket), self._served)
+
+    def _served(self, durable: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self._begin_later(error)
             return
-        self._addresses, self.durable = found
+        self.durable = durable
         if not self.is_ended:
             self._push()
+
+    def _begin_later(self, error: BaseException) -> None:
+        self.hold(str(error.args[0]) if isinstance(error, HeadwaterError) else repr(error), self.begin)
 
     @abstractmethod
     def _push(self) -> None:
@@ -116,7 +125,7 @@ class Channel(Actor):
             channels, row = self.channels, self.row
             resolve = channels.registry.destinations.resolve
             self._addresses = await channels.loop.run_in_executor(
-                channels.executor, resolve, row.destination_host, row.destination_port
+                channels.resolvers, resolve, row.destination_host, row.destination_port
             )
 
     # Trouble with the destination

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from typing import Any, cast
 
 from headwater.access.destination import Destinations
@@ -14,7 +14,7 @@ from headwater.channels.registry import STOPPED, ChannelRegistry, Status
 from headwater.channels.row import ChannelRow
 from headwater.channels.tcp import Greeting, TcpChannel
 from headwater.delivery.options import CHANNEL_PREFIX
-from headwater.errors import HeadwaterError, NotAllowed, NotFound, SecretMissing
+from headwater.errors import HeadwaterError, NotAllowed, NotFound, QuotaExceeded, SecretMissing
 from headwater.native.connection import NativeConnection
 from headwater.server.connection import Connection
 from headwater.server.extension import Extension
@@ -27,6 +27,8 @@ from headwater.wire import administration as wire
 from headwater.wire.administration import ChannelTrial
 from headwater.wire.requests import SubscribeTo
 
+TRIALS_MAX = 16
+"""Trials of channels at once; one more: QuotaExceeded (429)."""
 SWEEP_S = 1.0
 """How often it is looked whether receivers are still there."""
 
@@ -43,6 +45,8 @@ class ChannelRunner(Extension):
         self.loop = server.loop
         self.executor: Executor = server.executor
         self.readers: Executor = server.readers
+        self.resolvers: Executor = server.sessions.lanes.names.pool
+        """Threads that look up names."""
         self.broker = server.broker
         self.wakes = server.wakes
         self.outbox = server.outbox
@@ -62,6 +66,7 @@ class ChannelRunner(Extension):
         self._channels: dict[str, Channel] = {}
         self._connections: dict[Connection, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
+        self._trials = 0
 
     # Coming and going
 
@@ -218,11 +223,24 @@ class ChannelRunner(Extension):
             return Status("failing", str(error.args[0]), "", 0)
         return BEGINNING
 
+    def try_channel(self, session: Session, request: wire.TryChannel) -> Callable[[], Future[ChannelTrial]]:
+        """Reach a channel's destination: no thread waits for it."""
+        return lambda: asyncio.run_coroutine_threadsafe(self._try_out(request.id), self.loop)
+
     def try_out(self, id: str) -> ChannelTrial:
         """Reach a channel's destination; from any thread but the loop's."""
         return asyncio.run_coroutine_threadsafe(self._try_out(id), self.loop).result()
 
     async def _try_out(self, id: str) -> ChannelTrial:
+        if self._trials >= TRIALS_MAX:
+            raise QuotaExceeded(f"{self._trials} trials of channels are under way; try again when some are done")
+        self._trials += 1
+        try:
+            return await self._tried(id)
+        finally:
+            self._trials -= 1
+
+    async def _tried(self, id: str) -> ChannelTrial:
         channel = self._channels.get(id)
         if channel is None:
             raise NotFound(f'there is no channel "{id}"; headwater channels list shows those that are')

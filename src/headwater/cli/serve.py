@@ -42,7 +42,9 @@ def serve(
     http: Annotated[
         bool | None, typer.Option("--http/--no-http", help="Serve the API and the dashboard.", show_default=False)
     ] = None,
-    auth: Annotated[str | None, typer.Option("--auth", help="none, scram, certificate or gatekeeper.")] = None,
+    auth: Annotated[
+        str | None, typer.Option("--auth", help="none, or some of scram,certificate,gatekeeper,jwt.")
+    ] = None,
     tls_certificate: Annotated[
         str | None, typer.Option("--tls-certificate", metavar="FILE", help="PEM; with --tls-key the port speaks TLS.")
     ] = None,

@@ -20,7 +20,7 @@ from headwater.client.client import Client
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
 from headwater.client.operations import Operations, retained_message, seek_of
-from headwater.client.url import Address, parse_url
+from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
 from headwater.delivery.live import Live as EmbeddedLive
@@ -268,9 +268,9 @@ class Bus(Operations, Closing):
         await self._client.close()
 
 
-def connect(url: str | Address, settings: Connecting | None = None) -> Opening[Bus]:
+def connect(url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> Opening[Bus]:
     """The bus that a server has: `await` it, or use it in `async with`."""
-    address = parse_url(url) if isinstance(url, str) else url
+    address = address_of(url, token)
 
     async def make() -> Bus:
         client = Client(address, settings or Connecting())

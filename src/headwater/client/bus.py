@@ -25,7 +25,7 @@ from headwater.client.operations import Operations, Served, retained_message
 from headwater.client.pending import Pending
 from headwater.client.publisher import Call, Single
 from headwater.client.readers import Consumer, Live, Reading, Verbs
-from headwater.client.url import Address, parse_url
+from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
 from headwater.errors import Closed, Conflict
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
@@ -80,8 +80,8 @@ class Bus(Served, surface.Threaded):
 
     is_busy = False
 
-    def __init__(self, url: str | Address, settings: Connecting | None = None) -> None:
-        self.address = parse_url(url) if isinstance(url, str) else url
+    def __init__(self, url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> None:
+        self.address = address_of(url, token)
         self.settings = settings or Connecting()
         self._process = os.getpid()
         self._loop = new_loop()

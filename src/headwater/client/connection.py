@@ -225,10 +225,11 @@ async def connect(address: Address, settings: Connecting, session: str | None, h
     `heard` is told the server's time when it comes.
     """
     connection: Connection | None = None
+    token = await fresh_token(address, settings) if address.token is not None else ""
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
             connection = await _open(address, settings)
-            welcome = await _shake_hands(connection, heard)
+            welcome = await _shake_hands(connection, heard, token)
             limits = welcome.limits
             connection.grow(max(settings.frame_bytes_max, limits.frame_bytes_max), limits.keepalive_s)
             registered = await _register(connection, settings, session)
@@ -296,7 +297,9 @@ async def _expect(connection: Connection, kind: Kind, type: Any) -> Any:
 
 
 def mechanism_of(address: Address) -> Mechanism:
-    """How a client shows who it is: by its secret, its certificate, or by its word, if it is trusted."""
+    """How a client shows who it is: by its token, its secret, its certificate, or by its word, if it is trusted."""
+    if address.token is not None:
+        return "oauthbearer"
     if address.secret:
         return "scram-sha-256"
     if address.cert:
@@ -304,19 +307,47 @@ def mechanism_of(address: Address) -> Mechanism:
     return "gatekeeper" if address.user else "none"
 
 
-async def _shake_hands(connection: Connection, heard: Callable[[int], None]) -> Welcome:
+async def fresh_token(address: Address, settings: Connecting) -> str:
+    """The token to connect with: asked for each time, where a function gives it; in a thread, as that may wait.
+
+    One that fails is Disconnected (503), which is tried again: an issuer that cannot be reached may be later.
+    """
+    give = address.token
+    if isinstance(give, str):
+        return give
+    assert give is not None
+    try:
+        async with asyncio.timeout(settings.connect_timeout_s):
+            given = await asyncio.to_thread(give)
+            found: object = given if isinstance(given, str) else await given
+    except TimeoutError:
+        raise Disconnected(
+            f"the function for the token gave none within {settings.connect_timeout_s} s (connect_timeout_s)"
+        ) from None
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        raise Disconnected(f"the function for the token failed: {type(error).__name__}; see its cause") from error
+    if not isinstance(found, str) or not found:
+        raise Malformed(f"the function for the token gave {type(found).__name__}, and no text")
+    return found
+
+
+async def _shake_hands(connection: Connection, heard: Callable[[int], None], token: str = "") -> Welcome:
     address = connection.address
     login: ClientLogin | None = None
     if address.secret:
         from headwater.access.scram import ClientLogin
 
         login = ClientLogin(address.user, address.secret)
+    if token:
+        from headwater.access.oauthbearer import message
     hello = Hello(
         versions=VERSIONS,
         software=f"headwater-python {__version__}",
         mechanism=mechanism_of(address),
         user=address.user,
-        first=login.first() if login is not None else b"",
+        first=login.first() if login is not None else message(token, address.user) if token else b"",
     )
     connection.send((pack(Kind.HELLO, 0, encode(hello)),))
     challenge: Challenge = await _expect(connection, Kind.CHALLENGE, Challenge)

@@ -10,6 +10,7 @@ in a repr.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 import msgspec
@@ -19,6 +20,8 @@ from headwater.errors import Malformed
 PORT = 7411
 SCHEMES = ("headwater", "headwaters", "headwater+unix")
 TLS_OPTIONS = ("ca", "cert", "key", "verify")
+Token = str | Callable[[], str | Awaitable[str]]
+"""A token of an issuer, or what gives a fresh one whenever the client connects."""
 EXAMPLE = "write it as headwater://name:secret@host:7411"
 
 
@@ -37,6 +40,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     cert: str = ""
     key: str = ""
     verify: bool = True
+    token: Token | None = None
+    """In place of a secret."""
 
     @property
     def is_unix(self) -> bool:
@@ -56,6 +61,18 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
         return [("url", str(self))]
+
+
+def address_of(url: str | Address, token: Token | None = None) -> Address:
+    """The address that a URL states, for a client that shows a token; Malformed (422) shows neither it nor a secret."""
+    address = parse_url(url) if isinstance(url, str) else url
+    if token is None:
+        return address
+    if not (isinstance(token, str) and token) and not callable(token):
+        raise Malformed(f"a token is a str, or a function that gives one, not {type(token).__name__}")
+    if address.secret:
+        raise Malformed("the server's address has a secret, and there is a token; leave one of them out")
+    return msgspec.structs.replace(address, token=token)
 
 
 def parse_url(url: str) -> Address:

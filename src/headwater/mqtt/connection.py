@@ -26,7 +26,7 @@ from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import MqttError, Reason, VersionRefused, violation
 from headwater.mqtt.refusal import goodbye_of, reason_of
 from headwater.mqtt.window import NUMBER_MAX
-from headwater.server.connection import GONE, Connection
+from headwater.server.connection import EXPIRED, GONE, Connection
 
 if TYPE_CHECKING:
     from headwater.mqtt.authentication import Authentication, Proven
@@ -345,6 +345,10 @@ class MqttConnection(Connection):
         if self._is_greeted and self.version == V5:
             self.send(Disconnect(goodbye_of(error, is_stopping=reconnect)))
         self.close()
+
+    def expire(self) -> None:
+        if not self.is_ending:
+            self.say_goodbye(MqttError(EXPIRED, Reason.MAXIMUM_CONNECT_TIME))
 
     def on_disconnect(self, packet: Disconnect) -> None:
         """The client takes its leave. Its will is gone from the disk, too, before the connection is closed: whoever

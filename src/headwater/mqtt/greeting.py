@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from headwater.access.jwt import Bearer
 from headwater.access.name import check_name
+from headwater.access.oauthbearer import Said
 from headwater.access.scram import REFUSED
 from headwater.errors import Conflict, HeadwaterError, Malformed, Unauthenticated
+from headwater.mqtt import bearer
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.authentication import Authentication, answer
+from headwater.mqtt.bearer import BearerAuthentication
 from headwater.mqtt.connection import PACKET_BYTES_MAX, MqttConnection
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connack, Connect, Will
@@ -25,7 +29,6 @@ from headwater.mqtt.wills import item_of
 from headwater.mqtt.window import NUMBER_MAX
 from headwater.requests import REPLY_ROOT
 from headwater.server.listener import is_local
-from headwater.server.proofs import SECRETS
 from headwater.server.session_row import SessionRow
 from headwater.server.tls import peer_name
 from headwater.topics.name import check_topic
@@ -33,6 +36,7 @@ from headwater.topics.name import check_topic
 if TYPE_CHECKING:
     from headwater.mqtt.protocol import MqttProtocol
     from headwater.mqtt.session import MqttSession
+    from headwater.server.bearers import Bearers
     from headwater.server.session import Session
 
 
@@ -53,6 +57,7 @@ class Greeter:
 
     def greet(self, connection: MqttConnection, connect: Connect) -> None:
         """Find out who it is; the connection is held meanwhile."""
+        methods = self._broker.methods
         connection.bytes_max = connect.properties.maximum_packet_size or PACKET_BYTES_MAX
         if len(connect.client_id) > self._serving.mqtt_client_id_chars_max or (
             not connect.client_id and connect.version != V5 and not connect.clean_start
@@ -61,16 +66,23 @@ class Greeter:
         if connect.properties.authentication_method is not None:
             self._authenticate(connection, connect)
             return
+        if connect.password is not None and methods.is_token(connect.password):
+            self._check_token(connection, connect, connect.user_name or "", connect.password)
+            return
         name, password = connect.user_name, connect.password
-        if name is not None and password is not None and self._takes_secrets(connection):
+        if name is not None and password is not None and methods.reads_passwords(*self._peer(connection)):
             self._check_secret(connection, connect, name, password)
             return
         self._admit(connection, connect, self._trusted(connection, connect))
 
     def _authenticate(self, connection: MqttConnection, connect: Connect) -> None:
         """Have the client prove who it is, in as many packets as its method takes."""
-        if self._serving.auth not in SECRETS:
-            raise MqttError("this server knows no authentication method", Reason.BAD_AUTHENTICATION_METHOD)
+        bearers, method = self._broker.bearers, connect.properties.authentication_method
+        if bearers is not None and method == bearer.METHOD:
+            self._authenticate_bearer(connection, connect, bearers)
+            return
+        if not self._broker.methods.takes_secrets:
+            raise MqttError("this server knows no such authentication method", Reason.BAD_AUTHENTICATION_METHOD)
 
         def proven(user: str, final: bytes) -> None:
             connection.hold()
@@ -83,27 +95,40 @@ class Greeter:
         connection.on_proven = proven
         connection.release()
 
-    def _takes_secrets(self, connection: MqttConnection) -> bool:
-        """Whether a password says who a client is: not for a gatekeeper, whose word does."""
-        auth = self._serving.auth
-        return auth == "scram" or (auth == "gatekeeper" and not self._is_gatekeeper(connection))
+    def _authenticate_bearer(self, connection: MqttConnection, connect: Connect, bearers: Bearers) -> None:
+        """Let a client in that brings its token by the method for it."""
+        authentication = BearerAuthentication(self._broker, self._proofs, connection, bearers)
 
-    def _is_gatekeeper(self, connection: MqttConnection) -> bool:
-        is_near = is_local(connection.address) and not connection.is_tunnelled
-        return is_near or peer_name(connection.peer_certificate) in self._serving.gatekeepers
+        def holds(found: Bearer) -> None:
+            bearers.let_in(connection, found)
+            connection.proof = bearer.ANSWER
+            self._admit(connection, connect, found.user)
+
+        authentication.check(connect.properties, holds)
+        connection.authentication = authentication
+
+    def _check_token(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
+        """Let a client in whose password is the token of an issuer."""
+        bearers = self._broker.bearers
+        assert bearers is not None
+
+        def holds(found: Bearer) -> None:
+            bearers.let_in(connection, found)
+            self._admit(connection, connect, found.user)
+
+        bearers.check(connection, Said(password.decode("ascii", "replace"), name), holds, connection.refuse)
+
+    @staticmethod
+    def _peer(connection: MqttConnection) -> tuple[str | None, bool]:
+        """The name in a peer's certificate, and whether it is on this machine itself."""
+        return peer_name(connection.peer_certificate), is_local(connection.address) and not connection.is_tunnelled
 
     def _trusted(self, connection: MqttConnection, connect: Connect) -> str:
         """Who it is by its word or its certificate, where that is enough."""
-        auth, certified = self._serving.auth, peer_name(connection.peer_certificate)
-        if auth == "none":
-            return _name(connect.user_name) if connect.user_name else "anonymous"
-        if auth in ("scram", "certificate") and certified is not None:
-            return _name(certified)
-        if auth == "gatekeeper" and self._is_gatekeeper(connection):
-            if not connect.user_name:
-                raise Unauthenticated("a gatekeeper states the user; there is none")
-            return _name(connect.user_name)
-        raise Unauthenticated(f'this server asks who you are; its auth is "{auth}"')
+        try:
+            return self._broker.methods.trusted(connect.user_name or "", *self._peer(connection))
+        except Malformed as error:  # a name that can be none is nobody's
+            raise Unauthenticated(str(error)) from None
 
     def _check_secret(self, connection: MqttConnection, connect: Connect, name: str, password: bytes) -> None:
         """Look at a secret, which takes a while."""
@@ -141,7 +166,7 @@ class Greeter:
         self._sessions.check(connection)
         self._note(connection, connect)
         if connect.will is not None:
-            self._check_will(user, connect.will)
+            self._check_will(connection, connect.will)
         expire_s = self._expire_after_s(connect)
         known = self._mqtt.of_client(user, client)
         # One that is not to be kept ends with its connection, also where that is not seen to be gone.
@@ -175,19 +200,20 @@ class Greeter:
             raise
         cast("MqttSession", connection.session).is_whole = True
 
-    def _check_will(self, user: str, will: Will) -> None:
+    def _check_will(self, connection: MqttConnection, will: Will) -> None:
         """A will that could never be published is refused while there is somebody to tell."""
         core, topic = self._broker.core, will.topic
         try:
             check_topic(topic, core.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
-        self._broker.check_publish(user, "", item_of(will, core.checks, self._broker, (user, "")).parts[0])
+        part = item_of(will, core.checks, self._broker, (connection.user, "")).parts[0]
+        self._broker.check_publish(connection.user, "", part, connection.grant)
 
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:
         """A client's will is stored with its session, and published by whoever finds that it is gone."""
         if connect.will is not None:
-            connection.will = self.wills.take(connect.will, row)
+            connection.will = self.wills.take(connect.will, row, connection.grant)
 
     def _forget_will(self, connection: MqttConnection) -> None:
         """A client was not let in: its will is none."""
@@ -285,11 +311,3 @@ class Greeter:
             topic_alias_maximum=connection.alias_max,
             maximum_packet_size=connection.packet_bytes_max,
         )
-
-
-def _name(said: str) -> str:
-    """A name that can be one; any other is nobody's."""
-    try:
-        return check_name(said)
-    except Malformed as error:
-        raise Unauthenticated(str(error)) from None

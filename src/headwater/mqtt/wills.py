@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headwater.access.grant import Grant
 from headwater.errors import Closed, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly
 from headwater.log.root import WILLS
 from headwater.message import FROM
@@ -70,6 +71,8 @@ class KeptWill(msgspec.Struct, eq=False):
     id: str
     row: WillRow
     size: int
+    grant: Grant | None = None
+    """What the token of its client allows, besides rules; it is stored nowhere."""
 
     @property
     def delay_s(self) -> float:
@@ -101,11 +104,11 @@ class Wills:
             self._add(KeptWill(key[1:].decode(), msgspec.msgpack.decode(value, type=WillRow), len(value)))
         return list(self._kept.values())
 
-    def take(self, will: Will, session: SessionRow) -> KeptWill:
+    def take(self, will: Will, session: SessionRow, grant: Grant | None = None) -> KeptWill:
         """A will that comes with a CONNECT, to be stored with it; QuotaExceeded (429) if there are too many."""
         serving = self._sessions.serving
         row = WillRow(session.id, session.user, session.client or "", will, owner_id=session.owner_id)
-        kept = KeptWill(secrets.token_urlsafe(12), row, len(rows.pack(row)))
+        kept = KeptWill(secrets.token_urlsafe(12), row, len(rows.pack(row)), grant)
         if len(self._kept) >= serving.mqtt_wills_max:
             raise QuotaExceeded(f"{len(self._kept)} wills are stored, as many as mqtt_wills_max allows")
         if self._bytes + kept.size > serving.mqtt_wills_bytes_max:
@@ -179,7 +182,7 @@ class Wills:
                     row.will, core.checks, broker, (row.user, row.session), ((FROM, f"{row.user}/{row.client}"),)
                 )
                 broker.clients.check_owner(row.user, row.owner_id)
-                broker.check_publish(row.user, row.session, item.parts[0])
+                broker.check_publish(row.user, row.session, item.parts[0], kept.grant)
                 item.producer, item.is_plain = f"{WILLS}/{kept.id}", False
                 items.append((kept, item))
             except HeadwaterError as error:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from headwater.access import oauthbearer
+from headwater.access.jwt import Bearer
 from headwater.access.name import INNER, check_name
 from headwater.access.scram import REFUSED, ServerLogin
 from headwater.actor import Answer
 from headwater.errors import HeadwaterError, Malformed, TimedOut, Unauthenticated
 from headwater.native.connection import NativeConnection
 from headwater.server.listener import is_local
-from headwater.server.proofs import SECRETS
 from headwater.server.tls import peer_name
 from headwater.version import __version__
 from headwater.wire import handshake
@@ -66,19 +67,25 @@ class Greeter:
     def _on_hello(self, connection: NativeConnection, hello: Hello) -> None:
         version = handshake.choose_version(hello.versions)
         first = b""
-        auth = self._serving.auth
+        methods = self._broker.methods
         if connection.is_inner:
             connection.user = INNER
-        elif auth == "none":
+        elif methods.is_open:
             connection.user = check_name(hello.user) if hello.user else "anonymous"
+        elif hello.mechanism == "oauthbearer":
+            self._on_token(connection, version, hello.first)
+            return
         elif hello.mechanism == "scram-sha-256":
-            if auth not in SECRETS:
-                raise Malformed(f'this server does not take secrets; its auth is "{auth}"')
+            if not methods.takes_secrets:
+                raise Malformed(f'this server does not take secrets; its auth is "{methods.named}"')
             login = ServerLogin(self._broker.clients.credential_of, self._broker.clients.decoy)
             first = login.first(hello.first)
             connection.greeting = Proving(self, login)
         else:
             connection.user = self._trusted_user(connection, hello)
+        self._challenge(connection, version, first)
+
+    def _challenge(self, connection: NativeConnection, version: int, first: bytes = b"") -> None:
         connection.write(
             pack(
                 Kind.CHALLENGE,
@@ -96,18 +103,34 @@ class Greeter:
 
     def _trusted_user(self, connection: NativeConnection, hello: Hello) -> str:
         """Who it is by its certificate, or as a trusted gatekeeper states."""
-        auth, certified = self._serving.auth, peer_name(connection.peer_certificate)
+        methods, certified = self._broker.methods, peer_name(connection.peer_certificate)
         if hello.mechanism == "certificate":
-            if auth in ("scram", "certificate") and certified is not None:
+            if methods.takes_certificates and certified is not None:
                 return check_name(certified)
             raise Unauthenticated("this server asks for a client certificate of its authority, and there is none")
-        if hello.mechanism == "gatekeeper" and auth == "gatekeeper":
-            if certified in self._serving.gatekeepers or is_local(connection.address):
+        if hello.mechanism == "gatekeeper" and methods.takes_gatekeepers:
+            if methods.may_state(certified, is_local(connection.address)):
                 if not hello.user:
                     raise Malformed("a gatekeeper states the user in its HELLO; there is none")
                 return check_name(hello.user)
             raise Unauthenticated("only a gatekeeper may state a user: see the settings auth and gatekeepers")
-        raise Unauthenticated(f'this server asks who you are; its auth is "{auth}": connect with a name and a secret')
+        raise methods.refusal()
+
+    def _on_token(self, connection: NativeConnection, version: int, message: bytes) -> None:
+        """A client brings the token of an issuer: it is challenged, to nothing more, once that is known to hold."""
+        bearers = self._broker.bearers
+        if bearers is None:
+            named = self._broker.methods.named
+            raise Malformed(f'this server does not take tokens; its auth is "{named}"')
+        said = oauthbearer.read(message)
+
+        def holds(bearer: Bearer) -> None:
+            bearers.let_in(connection, bearer)
+            connection.release()
+            self._challenge(connection, version)
+
+        connection.hold()
+        bearers.check(connection, said, holds, connection.refuse)
 
     def on_proof(self, connection: NativeConnection, login: ServerLogin, proof: bytes) -> None:
         """A client that logs in answers its challenge."""

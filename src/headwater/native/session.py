@@ -21,6 +21,7 @@ from headwater.native.speech import Speech
 from headwater.server import pump as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
+from headwater.server.lanes import Lane
 from headwater.server.log import Log
 from headwater.server.pump import DurablePump, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
@@ -30,7 +31,7 @@ from headwater.store.batch import QUIET, checksum
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.operations import read_request
+from headwater.wire.operations import OPERATIONS, read_request
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error
 
@@ -160,16 +161,16 @@ class NativeSession(Speech, Session):
         """Answer a request once rows are on disk."""
         self.sessions.answers.expect(self, self.connection, id, future)
 
-    def _ask(self, id: int, work: Callable[[], Any]) -> None:
+    def _ask(self, id: int, work: Callable[[], Any], lane: Lane | None = None) -> None:
         connection = self.connection
-        self._for_client(work, lambda value, error: self.reply(connection, id, value, error))
+        self._for_client(work, lambda value, error: self.reply(connection, id, value, error), lane)
 
     # Requests
 
     def _on_request(self, id: int, request: Request[Any]) -> None:
         self.sessions.entry.give_places()  # what was published before this is to be before it
         if isinstance(request, Change) and request.by is not None:
-            self.sessions.broker.check_admin(self.row.user, "speak for others")
+            self.sessions.broker.check_admin(self.row.user, "speak for others", self.row.id)
         match request:
             case Subscribe():
                 self._on_subscribe(id, request)
@@ -197,7 +198,8 @@ class NativeSession(Speech, Session):
             case requests.Register():
                 raise Malformed("this connection has its session already")
             case _:
-                self._ask(id, self.sessions.answers.work_for(self, request))
+                lane = self.sessions.lanes.of(OPERATIONS[type(request)])
+                self._ask(id, self.sessions.answers.work_for(self, request), lane)
 
     def _durable(self, number: int) -> DurablePump:
         pump = self._pump(number)

@@ -124,7 +124,7 @@ class Answers:
         broker, user, own = self._broker, session.row.user, session.row.id
         match operation.right:
             case Right.ADMIN:
-                broker.check_admin(user, operation.what.format(request))
+                broker.check_admin(user, operation.what.format(request), own)
             case Right.SUBSCRIBE:
                 check_filter(request.filter, broker.core.config)
                 broker.check_subscribe(user, own, request.filter)
@@ -223,9 +223,9 @@ class Answers:
 
     def list_levels(self, session: Session, request: administration.ListLevels) -> Work:
         broker, page = self._broker, self._broker.overview.levels.page
-        if broker.is_admin(session.row.user):
+        if broker.is_admin(session.row.user, session.row.id):
             return lambda: page(request.parent, request.after, request.limit, lambda _: True, "")
-        eyes = f"{broker.acl.version} {session.row.user}"
+        eyes = broker.eyes(session.row.user, session.row.id)
         return lambda: page(request.parent, request.after, request.limit, partial(self._sees, session), eyes)
 
     def _allow(self, session: Session) -> Allow:

@@ -7,10 +7,14 @@ authentication everybody may do everything, and the server listens on loopback a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
+from headwater.access.grant import Grant
+from headwater.access.jwt import looks_like_token
+from headwater.access.methods import Methods
 from headwater.access.name import INNER, quoted
 from headwater.access.quota import Guesses, Quota
 from headwater.access.tokens import Tokens
@@ -23,9 +27,11 @@ from headwater.log.publish import Part
 from headwater.message import FROM, REPLY_TO, Headers
 from headwater.requests import REPLY_ROOT
 from headwater.topics.name import root_of
+from headwater.wire.administration import Token
 from headwater.wire.requests import Register
 
 if TYPE_CHECKING:
+    from headwater.server.bearers import Bearers
     from headwater.server.connection import Connection
     from headwater.server.extension import Extension
     from headwater.server.sessions import Sessions
@@ -64,13 +70,42 @@ class Broker:
         )
         self.extensions: Sequence[Extension] = ()
         """Protocols and channels, who are asked where this server has no answer."""
-        self._is_open = serving.auth == "none"
+        self.methods = Methods(serving)
+        self.bearers: Bearers | None = None
+        """Lets those in who bring a token of an issuer, where that is on."""
+        self._is_open = self.methods.is_open
 
     def register(
         self, connection: Connection, request: Register, then: Callable[[Any, BaseException | None], None]
     ) -> None:
         """A session for a connection whose user is known."""
         self.sessions.register(connection, request, then)
+
+    def _rights(self, session: str) -> Acl | Grant:
+        """What says what a session may: the rules, and beside them what its client's token grants."""
+        if not self.methods.takes_tokens:
+            return self.acl
+        known = self.sessions.get(session)
+        return self.acl if known is None or known.grant is None else known.grant
+
+    def regrant(self, connection: Connection) -> None:
+        """The client of a session has brought another token: what the one before allowed alone is over."""
+        for session in self.sessions.all():
+            if session.connection is connection:
+                session.grant = connection.grant
+                session.recheck()
+
+    def eyes(self, user: str, session: str) -> str:
+        """What is the same for sessions that see the same topics."""
+        rights = self._rights(session)
+        return f"{self.acl.version} {user} {rights.key if isinstance(rights, Grant) else ''}"
+
+    def check_token(self, token: str) -> Token | Future[Token]:
+        """Whose token of the HTTP API this is, one of ours or of an issuer, which may take a while; from any thread."""
+        if self.bearers is not None and looks_like_token(token.encode(errors="replace")):
+            return self.bearers.check_for_http(token)
+        found = self.tokens.check(token)
+        return Token(id=found.id, client=found.client, role=found.role, created_us=found.created_us)
 
     # Publishing
 
@@ -79,45 +114,50 @@ class Broker:
         affair. A user's name has no "/"."""
         return producer if self._is_open else f"{user}/{producer}"
 
-    def check_publish(self, user: str, session: str, part: Part) -> None:
-        """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many."""
+    def check_publish(self, user: str, session: str, part: Part, grant: Grant | None = None) -> None:
+        """NotAllowed (403) unless the user may publish to all of these, QuotaExceeded (429) if it makes too many.
+
+        `grant` is that of a connection that has no session yet."""
         if self._is_open or user == INNER:
             return
-        self._check_reply_to(user, session, headers_in(part, REPLY_TO))
+        rights = self._rights(session) if grant is None else grant
+        self._check_reply_to(user, rights, headers_in(part, REPLY_TO))
         if part.root == REPLY_ROOT:
-            self._check_reply(user, session, part)
+            self._check_reply(user, rights, part)
         else:
-            self._take_topics(user, self._check_rights(user, session, part))
+            self._take_topics(user, self._check_rights(user, rights, part))
 
     def check_later(self, user: str, session: str, part: Part) -> None:
         """The same for messages that become visible later, which no answer does."""
         if not (self._is_open or user == INNER):
-            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
-            self._take_topics(user, self._check_rights(user, session, part))
+            rights = self._rights(session)
+            self._check_reply_to(user, rights, headers_in(part, REPLY_TO))
+            self._take_topics(user, self._check_rights(user, rights, part))
 
     def check_again(self, user: str, session: str, part: Part) -> None:
         """NotAllowed (403) unless the user may still publish what it brought earlier."""
         if not (self._is_open or user == INNER):
-            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
-            self._check_rights(user, session, part)
+            rights = self._rights(session)
+            self._check_reply_to(user, rights, headers_in(part, REPLY_TO))
+            self._check_rights(user, rights, part)
 
-    def _check_rights(self, user: str, session: str, part: Part) -> list[str]:
+    def _check_rights(self, user: str, rights: Acl | Grant, part: Part) -> list[str]:
         """NotAllowed (403) unless rules let the user publish to all of these; those that are not there yet."""
         names = part.distinct
-        self.acl.check_publish_all(user, names)
+        rights.check_publish_all(user, names)
         known = self.core.roots.get(part.root)
         if known is not None and known.knows_all(names):
             return []
         fresh = [name for name in names if known is None or not known.has(name)]
         for name in fresh:
-            self.acl.check_create(user, name)
+            rights.check_create(user, name)
         return fresh
 
     def _take_topics(self, user: str, fresh: Sequence[str]) -> None:
         if fresh:
             self._topics.take(user, len(fresh))
 
-    def _check_reply(self, user: str, session: str, part: Part) -> None:
+    def _check_reply(self, user: str, rights: Acl | Grant, part: Part) -> None:
         """Whoever was asked may answer a session that is there: the topic's name is the secret. Without a rule for it,
         so much in a minute; and none of it is retained."""
         names = part.distinct
@@ -125,7 +165,7 @@ class Broker:
             raise NotAllowed(f'"{REPLY_ROOT}" is for answers, and none of them is retained; publish it without retain')
         has_rule = True
         for name in names:
-            if self.acl.may_publish(user, name):
+            if rights.may_publish(user, name):
                 continue
             has_rule = False
             if not self._is_awaited(name):
@@ -142,10 +182,10 @@ class Broker:
         """Whether somebody listens for answers on a topic below `$reply`."""
         return self.sessions.has(topic.removeprefix(f"{REPLY_ROOT}/")) or self.core.awaits(topic)
 
-    def _check_reply_to(self, user: str, session: str, topics: Iterable[str]) -> None:
+    def _check_reply_to(self, user: str, rights: Acl | Grant, topics: Iterable[str]) -> None:
         """Who answers does so with rights of its own: it is to write nowhere that the user who asks could not."""
         for topic in topics:
-            if not self.may_be_answered(user, session, topic):
+            if root_of(topic) != REPLY_ROOT and not rights.may_publish(user, topic):
                 raise NotAllowed(
                     f'client "{user}" may not have answers sent to {quoted(topic)}, as it may not publish there; '
                     f"ask with bus.request, which waits below {REPLY_ROOT}, or grant it the right to publish there"
@@ -154,7 +194,7 @@ class Broker:
     def may_be_answered(self, user: str, session: str, topic: str) -> bool:
         """Whether answers to what a user asks may go to a topic: below `$reply`, or where it may publish itself."""
         is_free = self._is_open or user == INNER or root_of(topic) == REPLY_ROOT
-        return is_free or self.acl.may_publish(user, topic)
+        return is_free or self._rights(session).may_publish(user, topic)
 
     def check_headers(self, part: Part) -> None:
         """Malformed (422) if a message has a header that the broker alone writes."""
@@ -166,9 +206,10 @@ class Broker:
         NotAllowed (403) unless the user may publish to its topic, or looks after the whole."""
         part = Part(root_of(topic), (topic,), (), (), headers=(headers,))
         self.check_headers(part)
-        if not self.is_admin(user):
-            self.acl.check_publish(user, topic)
-            self._check_reply_to(user, session, headers_in(part, REPLY_TO))
+        if not self.is_admin(user, session):
+            rights = self._rights(session)
+            rights.check_publish_all(user, (topic,))
+            self._check_reply_to(user, rights, headers_in(part, REPLY_TO))
 
     def author(self, user: str, owner_id: str) -> str:
         """Who is noted with a message that is published later, to be asked about then; nobody, where all may."""
@@ -179,13 +220,13 @@ class Broker:
     def check_subscribe(self, user: str, session: str, filter: str) -> None:
         """NotAllowed (403) unless the user may see everything that a filter matches."""
         if not self.may_subscribe(user, session, filter):
-            self.acl.check_subscribe(user, filter)
+            self._rights(session).check_subscribe(user, filter)
 
     def may_subscribe(self, user: str, session: str, filter: str) -> bool:
         """Whether the user may see everything that a filter matches; its own answers, in any case."""
         if self._is_open or user == INNER or filter == f"{REPLY_ROOT}/{session}":
             return True
-        return self.acl.may_subscribe(user, filter)
+        return self._rights(session).may_subscribe(user, filter)
 
     def check_channel(self, user: str, filter: str) -> None:
         """NotAllowed (403) unless the user may have what a filter matches pushed somewhere."""
@@ -221,13 +262,13 @@ class Broker:
         """Whether a subscription is of another session, whose id is nobody else's business, or of a channel."""
         if name.startswith(CHANNEL_PREFIX):
             is_owner = any(extension.is_owner(user, name) for extension in self.extensions)
-            return not is_owner and not self.is_admin(user)
+            return not is_owner and not self.is_admin(user, session)
         owner = self.sessions.owner_of(name)
-        return owner is not None and owner != session and not self.is_admin(user)
+        return owner is not None and owner != session and not self.is_admin(user, session)
 
-    def check_admin(self, user: str, what: str) -> None:
+    def check_admin(self, user: str, what: str, session: str = "") -> None:
         """NotAllowed (403) unless the user looks after the whole."""
-        if not self.is_admin(user):
+        if not self.is_admin(user, session):
             raise NotAllowed(
                 f'client "{user}" may not {what} (rule: none); grant it with: headwater acl allow {user} admin "#"'
             )
@@ -254,9 +295,9 @@ class Broker:
             return True
         return False
 
-    def is_admin(self, user: str) -> bool:
+    def is_admin(self, user: str, session: str = "") -> bool:
         """Whether the user looks after the whole."""
-        return self._is_open or user == INNER or self.acl.is_admin(user)
+        return self._is_open or user == INNER or self._rights(session).is_admin(user)
 
 
 def headers_in(part: Part, name: str) -> set[str]:

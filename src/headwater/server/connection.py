@@ -13,11 +13,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, Unauthenticated
 from headwater.server.outbox import GATHER_READ_BYTES_MIN, GATHERED_BYTES_MAX
 from headwater.server.party import Host, Party, Waiter
 
 if TYPE_CHECKING:
+    from headwater.access.grant import Grant
     from headwater.server.entry import Served
 
 JOINED_BYTES_MAX = 16 * 1024
@@ -26,6 +27,8 @@ SHARES = 16
 """A publish counts so much among those in flight;"""
 QUIET_SHARE = 1
 """one that nobody waits for this, as a slow disk need not hold up what live subscriptions have at once."""
+
+EXPIRED = "the token has expired; come back with another"
 
 
 LEFT = getattr(select, "POLLRDHUP", 0)
@@ -53,6 +56,8 @@ class Connection(asyncio.BufferedProtocol):
         "client_id",
         "closed_s",
         "credential",
+        "expires_s",
+        "grant",
         "heard_s",
         "is_closed",
         "is_in_line",
@@ -81,6 +86,10 @@ class Connection(asyncio.BufferedProtocol):
         self.user = ""
         self.credential: object = None
         """Of a user in the registry of clients: what it was checked against. With another one it is to leave."""
+        self.grant: Grant | None = None
+        """What the token that it came with allows, besides rules."""
+        self.expires_s = 0.0
+        """When that token does, and the connection ends; 0 without one."""
         self.client_id = ""
         self.session: Party | None = None
         self.waiter: Waiter | None = None
@@ -134,8 +143,14 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort()
         elif self.is_stalled(now_s):
             self.abort()
+        elif self.expires_s and now_s >= self.expires_s:
+            self.expire()
         elif not self.is_held:
             self.look_after(now_s)
+
+    def expire(self) -> None:
+        """The token that it came with counts no more: it may come back with another."""
+        self.say_goodbye(Unauthenticated(EXPIRED), reconnect=True)
 
     # The transport calls.
 

@@ -19,7 +19,7 @@ def check_exposure(serving: Serving) -> None:
     Loopback is 127.0.0.0/8 and ::1, however it is written, and names all of whose addresses are that. The Unix socket
     is guarded by the permissions of its folder.
     """
-    if serving.auth != "none":
+    if serving.methods:
         return
     _check_host(serving.host)
     if serving.http and serving.http_host:

@@ -24,8 +24,6 @@ from headwater.errors import HeadwaterError, QuotaExceeded, Unauthenticated
 if TYPE_CHECKING:
     from headwater.server.connection import Connection
 
-SECRETS = ("scram", "gatekeeper")
-"""With which `auth` clients may show who they are by a secret."""
 THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
 """For what takes long: a core, or half of them, is left to everybody else."""
 NICENESS = 10

@@ -18,12 +18,14 @@ from headwater.errors import Closed, Malformed
 from headwater.server import accepting
 from headwater.server.answers import Answers
 from headwater.server.attention import Attention
+from headwater.server.bearers import Bearers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.entry import Entry
 from headwater.server.exposure import check_exposure
 from headwater.server.extension import Extension
+from headwater.server.issuer import Issuer, check_keys
 from headwater.server.listener import Listener
 from headwater.server.log import Log
 from headwater.server.outbox import Outbox
@@ -63,6 +65,7 @@ class Server:
         self.serving = serving or Serving()
         self._settings = settings or given(core.config, self.serving, core.folder)
         check_exposure(self.serving)
+        check_keys(self.serving)
         self.executor = threads.ThreadPoolExecutor(WORKERS, "headwater-worker")
         self.readers = threads.ThreadPoolExecutor(READERS, "headwater-reader")
         self._doors: list[accepting.Door] = []
@@ -80,6 +83,9 @@ class Server:
         core, serving = self.core, self.serving
         self.broker = Broker(core, serving)
         self.proofs = Proofs(loop, self.broker.guesses, serving)
+        self.issuer = Issuer(loop, serving, core.acl, core.clock) if self.broker.methods.takes_tokens else None
+        if self.issuer is not None:
+            self.broker.bearers = Bearers(loop, self.broker, self.issuer)
         self.wakes = Wakes(loop)
         self.entry = Entry(loop, core.checks, core.roots, core.dispatcher, self.wakes, core.clock)
         self.answers = Answers(loop, self.broker)
@@ -99,6 +105,8 @@ class Server:
         self.telling = Telling(loop, self.executor, core, collector.figures, serving.sys_every_s)
         self.broker.extensions = [make(self) for make in self._extensions]
         self.sessions.recover()
+        if self.issuer is not None:
+            self.issuer.start()
         try:
             for extension in self.broker.extensions:
                 await extension.start()
@@ -107,6 +115,9 @@ class Server:
             self.pulse.stop()
             self.listener.close()
             self.proofs.close()
+            if self.issuer is not None:
+                await self.issuer.close()
+            self.sessions.lanes.close()
             self.executor.shutdown(wait=False)
             self.readers.shutdown(wait=False)
             where = f"{serving.host}:{serving.port}"
@@ -141,11 +152,14 @@ class Server:
         return await self.loop.create_unix_server(make, path, backlog=accepting.BACKLOG)
 
     def reload(self) -> bool:
-        """Read certificates, clients and rules again; False if the certificates are bad, and the old ones stay."""
+        """Read certificates, clients, rules and the issuer's keys again; False if the certificates are bad, and the old
+        ones stay."""
         self.broker.clients.reload()
         self.broker.acl.reload()
         self.broker.tokens.reload()
         self.broker.recheck()
+        if self.issuer is not None:
+            self.issuer.refresh()
         return self._tls is None or self._tls.reload()
 
     def _on_rights(self) -> None:
@@ -192,5 +206,8 @@ class Server:
         self.listener.close()
         await self._emptied()  # those that came in the last moment, too
         self.proofs.close()
+        if self.issuer is not None:
+            await self.issuer.close()
+        await self.loop.run_in_executor(None, self.sessions.lanes.close)
         await self.loop.run_in_executor(None, self.executor.shutdown)
         await self.loop.run_in_executor(None, self.readers.shutdown)

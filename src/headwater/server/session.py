@@ -7,6 +7,7 @@ connection never reaches another.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -31,6 +32,8 @@ from headwater.server.session_row import SessionRow, SubscriptionOf
 from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
+    from headwater.access.grant import Grant
+    from headwater.server.lanes import Lane
     from headwater.server.sessions import Sessions
 
 log = Log("headwater.server")
@@ -69,6 +72,7 @@ class Session(Actor):
         "_restarts",
         "_turn",
         "connection",
+        "grant",
         "is_ended",
         "pumps",
         "row",
@@ -80,6 +84,8 @@ class Session(Actor):
         self.sessions = sessions
         self.row = row
         self.connection: Connection | None = None
+        self.grant: Grant | None = None
+        """What the token of its last connection allows, besides rules."""
         self.pumps: dict[int, Pump] = {}
         self.is_ended = False
         self._is_dismissed = False
@@ -132,6 +138,7 @@ class Session(Actor):
             self._detach_all()
         self.connection = connection
         self._is_dismissed = False
+        self.grant = connection.grant
         connection.session = self
 
     def on_registered(self, connection: Connection) -> None:
@@ -256,19 +263,33 @@ class Session(Actor):
             self._offload = Offload(self.sessions.loop, self.sessions.executor)
         self._offload.do(work, then)
 
-    def _for_client(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
-        """The same for a request; while too many of them wait, nothing more is read."""
+    def _for_client(
+        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None], lane: Lane | None = None
+    ) -> None:
+        """The same for a request, or out of its turn in a lane; while too many of them wait, nothing more is read.
+
+        Work that gives a future is done when that is, and takes no thread meanwhile."""
         connection = self.connection
         assert connection is not None
         connection.on_request()
 
         def done(value: Any, error: BaseException | None) -> None:
+            if isinstance(value, Future):
+                asyncio.wrap_future(value, loop=self.sessions.loop).add_done_callback(later_done)
+                return
             connection.on_answered()
             then(value, error)
             if self._is_dismissed and not connection.is_asking:
                 self._say_goodbye(connection)
 
-        self.later(work, done)
+        def later_done(found: asyncio.Future[Any]) -> None:
+            error = found.exception() if not found.cancelled() else Closed("it was given up")
+            done(None if error is not None else found.result(), error)
+
+        if lane is None:
+            self.later(work, done)
+        else:
+            lane.do(work, done)
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
         """Store that the session takes from a subscription."""
@@ -432,6 +453,8 @@ class Session(Actor):
                     broker.check_subscribe(self.row.user, self.row.id, pump.filter)
                 except NotAllowed as error:
                     self.on_ended(pump, error)
+        if connection is None and broker.methods.takes_tokens:
+            return  # what a token may grant is seen when the client comes back, and brings one
         for one in self.row.subscriptions:
             if not broker.may_subscribe(self.row.user, self.row.id, one.filter):
                 self._drop(one)

@@ -25,6 +25,7 @@ from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.entry import Entry
+from headwater.server.lanes import Lanes
 from headwater.server.log import Log
 from headwater.server.session import Session
 from headwater.server.session_row import SessionRow, stored_sessions
@@ -59,6 +60,8 @@ class Sessions:
         self.loop = loop
         self.executor = executor
         self.readers = readers
+        self.lanes = Lanes(loop)
+        """For what is done out of a session's turn."""
         self.broker = broker
         self.entry = entry
         self.wakes = wakes

@@ -65,7 +65,7 @@ def open_tls(serving: Serving) -> Tls | None:
 
 
 def make_context(serving: Serving) -> ssl.SSLContext:
-    """TLS 1.2 or newer; clients may, and with auth="certificate" must, show a certificate of `tls_client_ca`."""
+    """TLS 1.2 or newer; clients may, and with auth="certificate" alone must, show a certificate of `tls_client_ca`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
@@ -79,7 +79,7 @@ def make_context(serving: Serving) -> ssl.SSLContext:
         _load(
             f'client authority "{serving.tls_client_ca}"', lambda: context.load_verify_locations(serving.tls_client_ca)
         )
-        context.verify_mode = ssl.CERT_REQUIRED if serving.auth == "certificate" else ssl.CERT_OPTIONAL
+        context.verify_mode = ssl.CERT_REQUIRED if serving.methods == ("certificate",) else ssl.CERT_OPTIONAL
     return context
 
 

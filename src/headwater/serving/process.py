@@ -26,6 +26,7 @@ from headwater.log.group_commit import NO_THREAD, OUT_OF_MEMORY
 from headwater.mqtt.protocol import MqttProtocol
 from headwater.server.descriptors import fit
 from headwater.server.exposure import check_exposure, is_loopback
+from headwater.server.issuer import check_keys
 from headwater.server.log import Log, configure
 from headwater.server.memory import keep_what_is_freed, spare_the_collector
 from headwater.server.server import Server
@@ -49,6 +50,7 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     check_exposure(loaded.serving)
     loaded = fit(loaded)
+    check_keys(loaded.serving)
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     end = Ending(loaded.process.log_json)
     try:

@@ -116,7 +116,7 @@ class Sidecar:
             mqtt_path=self._mqtt_path if serving.mqtt else "",
             host=serving.http_host or serving.host,
             port=serving.http_port,
-            is_open=serving.auth == "none",
+            is_open=not serving.methods,
             tls_certificate=serving.tls_certificate,
             tls_key=serving.tls_key,
             body_bytes_max=serving.http_body_bytes_max,

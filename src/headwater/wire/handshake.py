@@ -27,7 +27,7 @@ VERSIONS = (1,)
 VERSIONS_NAMED = 8
 """Versions that an error repeats of those that were offered."""
 
-Mechanism = Literal["none", "scram-sha-256", "certificate", "gatekeeper"]
+Mechanism = Literal["none", "scram-sha-256", "certificate", "gatekeeper", "oauthbearer"]
 
 
 class Phase(Enum):
@@ -74,7 +74,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     """Who it says it is; with SCRAM, its first message says so."""
     first: bytes = b""
-    """SCRAM's client-first-message."""
+    """SCRAM's client-first-message; with OAUTHBEARER, all that it says."""
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):

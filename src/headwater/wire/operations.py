@@ -49,6 +49,10 @@ class Trait(Flag):
     """It takes as long as there is to do, and is given up with the connection alone."""
     CARRIES = auto()
     """It brings messages, so it may be as long as a frame: most of it stays bytes."""
+    PROBE = auto()
+    """It is answered at once, whatever else its session has asked for."""
+    NAMES = auto()
+    """It may look up a name, for which nobody waits who has not asked for it."""
 
 
 class Operation(NamedTuple):
@@ -79,6 +83,7 @@ SESSION, PUBLISH, SUBSCRIBE, LOOK_AFTER = Right.SESSION, Right.PUBLISH, Right.SU
 REDRIVE = Right.REDRIVE
 OWN, SEEN, ADMIN = Right.OWN, Right.SEEN, Right.ADMIN
 NONE, AGAIN, LONG, CARRIES = Trait.NONE, Trait.AGAIN, Trait.LONG, Trait.CARRIES
+PROBE, NAMES = Trait.PROBE, Trait.NAMES
 CHANNELS, TOKENS, ACCESS = "look after channels", "look after tokens", "look after clients and rules"
 WATCH = "see how the server is doing"
 
@@ -89,7 +94,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(requests.Subscribe, SUBSCRIBE, "session.subscribe", AGAIN),
         Operation(requests.Leave, SESSION, "session.leave"),
         Operation(requests.Unsubscribe, LOOK_AFTER, "session.unsubscribe", AGAIN),
-        Operation(requests.SubscribeTo, SUBSCRIBE, "pushing.subscribe_to"),
+        Operation(requests.SubscribeTo, SUBSCRIBE, "pushing.subscribe_to", NAMES),
         Operation(requests.Nack, SESSION, "session.nack"),
         Operation(requests.Reject, SESSION, "session.reject"),
         Operation(requests.Extend, SESSION, "session.extend"),
@@ -124,7 +129,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(admin.AddToken, ADMIN, "tokens.add", NONE, TOKENS),
         Operation(admin.RemoveToken, ADMIN, "tokens.remove", NONE, TOKENS),
         Operation(admin.ListTokens, ADMIN, "tokens.list", AGAIN, TOKENS),
-        Operation(admin.CheckToken, ADMIN, "tokens.check", AGAIN, TOKENS),
+        Operation(admin.CheckToken, ADMIN, "check_token", AGAIN | PROBE, TOKENS),
         Operation(admin.ListSessions, SEEN, "presence.list", AGAIN),
         Operation(admin.EndSession, ADMIN, "presence.end", NONE, "end sessions"),
         Operation(admin.CreateSubscription, SUBSCRIBE, "subscriptions.create"),
@@ -132,14 +137,14 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(admin.SeekSubscription, LOOK_AFTER, "subscriptions.seek", AGAIN),
         Operation(admin.PauseSubscription, LOOK_AFTER, "subscriptions.pause", AGAIN),
         Operation(admin.DeleteSubscription, LOOK_AFTER, "core.durables.delete"),
-        Operation(admin.AddChannels, ADMIN, "pushing.add_channels", NONE, CHANNELS),
-        Operation(admin.ChangeChannel, ADMIN, "channels.change", AGAIN, CHANNELS),
+        Operation(admin.AddChannels, ADMIN, "pushing.add_channels", NAMES, CHANNELS),
+        Operation(admin.ChangeChannel, ADMIN, "channels.change", AGAIN | NAMES, CHANNELS),
         Operation(admin.RemoveChannel, ADMIN, "channels.remove", NONE, CHANNELS),
         Operation(admin.ListChannels, ADMIN, "channels.list", AGAIN, CHANNELS),
-        Operation(admin.TryChannel, ADMIN, "channels.test", AGAIN, CHANNELS),
+        Operation(admin.TryChannel, ADMIN, "pushing.try_channel", AGAIN | LONG, CHANNELS),
         Operation(admin.ListLevels, SEEN, "answers.list_levels", AGAIN),
         Operation(admin.Metrics, ADMIN, "overview.figures", AGAIN, WATCH),
-        Operation(admin.CheckHealth, ADMIN, "overview.health", AGAIN, WATCH),
+        Operation(admin.CheckHealth, ADMIN, "overview.health", AGAIN | PROBE, WATCH),
         Operation(admin.ListSettings, ADMIN, "overview.settings", AGAIN, WATCH),
         Operation(admin.ListPipelines, ADMIN, "overview.pipelines", AGAIN, WATCH),
     )

@@ -24,7 +24,10 @@ NUMBER_MAX = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CALENDAR_END = datetime(9999, 12, 31, tzinfo=UTC)
 
-BEARER = HTTPBearer(auto_error=False, description="A token of a client: `headwater tokens add CLIENT --role reader`.")
+BEARER = HTTPBearer(
+    auto_error=False,
+    description="A token of a client: `headwater tokens add CLIENT --role reader`, or one of the issuer.",
+)
 
 
 class Segment(Convertor[str]):

@@ -28,7 +28,7 @@ ASSETS = ("/_nicegui/", "/_headwater/", "/favicon.ico")
 SOCKET = "/_nicegui_ws/"
 LOGIN = "/login"
 LOGOUT = "/logout"
-FORM_BYTES_MAX = 4096
+FORM_BYTES_MAX = 32 * 1024
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; "

@@ -83,7 +83,7 @@ class Health:
         closed = self._core.acl.closed
         if closed is None:
             return _well("access", "rules can be relied on")
-        if self._serving.auth == "none":
+        if not self._serving.methods:
             return _well("access", f"nobody is asked for rules; with authentication nobody would be let in: {closed}")
         return _ailing("access", f"nobody is let in: {closed}")
 

@@ -62,7 +62,7 @@ class Presence:
         )
 
     def _sees(self, asking: Session, session: Session) -> bool:
-        return session.row.user == asking.row.user or self._broker.is_admin(asking.row.user)
+        return session.row.user == asking.row.user or self._broker.is_admin(asking.row.user, asking.row.id)
 
     def _known(self, asking: Session, id: str) -> Session:
         """A session that somebody may see: of others nobody learns whether they are there."""

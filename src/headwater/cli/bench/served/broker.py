@@ -118,7 +118,7 @@ async def _serve(folder: str, auth: str) -> None:
         serving = Serving(
             port=0,
             mqtt_port=0,
-            auth=auth,  # type: ignore[arg-type]  # checked there
+            auth=auth,
             drain_s=1.0,
             connections_max=20_000,
             connections_per_address_max=20_000,
