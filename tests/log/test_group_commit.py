@@ -578,15 +578,16 @@ def test_whoever_submits_beyond_the_limit_waits_until_there_is_room(weight_max: 
     with recorder.held():
         for number in (1, 2):
             recorder.commit.submit(Note(number, weight=5))
-        assert recorder.commit.is_full
+        assert (recorder.commit.is_full, recorder.commit.is_open) == (True, False)
         thread.start()
         assert submitted.wait(WAIT_S)
         assert not released.is_set()
     thread.join(WAIT_S)
     assert released.is_set()
     assert recorder.groups == [[1, 2], [3]]
-    assert not recorder.commit.is_full
+    assert (recorder.commit.is_full, recorder.commit.is_open) == (False, True)
     recorder.commit.close()
+    assert not recorder.commit.is_open
 
 
 def test_an_item_heavier_than_the_limit_goes_alone() -> None:

@@ -34,7 +34,7 @@ from headwater.message import Outgoing, Receipt
 from headwater.store.batch import Batch, Seed
 from headwater.store.files import DiskFiles, Files
 from headwater.store.log import Found
-from headwater.store.state import RETAINED, MemoryState, State, key_name, key_u32
+from headwater.store.state import RETAINED, STREAM, MemoryState, State, key_name, key_u32
 from headwater.store.streams import Streams
 from headwater.topics.name import compile_filter
 
@@ -244,6 +244,35 @@ def test_what_was_stored_before_keeps_its_receipt_though_the_rest_of_the_call_fa
         place.publish(place.many("b/1", producer="p", sequence=2))
     place.publish(place.many("a/1", producer="p", sequence=2))
     assert [one.duplicate for one in place.publish(place.many("b/1", "a/1", producer="p", sequence=1))] == [False, True]
+    place.close()
+
+
+@pytest.mark.parametrize(("producer", "is_retryable"), [(None, False), ("p", True)])
+def test_a_call_that_was_partly_stored_may_be_repeated_only_by_a_producer(
+    tmp_path: Path, producer: str | None, is_retryable: bool
+) -> None:
+    place = Place(str(tmp_path), Config(roots_max=1))
+    place.publish(place.one("a/1"))
+    with pytest.raises(PartlyStored) as raised:
+        place.publish(place.many("a/1", "b/1", producer=producer, sequence=None if producer is None else 1))
+    assert raised.value.retryable is is_retryable
+    assert ("with the same producer and sequence" in str(raised.value)) is is_retryable
+    place.close()
+
+
+def test_what_a_checkpoint_could_not_make_durable_is_written_again_by_the_next() -> None:
+    state = FaultyState()
+    place = Place("data", Config(), FaultyFiles(), state)
+    place.publish(place.one("a/1", b"kept", retain=True))
+    state.fail_sync_at = state.syncs + 1
+    with pytest.raises(Failed, match="no checkpoint"):
+        place.roots.checkpoint()
+    state.mends = True
+    assert state.mend()
+    place.publish(place.one("b/1"))
+    place.roots.checkpoint()
+    stored = state.durable()
+    assert {key[1:5] for key in stored if key[:1] == STREAM} == {b"\0\0\0\1", b"\0\0\0\2"}
     place.close()
 
 

@@ -108,3 +108,11 @@ def test_a_part_that_would_leave_its_block_is_bad_though_its_checksum_is_right()
     data = part(wal.WHOLE, fits) + part(wal.WHOLE, b"y" * 2 * wal.HEAD.size)
     assert payloads(data) == [fits]
     assert not wal.is_whole(data)
+
+
+@pytest.mark.parametrize("left", range(wal.HEAD.size + 2))
+def test_a_record_begins_in_the_next_block_where_its_head_does_not_fit(left: int) -> None:
+    given_ = [b"x" * (wal.BLOCK_BYTES - wal.HEAD.size - left), b"y"]
+    data = wal.encode(given_)
+    assert payloads(data) == given_
+    assert wal.is_whole(data)

@@ -218,8 +218,7 @@ class GroupCommit(Generic[T]):
     @property
     def is_open(self) -> bool:
         """Whether there is a place to have."""
-        is_full = self._weight >= self._weight_max or len(self._pending) >= self._items_max
-        return not (is_full or self._closed or self.given_up is not None)
+        return not (self.is_full or self._closed or self.given_up is not None)
 
     def grow(self, item: T, weight: int) -> None:
         """An item that waits for its commit weighs more; the same holds."""
