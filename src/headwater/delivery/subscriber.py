@@ -585,7 +585,7 @@ class Subscriber:
 
         `known` are the messages that may have died by it, read before it: a read that fails must change nothing.
         """
-        if not changes or changes.lazy:
+        if not changes:
             return None
         dead = self._dead_rows(changes, known or {})
         changed = stored.rows_of(self.number, changes)
