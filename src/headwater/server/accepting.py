@@ -20,7 +20,7 @@ from headwater.server.network import network_of
 
 BACKLOG = 4096
 """Connections that the system holds until they are accepted."""
-ACCEPTED_AT_ONCE_MAX = 16
+ACCEPTED_AT_ONCE_MAX = 8
 """In one turn of the loop."""
 STARVED_S = 0.1
 """How long nobody is accepted once the system has no more descriptors, or no memory, for one more."""

@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from types import TracebackType
 
+from headwater import threads
 from headwater.access.scram import ClientLogin
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max
 from headwater.cli.bench.served.raw import Address, Greeting
+from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Failed, HeadwaterError
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import V5
@@ -37,6 +39,9 @@ HOSTS = 4
 HELLO_BYTES = 16 * 1024
 RETRY_S = 0.2
 """How long a client that was refused waits before it comes again."""
+
+nothing = threads.Condition()
+"""It never happens."""
 
 Loud = Iterator[None]
 """Is ready with its first step; after that, each is a piece of noise."""
@@ -71,7 +76,7 @@ def strangers(native: Address, mqtt: Address) -> Loud:
         made.sendall(rest + bytes(HELLO_BYTES - 100 - len(rest)))
         yield
     while True:
-        time.sleep(0.05)
+        pause(0.05)
         yield
 
 
@@ -79,12 +84,12 @@ def strangers(native: Address, mqtt: Address) -> Loud:
 def guesses(native: Address, mqtt: Address) -> Loud:
     """Passwords that are guessed, at a steady rate, each for another name; nobody waits for an answer."""
     yield
-    begun_s = time.monotonic()
+    begun_s = time.perf_counter()
     for number in count():
         made = come(mqtt, number)
         made.sendall(encode(guess_of(f"nobody-{number}"), V5))
         made.close()
-        time.sleep(max(0.0, begun_s + number / GUESSES_PER_S - time.monotonic()))
+        pause(max(0.0, begun_s + number / GUESSES_PER_S - time.perf_counter()))
         yield
 
 
@@ -125,7 +130,7 @@ class Returning:
         refused: list[tuple[float, int]] = []
         while missing:
             yield
-            while refused and refused[0][0] < time.monotonic():
+            while refused and refused[0][0] < time.perf_counter():
                 self._begin(selector, refused.pop(0)[1])
             for key, _ in selector.select(0.05):
                 number, greeting, reader = key.data
@@ -136,7 +141,7 @@ class Returning:
                 except (OSError, HeadwaterError):
                     selector.unregister(made)
                     made.close()
-                    refused.append((time.monotonic() + RETRY_S, number))
+                    refused.append((time.perf_counter() + RETRY_S, number))
                     continue
                 if is_in:
                     selector.unregister(made)
@@ -163,6 +168,12 @@ class Returning:
 
 
 # What neighbours share
+
+
+def pause(seconds: float) -> None:
+    """Do nothing for a while."""
+    with nothing:
+        SystemClock().wait(nothing, max(1, round(seconds * SECOND_US)))
 
 
 def come(address: Address, number: int) -> socket.socket:

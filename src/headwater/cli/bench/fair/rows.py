@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from headwater.cli.bench.fair.neighbours import CLIENTS, STRANGERS, Neighbour
+from headwater.cli.bench.fair.neighbours import CLIENTS, STRANGERS, Neighbour, pause
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import messages
 from headwater.cli.bench.served.broker import SECRET, USER, running
@@ -21,8 +21,6 @@ STRANGERS_MIB_MAX = 64
 REQUEST_MS_MAX = 50
 RECONNECT_RATIO_MAX = 10
 MIB = 1024 * 1024
-SETTLED_S = 0.5
-"""What a neighbour has begun is under way by then."""
 
 Row = Callable[[str, float], Iterator[Figure]]
 """Gets where to make folders, and how long to measure."""
@@ -53,10 +51,10 @@ def strangers(place: str, seconds: float) -> Iterator[Figure]:
         warm_up(broker.address)
         alone = broker.resident_bytes
         with Neighbour("strangers", broker):
-            most, until_s = alone, time.monotonic() + seconds
-            while time.monotonic() < until_s:
+            most, until_s = alone, time.perf_counter() + seconds
+            while time.perf_counter() < until_s:
                 most = max(most, broker.resident_bytes)
-                time.sleep(0.02)
+                pause(0.02)
     yield Figure(
         "memory",
         f"{STRANGERS:,} strangers",
@@ -112,7 +110,7 @@ def taken(call: Callable[[], object], seconds: float) -> list[float]:
     while (begun_s := time.perf_counter()) < until_s or not found:
         call()
         found.append(time.perf_counter() - begun_s)
-        time.sleep(0.001)
+        pause(0.001)
     return found
 
 
