@@ -69,6 +69,7 @@ WORKINGS = {
         "reading.take_batch",
         "reading.look",
         "reading.fetch",
+        "reading.is_in_history",
         "reading.tell",
         "reading.end",
         "reading.add_waker",

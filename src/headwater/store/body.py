@@ -510,9 +510,10 @@ class Body:
         """The same where they are few of many, as of one of many subscribers: each place is looked at once for all."""
         where = self._where
         if where is None:
-            where = self._where = [[] for _ in self.names]
+            where = [[] for _ in self.names]
             for place, number in enumerate(self._index):
                 where[number].append(place)
+            self._where = where  # now that it is whole, as others may ask at the same time
         if len(names) == 1:
             return where[names[0]]
         return sorted([place for number in names for place in where[number]])
