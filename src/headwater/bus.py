@@ -394,6 +394,10 @@ class Bus(surface.Bus):
         self._check_open(writes=True)
         return self.core.upkeep.purge(filter)
 
+    def remove_root(self, name: str, force: bool = False) -> None:
+        self._check_open(writes=True)
+        self.core.upkeep.remove_root(name, force)
+
     def backup(self, target: str | os.PathLike[str]) -> None:
         self.core.backup(target)
 

@@ -321,6 +321,7 @@ class Bus(surface.Bus):
     commit_stage = waiting(Operations.commit_stage)
     drop_stage = waiting(Operations.drop_stage)
     purge = waiting(Operations.purge)
+    remove_root = waiting(Operations.remove_root)
     backup = waiting(Operations.backup)
     mark_archived = waiting(Operations.mark_archived)
     show_progress = waiting(Operations.show_progress)

@@ -137,6 +137,9 @@ class Operations:
     async def purge(self, filter: str) -> int:
         return await self.ask(wire.Purge(filter=filter))
 
+    async def remove_root(self, name: str, force: bool = False) -> None:
+        await self.ask(wire.RemoveRoot(name=name, force=force))
+
     async def backup(self, target: str | os.PathLike[str]) -> None:
         await self.ask(wire.Backup(target=os.fspath(target)))
 

@@ -35,7 +35,7 @@ from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import Rows, State
-from headwater.topics.name import compile_filter, filter_covers_root
+from headwater.topics.name import compile_filter, filter_covers_root, root_of_filter
 from headwater.topics.tree import Trees
 
 R = TypeVar("R")
@@ -460,6 +460,36 @@ class Dispatcher:
             self.delete(name)
             self._on_event("expired", f'subscription "{name}" was unused for its expire_after_s and is gone')
         return abandoned
+
+    # Removed roots
+
+    def holders(self, root: Root) -> tuple[list[str], list[str]]:
+        """Subscriptions that cover nothing but a root, and those that have yet to do with messages of it."""
+        only, holding = [], []
+        number, last = root.stream.number, root.stream.durable
+        self._commit.flush()
+        for row in self.all_rows():
+            if not filter_covers_root(row.options.filter, root.name):
+                continue
+            if root_of_filter(row.options.filter) is not None:
+                only.append(row.options.id)
+            dead = next(self._state.scan(rows.key_pair(rows.DEAD, row.number, number)), None)
+            if dead is not None or self.use(row.options.id, lambda one: one.holds(number, last)):
+                holding.append(row.options.id)
+        return only, holding
+
+    def leave_root(self, root: Root) -> None:
+        """A root was removed: nobody is served from it any more; in the committing role."""
+        with self._lock:
+            self._commit.flush()
+            for subscriber in self._served.values():
+                subscriber.leave_root(root)
+            self._rested.clear()
+
+    def rows_about(self, stream: int) -> Iterator[bytes]:
+        """Keys of all that subscriptions have of a stream."""
+        for row in self.each_row():
+            yield from stored.rows_about(self._state, row.number, stream)
 
     # Looking
 

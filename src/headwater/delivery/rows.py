@@ -6,7 +6,7 @@ write and one sync.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import msgspec
@@ -297,6 +297,16 @@ def resting_of(state: State, number: int) -> Resting:
         return sum(1 for _ in state.scan(rows.key_u32(kind, number)))
 
     return Resting(floors_of(state, number), count(rows.ACKED), count(rows.FAILURE), count(rows.COPY), count(rows.DEAD))
+
+
+def rows_about(state: State, number: int, stream: int) -> Iterator[bytes]:
+    """Keys of all that a subscription has of one stream."""
+    yield rows.key_pair(rows.FLOOR, number, stream)
+    for kind in (rows.ACKED, rows.FAILURE, rows.COPY, rows.DEAD):
+        for key, _ in state.scan(rows.key_pair(kind, number, stream)):
+            yield key
+    for key, _ in state.scan(rows.key_pair(rows.FAILURE, number, lane_number((stream, True)))):
+        yield key
 
 
 def every_row(state: State, number: int) -> Rows:

@@ -30,10 +30,11 @@ from headwater.delivery.subscription import Changes, LaneId, Lease, MessageState
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
+from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import Message, Receipt
 from headwater.store import state as rows
-from headwater.store.log import Hole
+from headwater.store.log import REMOVED, Hole
 from headwater.store.state import Rows, State
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
@@ -108,8 +109,10 @@ class Subscriber:
         floors = stored.floors_of(self._state, self.number)
         acked = stored.acked_of(self._state, self.number)
         failures = stored.failures_of(self._state, self.number)
+        # What is left of roots that were removed is garbage.
+        there = {root.stream.number for root in self._roots.all()}
         # A root that appeared after the subscription has no floor until its first message is acked.
-        for stream in floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}:
+        for stream in there & (floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}):
             self._machine.load_lane(
                 (stream, False),
                 floors.get(stream, 0),
@@ -118,6 +121,8 @@ class Subscriber:
                 now,
             )
         for stream, copies in stored.copies_of(self._state, self.number).items():
+            if stream not in there:
+                continue
             lane = (stream, True)
             self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, sorted(copies), _keys(copies))
         self._supply.open()
@@ -675,6 +680,29 @@ class Subscriber:
             self._supply.renew(stream)
         self._gap = None
         return changed
+
+    def holds(self, stream: int, last: int) -> bool:
+        """Whether it has yet to do with messages of a stream, which ends there."""
+        with self._lock:
+            return self.floor(stream) < last or (stream, True) in self._machine.lanes
+
+    def leave_root(self, root: Root) -> None:
+        """A root was removed: what is in flight of it is taken back, and whoever waited for more is told."""
+        stream, last = root.stream.number, root.stream.durable
+        with self._lock:
+            if stream not in self._supply:
+                self._supply.close(stream)
+                return
+            floor = self._machine.floor(stream)
+            if floor < last:
+                self._meet(stream, Hole(floor + 1, last, REMOVED))
+            self._machine.close_lanes(stream, REMOVED)
+            self._supply.close(stream)
+            self._dead = sum(1 for _ in self._state.scan(rows.key_u32(rows.DEAD, self.number))) - sum(
+                1 for _ in self._state.scan(rows.key_pair(rows.DEAD, self.number, stream))
+            )
+            self._arm()
+        self.wake()
 
     def add_copies(self, changed: Rows, copies: dict[int, dict[int, CopyRow]], removed_dead: int = 0) -> None:
         """Hand these copies out too; their rows are stored first."""

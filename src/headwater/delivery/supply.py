@@ -54,6 +54,7 @@ class Supply:
         self._state = state
         self._config = config
         self._clock = clock
+        self._made = -1
         self._known: dict[int, Root] = {}
         self._ahead: dict[int, Ahead] = {}
         self._lag: dict[int, tuple[int, int]] = {}
@@ -61,8 +62,10 @@ class Supply:
 
     def open(self) -> None:
         """Roots that the filter may match; one that appeared after the subscription is read from its first message."""
-        if len(self._known) == self._roots.count:
+        made = self._roots.made
+        if made == self._made:
             return
+        self._made = made
         for root in self._roots.all():
             number = root.stream.number
             if number in self._known:
@@ -72,6 +75,12 @@ class Supply:
                 if (number, False) not in self._machine.lanes:
                     self._machine.open_lane(number, 0)
                 self._ahead[number] = self._fresh(root)
+
+    def close(self, stream: int) -> None:
+        """Read a stream no more, whose root was removed."""
+        self._known.pop(stream, None)
+        self._ahead.pop(stream, None)
+        self._lag.pop(stream, None)
 
     def _fresh(self, root: Root) -> Ahead:
         return Ahead(Cursor(root, self.wanted, self._machine.position(root.stream.number), self._config))

@@ -114,6 +114,14 @@ class Root:
         loaded = (Purge(*decode(value), rows.offset_in(key)) for key, value in found)
         return Purges(loaded, self._config.match_cache_topics)
 
+    def note_past(self, upto: int) -> None:
+        """It was there before, and removed with all that it had: nobody is to miss that."""
+        if upto:
+            self.purged_upto = upto
+            self.is_dirty = True
+            row = RootRow(self.name, Checkpoint(upto), purged_upto=upto)
+            self._state.write({rows.key_u32(rows.STREAM, self.stream.number): rows.pack(row)})
+
     def joined(self, filter: str, upto: int) -> Purges:
         """The purges with one more, for `purge`; QuotaExceeded if that is one too many. Changes nothing."""
         return self._needed(self.purges).joined(filter, upto, self._config.purges_max)

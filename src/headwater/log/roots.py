@@ -7,7 +7,8 @@ arrive together for one root become one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,6 +36,8 @@ DISK_CHECK_BYTES = 4 * 1024 * 1024
 
 SHOWN_BYTES_MAX = 256 * 1024
 """How much of what came one by one and was shown goes to disk as one batch."""
+SWEPT_ROWS = 1000
+"""Rows of a removed root that are deleted at once."""
 LOOKS_MAX = 10
 """Tries to look between two checkpoints before waiting for a turn."""
 
@@ -122,10 +125,14 @@ class Roots:
         self._delays_promised = 0
         self._broken: dict[tuple[str, str], int] = {}
         """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
+        self.unswept: Sequence[int] = ()
+        """Streams of removed roots of which the state had rows when it was opened."""
         self.owed: Rows = {}
         """Rows that memory reflects and the state could not take."""
         self.half_way: str | None = None
         """Why nothing may be called applied any more."""
+        self.made = 0
+        """Rises whenever a root is made or removed."""
         self.counts = Counts()
         self.since_us: int | None = None
         """When the group that is being committed began to be, on the monotonic clock; None while none is."""
@@ -199,6 +206,7 @@ class Roots:
         met = self._log.recover(checkpoint, lambda number: acked.get(number, 0), self.holes, apply, first=DELAYED)
         for stream in self._log.all():
             self._root_of(stream, known).settle()
+        self.unswept = [number for number in known if number in self._log.removed]
         self._keep_holes(met)
         self._delayed = sum(1 for _ in self._state.scan(rows.DELAYED))
         if any(found.batches or found.holes for found in met.values()):
@@ -212,6 +220,7 @@ class Roots:
             known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
         self._log.look(self.holes)
         self._roots.clear()
+        self.made += 1
         for stream in self._log.all():
             root = self._root_of(stream, known)
             offset = root.checkpoint.applied + 1
@@ -228,6 +237,7 @@ class Roots:
         root = self._roots.get(stream.root)
         if root is None:
             root = self._roots[stream.root] = Root(stream, self._state, self._config, known.get(stream.number))
+            self.made += 1
         return root
 
     def _acked(self) -> dict[int, int]:
@@ -554,7 +564,10 @@ class Roots:
 
     def _open(self, name: str) -> Root:
         root = self._roots.get(name)
-        return root if root is not None else self._root_of(self._log.create(name), {})
+        if root is None:
+            root = self._root_of(self._log.create(name), {})
+            root.note_past(root.stream.first_offset - 1)
+        return root
 
     def _loosely(self, root: Root, group: _Group, item: Publish, part: Part, is_shown: bool = False) -> None:
         loose = group.loose.get(root)
@@ -707,6 +720,35 @@ class Roots:
             self._state.write(changed)
         except (Failed, Unwritable):
             self.owed.update(changed)
+
+    # Removing
+
+    def remove(self, root: Root) -> None:
+        """A root is no more, nor is anything of it; in the committing role. What is left of it in the state and on disk
+        is garbage, which `sweep` deletes; if that is interrupted, the next opening does."""
+        root.is_dirty = True  # its row, which is deleted last, says what is left to do
+        self.checkpoint()
+        if self.half_way is not None:
+            raise Failed(f"no root can be removed: {self.half_way}; close the bus and open it again")
+        self._log.remove(root.stream)
+        del self._roots[root.name]
+        self.made += 1
+        for key in [key for key in self._broken if key[0] == root.name]:
+            self._broken.pop(key, None)
+        self.showing.drop(root.name)
+
+    def sweep(self, numbers: Sequence[int], rows_of: Callable[[int], Iterator[bytes]]) -> None:
+        """Delete what streams of removed roots have left, a part at a time, so that nobody waits for all of it; in no
+        role. `rows_of` gives the keys of what subscriptions have of a stream."""
+        for number in numbers:
+            kinds = (rows.TOPIC, rows.RETAINED, rows.PRODUCER, rows.PURGE, rows.GAP)
+            found = (key for kind in kinds for key, _ in self._state.scan(rows.key_u32(kind, number)))
+            keys = chain(rows_of(number), found)
+            while part := list(islice(keys, SWEPT_ROWS)):
+                self._state.write(dict.fromkeys(part))
+            self._state.commit({rows.key_u32(rows.STREAM, number): None})
+        while bool(numbers) and self.commit.run(self._log.sweep):
+            pass
 
     # Checkpoints: in the committing role.
 

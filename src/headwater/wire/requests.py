@@ -352,6 +352,14 @@ class Purge(Change[int], frozen=True, kw_only=True):
     filter: str
 
 
+class RemoveRoot(Change[None], frozen=True, kw_only=True):
+    """Remove a root with all that it has."""
+
+    name: str
+    force: bool = False
+    """Also if subscriptions cover nothing else, or have messages of it to do."""
+
+
 class Backup(Change[None], frozen=True, kw_only=True):
     """A copy of the data, in a folder on the server's machine."""
 
