@@ -301,11 +301,12 @@ class Bus(surface.Bus):
         self._run(self._operations.stage_prepared(item, producer, epoch, part))
 
     def retained(self, filter: str) -> list[Message]:
-        return [retained_message(one) for one in self.ask(wire.Retained(filter=filter))]
+        return [retained_message(one) for one in self._retained_messages(filter)]
 
     unsubscribe = waiting(Operations.unsubscribe)
     subscriptions = waiting(Operations.subscriptions)
     states = waiting(Operations.states)
+    _retained_messages = waiting(Operations._retained_messages)
     topics = waiting(Operations.topics)
     ends = waiting(Operations.ends)
     extents = waiting(Operations.extents)

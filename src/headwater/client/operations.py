@@ -6,13 +6,14 @@ What is said of each method stands in `headwater.surface`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from headwater import surface
 from headwater.client.client import Client
 from headwater.client.feed import Feed, Verbs
+from headwater.client.pages import all_pages
 from headwater.clock import from_datetime
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.mending import check_letter, mended_twice, write_of
@@ -50,10 +51,30 @@ class Operations:
         return await self.ask(wire.Subscriptions(after=after, limit=limit))
 
     async def states(self, id: str) -> States:
-        return await self.ask(wire.States(id=id))
+        found: list[tuple[str, int, str, int, tuple[str, ...]]] = []
+
+        async def page(_: object, limit: int) -> States:
+            some = await self.ask(wire.States(id=id, after=len(found), limit=limit))
+            found.extend(some)
+            return some
+
+        return await all_pages(page)
 
     async def topics(self, filter: str = "#") -> list[TopicInfo]:
-        return await self.ask(wire.Topics(filter=filter))
+        found = await all_pages(
+            lambda last, limit: self.ask(
+                wire.Topics(filter=filter, after="" if last is None else last.topic, limit=limit)
+            )
+        )
+        return sorted(found, key=lambda one: one.topic)
+
+    async def _retained_messages(self, filter: str) -> list[wire.RetainedMessage]:
+        """Retained messages as they come over the wire, by topic within each root."""
+        return await all_pages(
+            lambda last, limit: self.ask(
+                wire.Retained(filter=filter, after="" if last is None else last.topic, limit=limit)
+            )
+        )
 
     async def ends(self) -> dict[str, int]:
         return await self.ask(wire.Ends())
@@ -70,7 +91,14 @@ class Operations:
     async def dead_letters(
         self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
     ) -> list[DeadLetter]:
-        return await self.ask(wire.DeadLetters(id=id, after=after, limit=limit))
+        if limit is not None and limit < 1:
+            raise Malformed(f"limit is {limit}; use 1 or more")
+
+        def page(last: DeadLetter | None, limit: int) -> Awaitable[list[DeadLetter]]:
+            place = after if last is None else (root_of(last.topic), last.offset)
+            return self.ask(wire.DeadLetters(id=id, after=place, limit=limit))
+
+        return await all_pages(page, limit)
 
     async def dead_letter(self, id: str, offset: Position) -> DeadLetter:
         found = await self.ask(wire.DeadLetters(id=id, offset=offset))

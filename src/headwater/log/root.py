@@ -15,7 +15,7 @@ import msgspec
 from headwater.config import Config
 from headwater.errors import Conflict, QuotaExceeded
 from headwater.log.purges import Purge, Purges
-from headwater.log.retained import Retained, RetainedRow
+from headwater.log.retained import Retained, RetainedRow, merged
 from headwater.message import Kept, Message, TopicInfo
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, Batch, Header
@@ -432,6 +432,19 @@ class Root:
                 found[topic] = (before + count, last[topic])
         for topic in sorted(found):
             count, offset = found[topic]
+            yield TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
+
+    def topics_after(self, after: str, wanted: Callable[[str], bool], now_us: int) -> Iterator[TopicInfo]:
+        """The same, after one, as far as somebody takes them."""
+        messages, last = dict(self._messages), dict(self._last)
+        self._fold(messages, last)
+        fresh = sorted(topic for topic in messages if topic > after)
+        stored = ((rows.name_in(key), value) for key, value in rows.scan_after(self._state, self._prefix, after))
+        for topic, value in merged(fresh, stored):
+            if not wanted(topic):
+                continue
+            count, offset = (0, 0) if value is None else decode_counts(value)
+            count, offset = count + messages.get(topic, 0), last.get(topic, offset)
             yield TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
 
     def topic(self, name: str) -> tuple[int, int] | None:

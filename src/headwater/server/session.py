@@ -8,6 +8,7 @@ connection never reaches another.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -62,6 +63,8 @@ class Session(Actor):
     """One client's session."""
 
     __slots__ = (
+        "_asked",
+        "_is_asked",
         "_names",
         "_numbers",
         "_offload",
@@ -88,6 +91,10 @@ class Session(Actor):
         self._restarts: dict[int, int] = {}
         self._turn = 0
         self._offload: Offload | None = None
+        self._asked: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] | None = None
+        """Requests that wait for those before them, and for the client to take its answers."""
+        self._is_asked = False
+        """Whether one of them is worked on."""
 
     # What its client's language says
 
@@ -174,6 +181,8 @@ class Session(Actor):
 
     def _detach_all(self) -> None:
         """Nobody reads any more: live subscriptions end, durable ones let go of what they hold."""
+        while self._asked:  # whoever asked is gone; what was asked for comes before what is done about that
+            self.later(*self._asked.popleft())
         pumps, self.pumps = self.pumps, {}
         self._numbers, self._names = set(), set()  # what is being made was for a connection that is gone
         for pump in pumps.values():
@@ -194,6 +203,7 @@ class Session(Actor):
     def on_writable(self) -> None:
         """The connection takes more."""
         pumps = tuple(self.pumps.values())
+        self._work_on()
         self._turn += 1
         first = self._turn % len(pumps) if pumps else 0
         for pump in pumps[first:] + pumps[:first]:  # or the first would take all
@@ -253,16 +263,33 @@ class Session(Actor):
         self._offload.do(work, then)
 
     def _for_client(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
-        """The same for a request; while too many of them wait, nothing more is read."""
+        """The same for a request; while too many of them wait, nothing more is read. One is worked on at a time, and
+        none while the client does not take its answers: else a few bytes could ask for more than memory holds."""
         connection = self.connection
         assert connection is not None
         connection.on_request()
 
         def done(value: Any, error: BaseException | None) -> None:
             connection.on_answered()
-            then(value, error)
+            self._is_asked = False
+            try:
+                then(value, error)
+            finally:
+                self._work_on()
 
-        self.later(work, done)
+        if self._asked is None:
+            self._asked = deque()
+        self._asked.append((work, done))
+        self._work_on()
+
+    def _work_on(self) -> None:
+        """Begin with the next request, unless its answer would have to wait for the client."""
+        while self._asked and not self._is_asked:
+            connection = self.connection
+            if connection is not None and not connection.is_writable:
+                return  # until `on_writable`
+            self._is_asked = True
+            self.later(*self._asked.popleft())
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
         """Store that the session takes from a subscription."""

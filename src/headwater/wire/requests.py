@@ -239,9 +239,11 @@ class DropStage(Request[None], frozen=True, kw_only=True):
 
 
 class Topics(Request[list[TopicInfo]], frozen=True, kw_only=True):
-    """Topics that a filter matches."""
+    """Topics that a filter matches, root by root and by name: a page of them, after a topic."""
 
     filter: str = "#"
+    after: str = ""
+    limit: U32 | None = None
 
 
 class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -256,9 +258,11 @@ class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Retained(Request[list[RetainedMessage]], frozen=True, kw_only=True):
-    """Retained messages that a filter matches."""
+    """Retained messages that a filter matches, root by root and by topic: a page of them, after a topic."""
 
     filter: str
+    after: str = ""
+    limit: U32 | None = None
 
 
 class Subscriptions(Request[list[SubscriptionInfo]], frozen=True, kw_only=True):
@@ -269,9 +273,11 @@ class Subscriptions(Request[list[SubscriptionInfo]], frozen=True, kw_only=True):
 
 
 class States(Request[list[tuple[str, int, str, int, tuple[str, ...]]]], frozen=True, kw_only=True):
-    """Messages of a subscription that there is something to say about."""
+    """Messages of a subscription that there is something to say about, by root and offset: a page, after so many."""
 
     id: str
+    after: U32 = 0
+    limit: U32 | None = None
 
 
 class Ends(Request[dict[str, int]], frozen=True, kw_only=True):
@@ -290,7 +296,7 @@ class Events(Request[list[Event]], frozen=True, kw_only=True):
 
 
 class DeadLetters(Request[list[DeadLetter]], frozen=True, kw_only=True):
-    """What a subscription gave up on; with an offset, that one; with a limit, a page after a root and an offset."""
+    """What a subscription gave up on; with an offset, that one; else a page of them, after a root and an offset."""
 
     id: str
     offset: Place | None = None
