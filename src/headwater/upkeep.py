@@ -20,8 +20,8 @@ from headwater.events import Events
 from headwater.log import delays
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish
-from headwater.log.root import SYS, Root
-from headwater.log.roots import STAGED, Roots
+from headwater.log.root import Root
+from headwater.log.roots import OWN_ROOTS, STAGED, Roots
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.log import Hole, Log, Stream
@@ -34,8 +34,6 @@ STATE_AGAIN_S = 1.0
 """How long a state that failed is left alone before the next try."""
 RELEASE_AGAIN_S = 5.0
 """How long a delayed message that could not be published waits before the next try."""
-OWN_ROOTS = (delays.ROOT, STAGED, SYS)
-"""Roots that cannot be removed."""
 NAMED_MAX = 3
 """Subscriptions that an error names."""
 

@@ -54,12 +54,15 @@ def _check_key(key: bytes, name_at: int | None, key_bytes: int | None) -> None:
         raise ValueError(f"its key has {len(key)} bytes")
 
 
+OWNER_BYTES_MAX = 4096
+"""Of the client that a delayed message is of: an address and an id, or a user."""
+
 DECODERS: Mapping[bytes, Decode] = {
     rows.STREAM: _row(RootRow, key_bytes=5),
     rows.TOPIC: _row(tuple[int, int], name_at=5),
     rows.RETAINED: _row(RetainedRow, name_at=5),
     rows.PRODUCER: _row(Producer, name_at=5),
-    rows.DELAYED: _plain(0, 0, key_bytes=17),
+    rows.DELAYED: _plain(0, OWNER_BYTES_MAX, key_bytes=17),
     rows.SUBSCRIPTION: _row(SubscriptionRow, name_at=1),
     rows.FLOOR: _plain(8, 16, key_bytes=9),
     rows.ACKED: _plain(0, 0, key_bytes=17),

@@ -11,6 +11,7 @@ of a batch that nobody waits for while an earlier group may still be on its way 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
@@ -94,6 +95,7 @@ class Dispatcher:
         self._lock = threads.RLock()
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
         self._count = len(known)
+        self._by_owner = Counter(row.owner for row in known)
         last = state.get(rows.COUNTERS)
         self._last_number = int.from_bytes(last, "big") if last is not None else 0
 
@@ -199,13 +201,17 @@ class Dispatcher:
         *,
         with_retained: bool = True,
         resumes: bool = False,
+        owner: str = "",
     ) -> Subscriber:
         """Have a consumer served, the subscription made if there is none of this id, unless it resumes one.
 
         `given` are the options that the caller stated; the others are as stored, or the defaults. A new subscription
-        that starts with the latest gets the retained messages first, unless it is not to.
+        that starts with the latest gets the retained messages first, unless it is not to; it counts in its owner's
+        share.
         """
-        return self._roots.commit.run(lambda: self._attach(options, given, start, consumer, with_retained, resumes))
+        return self._roots.commit.run(
+            lambda: self._attach(options, given, start, consumer, with_retained, resumes, owner)
+        )
 
     def _attach(
         self,
@@ -215,6 +221,7 @@ class Dispatcher:
         consumer: object,
         with_retained: bool,
         resumes: bool,
+        owner: str,
     ) -> Subscriber:
         with self._lock:
             row = self.row(options.id)
@@ -222,7 +229,7 @@ class Dispatcher:
                 if resumes:
                     raise NotFound(f'subscription "{options.id}" was deleted; subscribe again to begin anew')
                 options.check(self._config)
-                row = self._create(options, start, with_retained)
+                row = self._create(options, start, with_retained, owner)
             else:
                 row = self._reopen(row, options.filter, given)
             subscriber = self._served.get(options.id)
@@ -234,19 +241,19 @@ class Dispatcher:
             self._note_use(subscriber)
             return subscriber
 
-    def create(self, options: Options, given: Mapping[str, object], start: Start) -> bool:
+    def create(self, options: Options, given: Mapping[str, object], start: Start, owner: str = "") -> bool:
         """A subscription that nobody takes from yet; False if it is there, and just like that.
 
         `given` are the options that the caller stated.
         """
-        return self._roots.commit.run(lambda: self._make(options, given, start))
+        return self._roots.commit.run(lambda: self._make(options, given, start, owner))
 
-    def _make(self, options: Options, given: Mapping[str, object], start: Start) -> bool:
+    def _make(self, options: Options, given: Mapping[str, object], start: Start, owner: str) -> bool:
         with self._lock:
             options.check(self._config)
             row = self.row(options.id)
             if row is None:
-                self._create(options, start, with_retained=True)
+                self._create(options, start, True, owner)
                 return True
             there = row.options
             if there.filter != options.filter or msgspec.structs.replace(there, **given) != there:
@@ -270,17 +277,23 @@ class Dispatcher:
             commit.submit(Call(look))
         return found
 
-    def _create(self, options: Options, start: Start | Ends, with_retained: bool) -> SubscriptionRow:
+    def _create(self, options: Options, start: Start | Ends, with_retained: bool, owner: str) -> SubscriptionRow:
         if self._count >= self._config.subscriptions_max:
             raise QuotaExceeded(
                 f"there are {self._count} durable subscriptions, and subscriptions_max is "
                 f"{self._config.subscriptions_max}; delete some with unsubscribe, or raise the setting"
             )
+        if owner and self._by_owner[owner] >= self._config.subscriptions_per_client_max:
+            raise QuotaExceeded(
+                f'client "{owner}" has made {self._by_owner[owner]} durable subscriptions, and '
+                f"subscriptions_per_client_max is {self._config.subscriptions_per_client_max}; delete some with "
+                "unsubscribe, or raise the setting"
+            )
         floors = {root: floor_for(root, options.filter, start) for root in self._covered(options.filter)}
         # As stored, should it be more: of a subscription that could not be said to be made, and was.
         stored_number = int.from_bytes(self._state.get(rows.COUNTERS) or b"", "big")
         number, now_us = max(self._last_number, stored_number) + 1, self._clock.now_us()
-        row = SubscriptionRow(number=number, options=options, created_us=now_us, used_us=now_us)
+        row = SubscriptionRow(number=number, options=options, created_us=now_us, used_us=now_us, owner=owner)
         changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
@@ -290,6 +303,7 @@ class Dispatcher:
         self._commit.write(changed)
         self._last_number = number
         self._count += 1
+        self._by_owner[owner] += 1
         self.version += 1
         return row
 
@@ -438,6 +452,9 @@ class Dispatcher:
             changed[self._key(id)] = None
             self._commit.write(changed)
             self._count -= 1
+            self._by_owner[row.owner] -= 1
+            if self._by_owner[row.owner] <= 0:
+                del self._by_owner[row.owner]
             self.version += 1
             self._rested.pop(id, None)
 

@@ -31,6 +31,8 @@ class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
     used_us: int
     """When a consumer last came or went."""
     paused: bool = False
+    owner: str = ""
+    """The client of a server who made it; empty if that was nobody's."""
 
 
 class CopyRow(msgspec.Struct, frozen=True, array_like=True):

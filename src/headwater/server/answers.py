@@ -152,7 +152,8 @@ class Answers:
         self._broker.check_publish(user, session.row.id, arrived)
         own = self._own(user, request.producer)
         part, root, count, crc = request.part, request.root, request.count, request.crc
-        return lambda: core.staging.stage(own, request.epoch, part, root, count, crc, request.body)
+        owner = session.connection.share if session.connection is not None else ""
+        return lambda: core.staging.stage(own, request.epoch, part, root, count, crc, request.body, owner)
 
     def commit_stage(self, session: Session, request: requests.CommitStage) -> Work:
         own = self._own(session.row.user, request.producer)
@@ -261,12 +262,14 @@ class Answers:
         root = request.topic.partition("/")[0]
         self._broker.check_publish(session.row.user, session.row.id, Part(root, (request.topic,), (), ()))
         due = self.datetime(request.deliver_at_us)
+        owner = session.connection.share if session.connection is not None else ""
 
         def work() -> requests.Delayed:
             item = core.checks.one(
                 *(request.topic, request.payload, request.retain, request.key, request.headers, request.ttl_s),
                 *(None, None, due),
             )
+            item.made_by = owner
             return requests.Delayed(core.store(item).time_us)
 
         return work

@@ -70,6 +70,10 @@ class Served(Publish):
         return bool(self.flags & QUIET)
 
     @property
+    def owner(self) -> str:
+        return self.connection.share
+
+    @property
     def share(self) -> int:
         """What it counts among the publishes in flight."""
         return QUIET_SHARE if self.is_quiet else SHARES

@@ -312,12 +312,16 @@ class Session(Actor):
         ticket = Remote()
         one = fresh or Fresh(Options(id=name, filter=filter), {}, "latest")
         connection = self.connection
+        owner = connection.share if connection is not None else ""
         names = self._names
         names.add(name)
 
         def attach() -> Any:
             return dispatcher.attach(
-                *(one.options, one.given, one.start, ticket), with_retained=one.with_retained, resumes=fresh is None
+                *(one.options, one.given, one.start, ticket),
+                with_retained=one.with_retained,
+                resumes=fresh is None,
+                owner=owner,
             )
 
         def attached(durable: Any, error: BaseException | None) -> None:

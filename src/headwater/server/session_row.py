@@ -35,6 +35,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """The id that an MQTT client chose; None for a native session."""
     began_us: int = 0
     """When an MQTT client began it."""
+    share: str = ""
+    """Whose share it counts in, if that is not its user's."""
 
 
 def stored_sessions(state: State) -> list[SessionRow]:

@@ -33,7 +33,8 @@ class Subscriptions:
         start = _moment(request.start, request.start_us)
         check_start(request.filter, start)
         given: dict[str, Any] = {name: value for name, value in request.options.items() if value is not None}
-        return lambda: self._broker.core.durables.create(request.id, request.filter, start=start, **given)
+        owner = session.connection.share if session.connection is not None else ""
+        return lambda: self._broker.core.durables.create_for(owner, request.id, request.filter, start, given)
 
     def show(self, session: Session, request: wire.ShowSubscription) -> Work:
         durables, name = self._broker.core.durables, request.id
