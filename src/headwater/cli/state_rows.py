@@ -11,7 +11,7 @@ from headwater.access.clients import ClientRow
 from headwater.access.tokens import TokenRow
 from headwater.channels.row import ChannelRow
 from headwater.delivery.mending import MendedRow, RedrivenRow
-from headwater.delivery.rows import CopyRow, DeadRow, SubscriptionRow
+from headwater.delivery.rows import DeadRow, SubscriptionRow, decode_waiting
 from headwater.delivery.subscription import Failure
 from headwater.log.retained import RetainedRow
 from headwater.log.root import Producer, RootRow
@@ -47,6 +47,11 @@ def _plain(least: int, most: int, name_at: int | None = None, key_bytes: int | N
     return decode
 
 
+def _waiting(key: bytes, value: bytes) -> object:
+    _check_key(key, None, 17)
+    return decode_waiting(value or b"\0")
+
+
 def _check_key(key: bytes, name_at: int | None, key_bytes: int | None) -> None:
     if name_at is not None:
         key[name_at:].decode("utf-8", "surrogatepass")
@@ -67,7 +72,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.FLOOR: _plain(8, 16, key_bytes=9),
     rows.ACKED: _plain(0, 0, key_bytes=17),
     rows.FAILURE: _row(Failure, key_bytes=17),
-    rows.COPY: _row(CopyRow, key_bytes=17),
+    rows.COPY: _waiting,
     rows.DEAD: _row(DeadRow, key_bytes=17),
     rows.MENDED: _row(MendedRow),
     rows.REDRIVEN: _row(RedrivenRow, name_at=5),

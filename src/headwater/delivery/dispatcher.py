@@ -21,7 +21,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
-from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
+from headwater.delivery.rows import Resting, RetainedRef, RowCommit, SubscriptionRow, Waiting
 from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
@@ -320,16 +320,14 @@ class Dispatcher:
 
         self._roots.commit.run(lambda: self.use(id, work))
 
-    def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, CopyRow]]:
+    def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, Waiting]]:
         """By stream and offset; those above the offset of their stream come by themselves."""
-        found: dict[int, dict[int, CopyRow]] = {}
+        found: dict[int, dict[int, Waiting]] = {}
         wanted, now_us = compile_filter(filter), self._clock.now_us()
         for root in self._covered(filter):
-            for topic, row in root.retained.matching(wanted, now_us):
-                if upto is not None and row.offset > upto[root.stream.number]:
-                    continue
-                copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us, row.flags)
-                found.setdefault(root.stream.number, {})[row.offset] = copy
+            for topic, row in root.retained.matching_after("", wanted, now_us):
+                if upto is None or row.offset <= upto[root.stream.number]:
+                    found.setdefault(root.stream.number, {})[row.offset] = RetainedRef(topic, row.key)
         return found
 
     def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
@@ -610,7 +608,7 @@ class Dispatcher:
                 self._forget(name)
 
 
-def _copy_rows(number: int, copies: dict[int, dict[int, CopyRow]]) -> Rows:
+def _copy_rows(number: int, copies: dict[int, dict[int, Waiting]]) -> Rows:
     """Rows of copies that wait for one subscription."""
     return {
         rows.key_message(rows.COPY, number, stream, offset): rows.pack(copy)

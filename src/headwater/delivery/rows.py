@@ -63,6 +63,26 @@ class CopyRow(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+class RetainedRef(msgspec.Struct, frozen=True, array_like=True):
+    """A retained message that waits for one subscription alone; its row's key says which. It is read where it is when
+    it is handed out, as there may be any number of subscriptions that wait for it."""
+
+    topic: str
+    key: bytes | None
+
+
+Waiting = CopyRow | RetainedRef
+REF_FIRST = 0x92
+"""How a row begins that is a reference: an array of two."""
+
+
+def decode_waiting(value: bytes) -> Waiting:
+    """What waits for one subscription alone: a copy, or a retained message."""
+    if value[0] == REF_FIRST:
+        return msgspec.msgpack.decode(value, type=RetainedRef)
+    return msgspec.msgpack.decode(value, type=CopyRow)
+
+
 class DeadRow(msgspec.Struct, frozen=True, array_like=True):
     """A dead letter as it is stored."""
 
@@ -284,11 +304,11 @@ def failures_of(state: State, number: int) -> dict[LaneId, dict[int, Failure]]:
     return found
 
 
-def copies_of(state: State, number: int) -> dict[int, dict[int, CopyRow]]:
+def copies_of(state: State, number: int) -> dict[int, dict[int, Waiting]]:
     """Per stream, copies that wait for a subscription."""
-    found: dict[int, dict[int, CopyRow]] = {}
+    found: dict[int, dict[int, Waiting]] = {}
     for key, value in state.scan(rows.key_u32(rows.COPY, number)):
-        found.setdefault(rows.pair_in(key)[1], {})[rows.offset_in(key)] = msgspec.msgpack.decode(value, type=CopyRow)
+        found.setdefault(rows.pair_in(key)[1], {})[rows.offset_in(key)] = decode_waiting(value)
     return found
 
 

@@ -9,7 +9,7 @@ waits for and by nothing else.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import attrgetter
@@ -24,7 +24,7 @@ from headwater.delivery import rows as stored
 from headwater.delivery.cursor import keys_of
 from headwater.delivery.held import Held
 from headwater.delivery.lane import Remote
-from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
+from headwater.delivery.rows import DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow, Waiting
 from headwater.delivery.selection import Selection
 from headwater.delivery.subscription import Changes, LaneId, Lease, MessageState, Moment, Subscription
 from headwater.delivery.supply import Ahead, Supply
@@ -704,7 +704,7 @@ class Subscriber:
             self._arm()
         self.wake()
 
-    def add_copies(self, changed: Rows, copies: dict[int, dict[int, CopyRow]], removed_dead: int = 0) -> None:
+    def add_copies(self, changed: Rows, copies: Mapping[int, Mapping[int, Waiting]], removed_dead: int = 0) -> None:
         """Hand these copies out too; their rows are stored first."""
         with self._lock:
             self._check_open(writes=True)
@@ -825,7 +825,7 @@ def _text(error: object) -> str:
     return error.encode("utf-8", "replace").decode()
 
 
-def _keys(copies: dict[int, CopyRow]) -> list[bytes | str]:
+def _keys(copies: Mapping[int, Waiting]) -> list[bytes | str]:
     """What order="key" goes by, for copies in the order of their offsets."""
     found = (copies[offset] for offset in sorted(copies))
     return [copy.topic if copy.key is None else copy.key for copy in found]

@@ -14,10 +14,10 @@ import msgspec
 from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor, estimate, places_in
-from headwater.delivery.rows import CopyRow, SubscriptionRow
+from headwater.delivery.rows import RetainedRef, SubscriptionRow, decode_waiting
 from headwater.delivery.subscription import LaneId, Moment, Subscription
 from headwater.log.purges import Purges
-from headwater.log.root import Root
+from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
 from headwater.message import Kept, Message
 from headwater.store import state as rows
@@ -184,10 +184,28 @@ class Supply:
         found = {}
         for offset in offsets:
             value = self._state.get(rows.key_message(rows.COPY, self._number, stream, offset))
-            row = None if value is None else msgspec.msgpack.decode(value, type=CopyRow)
-            if row is not None and not 0 < row.expires_us <= now.wall_us:
+            row = None if value is None else decode_waiting(value)
+            if isinstance(row, RetainedRef):
+                message = self._retained(stream, offset, row.topic, now)
+                if message is not None:
+                    found[offset] = message
+            elif row is not None and not 0 < row.expires_us <= now.wall_us:
                 found[offset] = row.message(offset)
         return found
+
+    def _retained(self, stream: int, offset: int, topic: str, now: Moment) -> Message | None:
+        """A message that was retained when the subscription asked for it, wherever it is now; None if it has expired,
+        was purged, or is neither retained nor in the log any more."""
+        root = self._known[stream]
+        row = root.retained.get(topic)
+        if row is not None and row.offset == offset:
+            return retained_message(row, topic) if not 0 < row.expires_us <= now.wall_us else None
+        for batch in root.stream.read(offset, 1)[:1]:
+            if not isinstance(batch, Hole):
+                place = offset - batch.first_offset
+                if place in places_in(batch, self.wanted, offset, root.purges, now.wall_us):
+                    return msgspec.structs.replace(_kept(batch, [place])[0], retained=True)
+        return None
 
     # Counting
 

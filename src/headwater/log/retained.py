@@ -68,9 +68,8 @@ class Retained:
 
     def get(self, topic: str) -> RetainedRow | None:
         """The retained message of a topic, expired or not."""
-        if topic in self._changed:
-            return self._changed[topic]
-        return self._stored(topic)
+        changed = self._changed  # which a checkpoint exchanges, once the state has all of it
+        return changed[topic] if topic in changed else self._stored(topic)
 
     def _stored(self, topic: str) -> RetainedRow | None:
         row = self._state.get(self._prefix + topic.encode())
