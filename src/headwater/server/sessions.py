@@ -145,6 +145,8 @@ class Sessions:
     def open(self, row: SessionRow, connection: Connection, then: Then, more: rows.Rows | None = None) -> None:
         """A new session for a connection; `then` gets it once it, and more rows with it, are on disk."""
         share = connection.share
+        if share and self.serving.auth == "none":  # by its name: an MQTT client has one session for each id
+            share = f"{connection.address}/{connection.user}"
         if len(self._sessions) >= self.serving.sessions_max:
             raise QuotaExceeded(
                 f"there are {len(self._sessions)} sessions, as many as sessions_max allows; end some, or raise it"
