@@ -286,6 +286,7 @@ class Bus(Closing):
     commit_stage = in_thread(surface.Bus.commit_stage)
     drop_stage = in_thread(surface.Bus.drop_stage)
     purge = in_thread(surface.Bus.purge)
+    remove_root = in_thread(surface.Bus.remove_root)
     backup = in_thread(surface.Bus.backup)
     mark_archived = in_thread(surface.Bus.mark_archived)
     close = in_thread(surface.Bus.close)

@@ -271,6 +271,7 @@ class Bus(surface.Threaded):
     # Operations
 
     purge = done_by(surface.Bus.purge, lambda core: core.upkeep.purge, writes=True)
+    remove_root = done_by(surface.Bus.remove_root, lambda core: core.upkeep.remove_root, writes=True)
     backup = done_by(surface.Bus.backup, lambda core: core.backup, writes=True)
     mark_archived = done_by(surface.Bus.mark_archived, lambda core: core.mark_archived, writes=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
@@ -38,7 +38,7 @@ from headwater.errors import Closed, Malformed, ReadOnly
 from headwater.events import Events
 from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish
-from headwater.log.root import Root
+from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
 from headwater.message import (
     OF_HISTORY,
@@ -77,6 +77,7 @@ class Registry(Protocol):
 
 
 G = TypeVar("G", bound=Registry)
+R = TypeVar("R")
 
 
 class Core:
@@ -371,6 +372,38 @@ class Core:
         """Retained messages, by topic."""
         check_filter(filter, self.config)
         return self.roots.look_at(lambda: self.dispatcher.retained(filter))
+
+    def topics_after(
+        self, filter: str, after: str, take: Callable[[Iterator[TopicInfo]], R], sees: Callable[[str], bool]
+    ) -> R:
+        """Some of the topics that may be seen: root by root and by name, after one. `take` takes no more than it
+        needs, and may be called again."""
+        wanted, now_us = compile_filter(filter), self.clock.now_us()
+        roots = self._covered_after(filter, after)
+
+        def found() -> Iterator[TopicInfo]:
+            for root in roots:
+                yield from root.topics_after(after, lambda topic: wanted(topic) and sees(topic), now_us)
+
+        return self.roots.look_at(lambda: take(found()))
+
+    def retained_after(self, filter: str, after: str, take: Callable[[Iterator[Message]], R]) -> R:
+        """Some of the retained messages, in the same way."""
+        check_filter(filter, self.config)
+        wanted, now_us = compile_filter(filter), self.clock.now_us()
+        roots = self._covered_after(filter, after)
+
+        def found() -> Iterator[Message]:
+            for root in roots:
+                for topic, row in root.retained.matching_after(after, wanted, now_us):
+                    yield retained_message(row, topic)
+
+        return self.roots.look_at(lambda: take(found()))
+
+    def _covered_after(self, filter: str, after: str) -> list[Root]:
+        """Roots that a filter covers and that have something after a topic, by name."""
+        first = root_of(after)
+        return sorted((root for root in self._covered(filter) if root.name >= first), key=lambda root: root.name)
 
     def ends(self) -> dict[str, int]:
         """The newest offset of each root."""

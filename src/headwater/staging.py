@@ -14,6 +14,7 @@ dropped after `stage_age_s`.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -22,7 +23,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.rows import RowCommit
-from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, TooLarge
+from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, QuotaExceeded, TooLarge
 from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish
 from headwater.log.roots import STAGED, Roots
@@ -55,6 +56,8 @@ class StagedRow(msgspec.Struct, frozen=True, array_like=True):
     bytes: int = 0
     owner: str = ""
     """The id of the client that staged it, where there is a registry of them: another of its name cannot commit it."""
+    share: str = ""
+    """The client of a server whose share it counts in."""
 
 
 class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +94,8 @@ class Staging:
         """Held by whoever commits, drops or expires."""
         self._sizes: Memo[tuple[str, int], int] = Memo(SIZES_MAX)
         """By producer and epoch: bytes that were staged, at most."""
+        self._by_share: Counter[str] = Counter()
+        """Bytes that each client of a server has staged, at most."""
         self._coming: dict[object, int] = {}
         """Of bodies that have no row yet: offsets that they are not before."""
 
@@ -112,7 +117,17 @@ class Staging:
     # Staging
 
     def stage(
-        self, producer: str, epoch: int, part: str, root: str, count: int, crc: int, body: bytes, *, owner: str = ""
+        self,
+        producer: str,
+        epoch: int,
+        part: str,
+        root: str,
+        count: int,
+        crc: int,
+        body: bytes,
+        *,
+        owner: str = "",
+        share: str = "",
     ) -> None:
         """Keep a body until its epoch is committed; staging a part of a root again replaces it."""
         self._check(producer, epoch, part)
@@ -123,11 +138,12 @@ class Staging:
         if known.under_way is not None and known.under_way[0] == epoch:
             raise Conflict(f'epoch {epoch} of producer "{producer}" is being committed; stage a later one')
         self._admit(producer, epoch, part, root, len(body))
+        self._admit_share(share, len(body))
         coming = object()
         self._coming[coming] = self._end() + 1
         try:
             offset = self._store(body)
-            row = StagedRow(offset, count, crc, self._clock.now_us(), len(body), owner)
+            row = StagedRow(offset, count, crc, self._clock.now_us(), len(body), owner, share)
             self._commit.write({self._key(producer, epoch, part, root): rows.pack(row)})
         finally:
             del self._coming[coming]
@@ -148,6 +164,29 @@ class Staging:
                 "commit smaller epochs, or raise the setting"
             )
         self._sizes.keep(key, known + size)
+
+    def _admit_share(self, share: str, size: int) -> None:
+        """QuotaExceeded (429) if one client of a server would have staged more than its share."""
+        limit = self._config.stage_bytes_per_client_max
+        if share and self._by_share[share] + size > limit:
+            self._count_shares()  # of what was replaced since, the last counts
+            if self._by_share[share] + size > limit:
+                raise QuotaExceeded(
+                    f'client "{share}" has staged {self._by_share[share]} bytes, and stage_bytes_per_client_max is '
+                    f"{limit}; commit or drop some epochs, or raise the setting"
+                )
+        if share:
+            self._by_share[share] += size
+
+    def _count_shares(self) -> list[int]:
+        """Count what each client has staged; answers where the bodies are."""
+        by_share, offsets = Counter[str](), []
+        for _, value in self._state.scan(rows.STAGED):
+            row = msgspec.msgpack.decode(value, type=StagedRow)
+            by_share[row.share] += row.bytes
+            offsets.append(row.offset)
+        self._by_share = by_share
+        return offsets
 
     def stage_messages(
         self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
@@ -339,7 +378,7 @@ class Staging:
             return
         # In this order: a body gets its row before it is no longer among those that come.
         needed = [*tuple(self._coming.values()), root.stream.durable + 1]
-        needed += (msgspec.msgpack.decode(value, type=StagedRow).offset for _, value in self._state.scan(rows.STAGED))
+        needed += self._count_shares()
         if min(needed) > root.stream.first_offset:
             root.stream.trim(min(needed) - 1)
 

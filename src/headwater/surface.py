@@ -282,6 +282,15 @@ class Bus(Protocol):
         What is hidden is remembered until retention has deleted it: QuotaExceeded beyond `purges_max` of a root.
         """
 
+    def remove_root(self, name: str, force: bool = False) -> None:
+        """Remove a root with all that it has: messages, topics, retained values, producers. Its place among
+        `roots_max`, its files and its rows are given back.
+
+        Conflict (409) while durable subscriptions cover nothing else, or have messages of it to do; with `force` those
+        messages are gone, and the subscriptions stay. Whoever reads in it gets a Gap. A root of the same name that is
+        published to later goes on with the next offset.
+        """
+
     def backup(self, target: str | os.PathLike[str], *, with_keys: bool = False) -> None:
         """A copy of the data as of now, in a new folder (on the server's machine), while the bus goes on.
 

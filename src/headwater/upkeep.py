@@ -1,6 +1,7 @@
 """What a bus does by itself, in time, and what an operator asks for now and then.
 
-By itself: release delayed messages, delete what retention allows, forget what expired. On demand: purge and backup.
+By itself: release delayed messages, delete what retention allows, forget what expired. On demand: purge, the removal
+of a root, and backup.
 What changes the log runs in the committing role, called by the one timer queue. What retention may delete is found out
 in a thread of its own, as that may take a while; the role is asked for when it is known.
 """
@@ -17,16 +18,16 @@ from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, HeadwaterError, NotAllowed
+from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotAllowed, NotFound
 from headwater.events import Events
 from headwater.log import delays
 from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish
 from headwater.log.root import Root
-from headwater.log.roots import STAGED, Roots
+from headwater.log.roots import OWN_ROOTS, STAGED, Roots
 from headwater.store import folder as folders
 from headwater.store import state as rows
-from headwater.store.log import Hole, Log
+from headwater.store.log import Hole, Log, Stream
 from headwater.store.state import Rows, State
 from headwater.topics.name import check_filter, filter_covers_root, is_everything_of
 
@@ -36,6 +37,8 @@ STATE_AGAIN_S = 1.0
 """How long a state that failed is left alone before the next try."""
 RELEASE_AGAIN_S = 5.0
 """How long a delayed message that could not be published waits before the next try."""
+NAMED_MAX = 3
+"""Subscriptions that an error names."""
 
 
 class Upkeep:
@@ -90,6 +93,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin to look after things."""
+        self._roots.sweep(self._roots.unswept, self._dispatcher.rows_about)
         self._arm_delays()
         self._arm_round()
         self._arm_snapshot(SNAPSHOT_FIRST_S)
@@ -393,6 +397,35 @@ class Upkeep:
             root.stream.trim(root.stream.durable)
         return count
 
+    def remove_root(self, name: str, force: bool = False) -> None:
+        """Remove a root with all that it has; gives back its place, its files and its rows."""
+        if type(name) is not str or type(force) is not bool:
+            raise Malformed(f"name is {name!r} and force is {force!r}; use a str and a bool")
+        if name in OWN_ROOTS:
+            raise Malformed(f'root "{name}" is the broker\'s own and cannot be removed')
+        stream = self._roots.commit.run(lambda: self._remove_root(name, force))
+        self._audit.note("root-removed", name, {"last_offset": stream.durable}, {"force": force})
+        self._roots.sweep([stream.number], self._dispatcher.rows_about)
+
+    def _remove_root(self, name: str, force: bool) -> Stream:
+        root = self._roots.get(name)
+        if root is None:
+            raise NotFound(f'there is no root "{name}"; bus.topics() lists what there is')
+        self._take_readers()
+        only, holding = self._dispatcher.holders(root)
+        if not force and (only or holding):
+            named = dict.fromkeys((*only, *holding))
+            raise Conflict(
+                f'root "{name}" is needed by {_some(list(named))}: they cover nothing else, or have messages of it '
+                "to do or among their dead letters; delete them, have them ack, or remove it by force"
+            )
+        self._roots.remove(root)
+        self._dispatcher.leave_root(root)
+        self._rolls.pop(name, None)
+        lost = f", and with it what was to be done by {_some(holding)}" if holding else ""
+        self._events.add("removed", f'root "{name}" was removed with its messages up to {root.stream.durable}{lost}')
+        return root.stream
+
     def backup(self, log: Log, target: str) -> None:
         """Hard links to what no longer changes, and a snapshot of the state."""
         self._roots.commit.run(lambda: self._backup(log, target))
@@ -407,6 +440,13 @@ class Upkeep:
         self._roots.checkpoint_all()
         log.copy(target)
         self._state.snapshot(f"{target}/{folders.STATE}")
+
+
+def _some(ids: list[str]) -> str:
+    """Subscriptions by name, the first of them."""
+    named = ", ".join(f'"{name}"' for name in ids[:NAMED_MAX])
+    more = f" and {len(ids) - NAMED_MAX} more" if len(ids) > NAMED_MAX else ""
+    return f"subscription{'s' if len(ids) > 1 else ''} {named}{more}"
 
 
 def _beyond(root: Root, bytes_max: int) -> int:

@@ -30,6 +30,19 @@ def test_the_topic_tree_is_walked_level_by_level(http: httpx.Client, served: Ser
     assert http.get("/v1/topics", params={"values": "true", "limit": "1000"}).status_code == 422
 
 
+def test_a_root_is_removed_and_not_from_under_subscriptions_unless_forced(http: httpx.Client, served: Served):
+    with headwater.connect(served.url) as bus:
+        bus.publish("removed/x", b"1")
+        bus.subscribe("removed/#", id="needs it").close()
+        refused = http.delete("/v1/topics/removed")
+        assert refused.status_code == 409
+        assert "needs it" in refused.text
+        assert http.delete("/v1/topics/removed", params={"force": True}).status_code == 204
+        assert http.delete("/v1/topics/removed").status_code == 404
+        assert bus.topics("removed/#") == []
+        bus.unsubscribe("needs it")
+
+
 def test_a_purge_removes_what_a_filter_matches(http: httpx.Client, served: Served):
     with headwater.connect(served.url) as bus:
         bus.publish("purged/x", b"1")

@@ -16,6 +16,16 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def test_a_root_is_removed_with_its_folder(data: Path):
+    assert one_sentence(run("remove-root", "home", data=data, code=2).stderr)
+    with headwater.open(data) as bus:
+        bus.publish("gone/a", b"1")
+        bus.subscribe("gone/#", id="s").close()
+    assert one_sentence(run("remove-root", "gone", "--yes", data=data, code=2).stderr)
+    assert objects("remove-root", "gone", "--force", "--yes", data=data) == [{"root": "gone", "removed": True}]
+    assert not [path for path in (data / "streams").iterdir() if path.name.endswith("-gone")]
+
+
 def test_purge_removes_what_it_was_told_and_asks_where_it_can(data: Path):
     assert one_sentence(run("purge", "home/old/#", data=data, code=2).stderr)
     assert len(objects("topics", data=data)) == 2

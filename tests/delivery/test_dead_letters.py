@@ -68,7 +68,7 @@ def test_they_are_listed_in_pages_however_many_were_dropped_between(bus: Bus) ->
 
 
 def test_a_page_ends_with_the_letter_that_makes_it_large(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.delivery.dead_letters.PAGE_BYTES_MAX", 6)
+    monkeypatch.setattr("headwater.delivery.dead_letters.PAGE_BYTES", 18)
     kill(bus, "b/1", "b/2", "b/3")
     assert [letter.offset for letter in bus.dead_letters("s", limit=3)] == [1, 2]
     assert len(bus.dead_letters("s")) == 3

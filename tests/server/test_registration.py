@@ -293,7 +293,8 @@ def test_one_client_cannot_take_all_sessions_there_may_be():
         first.send(pack(Kind.GOODBYE, 0, requests.encode(requests.Goodbye(end_session=True))))
         first.ends()
         more.register()
-        assert running.call(lambda: dict(running.server.sessions._by_user)) == {"ann": 2, "bob": 1}
+        shares = running.call(lambda: dict(running.server.sessions._by_share))
+        assert shares == {"127.0.0.1/ann": 2, "127.0.0.1/bob": 1}
 
 
 def test_a_session_that_cannot_be_stored_is_not_there():

@@ -71,6 +71,7 @@ COMMANDS = {
     "sessions": "sessions:app",
     "pipeline": "pipeline.commands:app",
     "purge": "maintenance:purge",
+    "remove-root": "maintenance:remove_root",
     "backup": "maintenance:backup",
     "restore": "maintenance:restore",
     "verify": "verify:verify",

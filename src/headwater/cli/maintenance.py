@@ -1,4 +1,4 @@
-"""`headwater purge`, `backup` and `restore`: what an operator does now and then."""
+"""`headwater purge`, `remove-root`, `backup` and `restore`: what an operator does now and then."""
 
 from __future__ import annotations
 
@@ -37,6 +37,28 @@ def _ask(filter: str, count: int) -> None:
         raise Malformed("purge removes messages for good; where nobody can be asked, say --yes")
     side().print(f"{count:,} topics and all their messages will be gone.")
     typer.confirm(f"Purge {safe(filter)}?", abort=True, err=True)
+
+
+def remove_root(
+    at: At,
+    name: Annotated[str, typer.Argument(help="The first level of its topics: home")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if subscriptions cover nothing else, or have messages of it to do.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a root for good: its messages, topics, retained values and files; its place is free for another."""
+    with at.own() as bus:
+        if not yes:
+            _ask_root(name)
+        bus.remove_root(name, force)
+    tell(at.json, {"root": name, "removed": True}, (safe(name), "cyan"), "  removed")
+
+
+def _ask_root(name: str) -> None:
+    if not sys.stdin.isatty():
+        raise Malformed("remove-root removes messages for good; where nobody can be asked, say --yes")
+    typer.confirm(f"Remove {safe(name)} and all its messages?", abort=True, err=True)
 
 
 def backup(

@@ -12,7 +12,7 @@ from headwater.access.tokens import TokenRow
 from headwater.channels.row import ChannelRow
 from headwater.delivery.lane import Failure
 from headwater.delivery.mending import MendedRow, RedrivenRow
-from headwater.delivery.rows import CopyRow, DeadRow, SubscriptionRow
+from headwater.delivery.rows import DeadRow, SubscriptionRow, decode_waiting
 from headwater.log.retained import RetainedRow
 from headwater.log.root import Producer, RootRow
 from headwater.mqtt.receiving import ReceivedRow
@@ -47,6 +47,11 @@ def _plain(least: int, most: int, key_bytes: int) -> Decode:
     return decode
 
 
+def _waiting(key: bytes, value: bytes) -> object:
+    _check_key(key, None, 17)
+    return decode_waiting(value or b"\0")
+
+
 def _check_key(key: bytes, name_at: int | None, key_bytes: int | None) -> None:
     if name_at is not None:
         key[name_at:].decode("utf-8", "surrogatepass")
@@ -54,17 +59,20 @@ def _check_key(key: bytes, name_at: int | None, key_bytes: int | None) -> None:
         raise ValueError(f"its key has {len(key)} bytes")
 
 
+OWNER_BYTES_MAX = 4096
+"""Of the client that a delayed message is of: an address and an id, or a user."""
+
 DECODERS: Mapping[bytes, Decode] = {
     rows.STREAM: _row(RootRow, key_bytes=5),
     rows.TOPIC: _row(tuple[int, int], name_at=5),
     rows.RETAINED: _row(RetainedRow, name_at=5),
     rows.PRODUCER: _row(Producer, name_at=5),
-    rows.DELAYED: _plain(0, 0, key_bytes=17),
+    rows.DELAYED: _plain(0, OWNER_BYTES_MAX, key_bytes=17),
     rows.SUBSCRIPTION: _row(SubscriptionRow, name_at=1),
     rows.FLOOR: _plain(8, 16, key_bytes=9),
     rows.ACKED: _plain(0, 0, key_bytes=17),
     rows.FAILURE: _row(Failure, key_bytes=17),
-    rows.COPY: _row(CopyRow, key_bytes=17),
+    rows.COPY: _waiting,
     rows.DEAD: _row(DeadRow, key_bytes=17),
     rows.MENDED: _row(MendedRow),
     rows.REDRIVEN: _row(RedrivenRow, name_at=5),

@@ -262,7 +262,7 @@ class Bus(Operations, Closing):
 
     @like(surface.Bus.retained)
     async def retained(self, filter: str) -> list[Message]:
-        return [asynchronous(retained_message(one)) for one in await self.ask(wire.Retained(filter=filter))]
+        return [asynchronous(retained_message(one)) for one in await self._retained_messages(filter)]
 
     async def close(self) -> None:
         await self._client.close()

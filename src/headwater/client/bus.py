@@ -274,11 +274,12 @@ class Bus(Served, surface.Threaded):
         self._run(self._operations.stage_prepared(item, producer, epoch, part))
 
     def retained(self, filter: str) -> list[Message]:
-        return [retained_message(one) for one in self.ask(wire.Retained(filter=filter))]
+        return [retained_message(one) for one in self._retained_messages(filter)]
 
     unsubscribe = waiting(Operations.unsubscribe)
     subscriptions = waiting(Operations.subscriptions)
     states = waiting(Operations.states)
+    _retained_messages = waiting(Operations._retained_messages)
     topics = waiting(Operations.topics)
     ends = waiting(Operations.ends)
     extents = waiting(Operations.extents)
@@ -294,6 +295,7 @@ class Bus(Served, surface.Threaded):
     commit_stage = waiting(Operations.commit_stage)
     drop_stage = waiting(Operations.drop_stage)
     purge = waiting(Operations.purge)
+    remove_root = waiting(Operations.remove_root)
     backup = waiting(Operations.backup)
     mark_archived = waiting(Operations.mark_archived)
     show_progress = waiting(Operations.show_progress)

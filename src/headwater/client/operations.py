@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -15,15 +15,16 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from headwater import surface
 from headwater.client.client import Client
 from headwater.client.feed import Feed, Verbs
+from headwater.client.pages import all_pages
 from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.start import Start, check_start
-from headwater.errors import HeadwaterError, NotFound
+from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.log.publish import Publish
-from headwater.message import DeadLetter, Extent, Message, SubscriptionInfo
-from headwater.surface import Messages, documented, like
+from headwater.message import DeadLetter, Extent, Message, SubscriptionInfo, TopicInfo
+from headwater.surface import Messages, States, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
@@ -33,9 +34,6 @@ R = TypeVar("R")
 
 LETTERS_BYTES = 1024 * 1024
 """Payloads of one request to mend, unless a letter alone has more."""
-
-PAGE = 1000
-"""Subscriptions that are asked for at once where all are wanted."""
 
 
 def asks(
@@ -93,37 +91,67 @@ class Operations(Served):
         """What a request is answered with."""
         return await self._client.link.request(request)
 
-    states = asks(surface.Bus.states, wire.States)
-    topics = asks(surface.Bus.topics, wire.Topics)
     ends = asks(surface.Bus.ends, wire.Ends)
     events = asks(surface.Bus.events, wire.Events)
-    dead_letters = asks(surface.Bus.dead_letters, wire.DeadLetters)
     redrive_mended = asks(surface.Bus.redrive_mended, wire.RedriveMended)
     drop_mended = asks(surface.Bus.drop_mended, wire.DropMended)
     stage_body = asks(surface.Bus.stage_body, wire.Stage)
     commit_stage = asks(surface.Bus.commit_stage, wire.CommitStage)
     drop_stage = asks(surface.Bus.drop_stage, wire.DropStage)
     purge = asks(surface.Bus.purge, wire.Purge)
+    remove_root = asks(surface.Bus.remove_root, wire.RemoveRoot)
 
     async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
-        if limit is not None:
-            return await self.ask(wire.Subscriptions(after=after, limit=limit))
-        found: list[SubscriptionInfo] = []
-        while True:  # in pages, so that nobody waits while the server puts thousands into one answer
-            page = await self.ask(wire.Subscriptions(after=after, limit=PAGE))
-            found += page
-            if len(page) < PAGE:
-                return found
-            after = page[-1].id
+        return await all_pages(
+            lambda last, some: self.ask(wire.Subscriptions(after=after if last is None else last.id, limit=some)), limit
+        )
 
     async def unsubscribe(self, id: str) -> None:
         await self._client.unsubscribe(id)
+
+    async def states(self, id: str) -> States:
+        found: list[tuple[str, int, str, int, tuple[str, ...]]] = []
+
+        async def page(_: object, limit: int) -> States:
+            some = await self.ask(wire.States(id=id, after=len(found), limit=limit))
+            found.extend(some)
+            return some
+
+        return await all_pages(page)
+
+    async def topics(self, filter: str = "#") -> list[TopicInfo]:
+        found = await all_pages(
+            lambda last, limit: self.ask(
+                wire.Topics(filter=filter, after="" if last is None else last.topic, limit=limit)
+            )
+        )
+        return sorted(found, key=lambda one: one.topic)
+
+    async def _retained_messages(self, filter: str) -> list[wire.RetainedMessage]:
+        """Retained messages as they come over the wire, by topic within each root."""
+        return await all_pages(
+            lambda last, limit: self.ask(
+                wire.Retained(filter=filter, after="" if last is None else last.topic, limit=limit)
+            )
+        )
 
     async def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
         return await self.ask(wire.Extents(filter=filter, moments_us=tuple(map(from_datetime, moments))))
 
     async def refresh(self) -> None:
         self._client.link.check_open()
+
+    async def dead_letters(
+        self, id: str, *, after: tuple[str, int] | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        if limit is not None and limit < 1:
+            raise Malformed(f"limit is {limit}; use 1 or more")
+
+        def page(last: DeadLetter | None, limit: int) -> Awaitable[list[DeadLetter]]:
+            place = after if last is None else (root_of(last.topic), last.offset)
+            return self.ask(wire.DeadLetters(id=id, after=place, limit=limit))
+
+        return await all_pages(page, limit)
 
     async def dead_letter(self, id: str, offset: Position) -> DeadLetter:
         found = await self.ask(wire.DeadLetters(id=id, offset=offset))

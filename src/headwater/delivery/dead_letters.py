@@ -21,12 +21,10 @@ from headwater.message import DeadLetter, Headers
 from headwater.store import state as rows
 from headwater.store.state import Rows, State
 from headwater.topics.name import root_of
+from headwater.wire.request import PAGE_BYTES, carried
 
 Position = int | tuple[str, int]
 """An offset; or a root and an offset, for a subscription whose filter reaches over several roots."""
-
-PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""Payloads of a page of them together; it ends with the letter that reaches this."""
 
 FROM = "headwater-dead-from"
 ATTEMPTS = "headwater-dead-attempts"
@@ -61,8 +59,8 @@ class DeadLetters:
         for key, value in islice(self._state.scan(rows.key_u32(rows.DEAD, number), start), limit):
             row = msgspec.msgpack.decode(value, type=DeadRow)
             found.append(row.letter(id, rows.offset_in(key)))
-            size += len(row.payload)
-            if limit is not None and size >= PAGE_BYTES_MAX:
+            size += carried(row)
+            if limit is not None and size >= PAGE_BYTES:
                 break
         return found
 

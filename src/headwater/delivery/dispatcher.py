@@ -25,7 +25,7 @@ from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
 from headwater.delivery.options import Options
-from headwater.delivery.rows import CopyRow, Resting, RowCommit, SubscriptionRow
+from headwater.delivery.rows import Resting, RetainedRef, RowCommit, SubscriptionRow, Waiting
 from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
@@ -105,6 +105,7 @@ class Dispatcher:
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
         self._count = len(known)
         self.lowest = Lowest()
+        self._by_owner = Counter(row.owner for row in known)
         last = state.get(rows.COUNTERS)
         self._last_number = int.from_bytes(last, "big") if last is not None else 0
 
@@ -210,13 +211,17 @@ class Dispatcher:
         *,
         with_retained: bool = True,
         resumes: bool = False,
+        owner: str = "",
     ) -> Subscriber:
         """Have a consumer served, the subscription made if there is none of this id, unless it resumes one.
 
         `given` are the options that the caller stated; the others are as stored, or the defaults. A new subscription
-        that starts with the latest gets the retained messages first, unless it is not to.
+        that starts with the latest gets the retained messages first, unless it is not to; it counts in its owner's
+        share.
         """
-        return self._roots.commit.run(lambda: self._attach(options, given, start, consumer, with_retained, resumes))
+        return self._roots.commit.run(
+            lambda: self._attach(options, given, start, consumer, with_retained, resumes, owner)
+        )
 
     def _attach(
         self,
@@ -226,6 +231,7 @@ class Dispatcher:
         consumer: object,
         with_retained: bool,
         resumes: bool,
+        owner: str,
     ) -> Subscriber:
         with self._lock:
             row = self.row(options.id)
@@ -233,7 +239,7 @@ class Dispatcher:
                 if resumes:
                     raise NotFound(f'subscription "{options.id}" was deleted; subscribe again to begin anew')
                 options.check(self._config)
-                row = self._create(options, start, with_retained)
+                row = self._create(options, start, with_retained, owner)
             else:
                 row = self._reopen(row, options.filter, given)
             subscriber = self._served.get(options.id)
@@ -245,19 +251,19 @@ class Dispatcher:
             self._note_use(subscriber)
             return subscriber
 
-    def create(self, options: Options, given: Mapping[str, object], start: Start) -> bool:
+    def create(self, options: Options, given: Mapping[str, object], start: Start, owner: str = "") -> bool:
         """A subscription that nobody takes from yet; False if it is there, and just like that.
 
         `given` are the options that the caller stated.
         """
-        return self._roots.commit.run(lambda: self._make(options, given, start))
+        return self._roots.commit.run(lambda: self._make(options, given, start, owner))
 
-    def _make(self, options: Options, given: Mapping[str, object], start: Start) -> bool:
+    def _make(self, options: Options, given: Mapping[str, object], start: Start, owner: str) -> bool:
         with self._lock:
             options.check(self._config)
             row = self.row(options.id)
             if row is None:
-                self._create(options, start, with_retained=True)
+                self._create(options, start, True, owner)
                 return True
             there = row.options
             if there.filter != options.filter or msgspec.structs.replace(there, **given) != there:
@@ -281,17 +287,23 @@ class Dispatcher:
             commit.submit(Call(look))
         return found
 
-    def _create(self, options: Options, start: Start | Ends, with_retained: bool) -> SubscriptionRow:
+    def _create(self, options: Options, start: Start | Ends, with_retained: bool, owner: str) -> SubscriptionRow:
         if self._count >= self._config.subscriptions_max:
             raise QuotaExceeded(
                 f"there are {self._count} durable subscriptions, and subscriptions_max is "
                 f"{self._config.subscriptions_max}; delete some with unsubscribe, or raise the setting"
             )
+        if owner and self._by_owner[owner] >= self._config.subscriptions_per_client_max:
+            raise QuotaExceeded(
+                f'client "{owner}" has made {self._by_owner[owner]} durable subscriptions, and '
+                f"subscriptions_per_client_max is {self._config.subscriptions_per_client_max}; delete some with "
+                "unsubscribe, or raise the setting"
+            )
         floors = {root: floor_for(root, options.filter, start) for root in self._covered(options.filter)}
         # As stored, should it be more: of a subscription that could not be said to be made, and was.
         stored_number = int.from_bytes(self._state.get(rows.COUNTERS) or b"", "big")
         number, now_us = max(self._last_number, stored_number) + 1, self._clock.now_us()
-        row = SubscriptionRow(number=number, options=options, created_us=now_us, used_us=now_us)
+        row = SubscriptionRow(number=number, options=options, created_us=now_us, used_us=now_us, owner=owner)
         changed: Rows = {self._key(options.id): rows.pack(row), rows.COUNTERS: number.to_bytes(4, "big")}
         for root, floor in floors.items():
             changed[rows.key_pair(rows.FLOOR, number, root.stream.number)] = floor.to_bytes(8, "big")
@@ -302,6 +314,7 @@ class Dispatcher:
         self._commit.write(changed)
         self._last_number = number
         self._count += 1
+        self._by_owner[owner] += 1
         self.version += 1
         return row
 
@@ -322,16 +335,14 @@ class Dispatcher:
 
         self._roots.commit.run(lambda: self.use(id, work))
 
-    def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, CopyRow]]:
+    def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, Waiting]]:
         """By stream and offset; those above the offset of their stream come by themselves."""
-        found: dict[int, dict[int, CopyRow]] = {}
+        found: dict[int, dict[int, Waiting]] = {}
         now_us = self._clock.now_us()
         for root in self._covered(filter):
             for topic, row in root.retained.find(filter, now_us):
-                if upto is not None and row.offset > upto[root.stream.number]:
-                    continue
-                copy = CopyRow(topic, row.payload, row.time_us, row.key, row.headers, True, row.expires_us, row.flags)
-                found.setdefault(root.stream.number, {})[row.offset] = copy
+                if upto is None or row.offset <= upto[root.stream.number]:
+                    found.setdefault(root.stream.number, {})[row.offset] = RetainedRef(topic, row.key)
         return found
 
     def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
@@ -455,6 +466,9 @@ class Dispatcher:
             changed[self._key(id)] = None
             self._commit.write(changed)
             self._count -= 1
+            self._by_owner[row.owner] -= 1
+            if self._by_owner[row.owner] <= 0:
+                del self._by_owner[row.owner]
             self.version += 1
             self._rested.pop(id, None)
 
@@ -483,6 +497,36 @@ class Dispatcher:
         self._delete(name, unless_used=True)
         self._on_event("expired", f'subscription "{name}" was unused for its expire_after_s and is gone')
         return True
+
+    # Removed roots
+
+    def holders(self, root: Root) -> tuple[list[str], list[str]]:
+        """Subscriptions that cover nothing but a root, and those that have yet to do with messages of it."""
+        only, holding = [], []
+        number, last = root.stream.number, root.stream.durable
+        self._commit.flush()
+        for row in self.all_rows():
+            if not filter_covers_root(row.options.filter, root.name):
+                continue
+            if root_of_filter(row.options.filter) is not None:
+                only.append(row.options.id)
+            dead = next(self._state.scan(rows.key_pair(rows.DEAD, row.number, number)), None)
+            if dead is not None or self.use(row.options.id, lambda one: one.holds(number, last)):
+                holding.append(row.options.id)
+        return only, holding
+
+    def leave_root(self, root: Root) -> None:
+        """A root was removed: nobody is served from it any more; in the committing role."""
+        with self._lock:
+            self._commit.flush()
+            for subscriber in self._served.values():
+                subscriber.leave_root(root)
+            self._rested.clear()
+
+    def rows_about(self, stream: int) -> Iterator[bytes]:
+        """Keys of all that subscriptions have of a stream."""
+        for row in self.each_row():
+            yield from stored.rows_about(self._state, row.number, stream)
 
     # Looking
 
@@ -719,7 +763,7 @@ class Dispatcher:
                 self._forget(name)
 
 
-def _copy_rows(number: int, copies: dict[int, dict[int, CopyRow]]) -> Rows:
+def _copy_rows(number: int, copies: dict[int, dict[int, Waiting]]) -> Rows:
     """Rows of copies that wait for one subscription."""
     return {
         rows.key_message(rows.COPY, number, stream, offset): rows.pack(copy)

@@ -80,6 +80,10 @@ class Durables:
 
     def create(self, id: str, filter: str, *, start: Start = "latest", **given: Any) -> None:
         """A named subscription without a consumer; Conflict (409) if there is one that differs."""
+        self.create_for("", id, filter, start, given)
+
+    def create_for(self, owner: str, id: str, filter: str, start: Start, given: dict[str, Any]) -> None:
+        """The same, in somebody's share."""
         self._check_writable()
         check_not_of_channel(id)
         check_filter(filter, self._config)
@@ -89,7 +93,7 @@ class Durables:
         except TypeError:
             known = ", ".join(options_of(Options(id="", filter="")))
             raise Malformed(f"options are {sorted(given)}; those that there are: {known}") from None
-        if self._dispatcher.create(options, given, start):
+        if self._dispatcher.create(options, given, start, owner):
             after = {"filter": filter, "start": start, **options_of(options)}
             self._audit.note("subscription-created", id, None, after)
 

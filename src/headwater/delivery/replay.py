@@ -112,6 +112,7 @@ class Reading(Reader):
         self._clock = clock
         self._origin = origin
         self._on_close = on_close
+        self._made = -1
         self._cursors: dict[str, Cursor] = {}
         self._next: dict[str, tuple[int, Batch | Lot, Sequence[int]]] = {}
         """By root, what was not taken yet: its time, and places in it."""
@@ -135,12 +136,24 @@ class Reading(Reader):
 
     def _open(self) -> None:
         """A cursor for each root that the filter may match; one that appears later is read from its first message."""
-        if len(self._cursors) == self._roots.count:
+        if self._roots.made == self._made:
             return
+        self._made = self._roots.made
+        self._cross()
         for root in self._roots.all():
             is_wanted = self._upto is None or root.name in self._upto
             if root.name not in self._cursors and is_wanted and filter_covers_root(self.filter, root.name):
                 self._cursors[root.name] = Cursor(root, self._matcher, self._position(root), self._config)
+
+    def _cross(self) -> None:
+        """Go on in roots that were removed and made again, once what was missed of them was told."""
+        for name, cursor in self._cursors.items():
+            root = self._roots.get(name)
+            if root is not None and root is not cursor.root:
+                if cursor.position > cursor.root.stream.durable:
+                    self._cursors[name] = Cursor(root, self._matcher, cursor.position, self._config)
+                else:
+                    self._made = -1  # not yet
 
     def _position(self, root: Root) -> int:
         if isinstance(self._after, int):

@@ -6,7 +6,7 @@ write and one sync.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import msgspec
@@ -32,6 +32,8 @@ class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
     used_us: int
     """When a consumer last came or went."""
     paused: bool = False
+    owner: str = ""
+    """The client of a server who made it; empty if that was nobody's."""
 
 
 class CopyRow(msgspec.Struct, frozen=True, array_like=True):
@@ -51,6 +53,26 @@ class CopyRow(msgspec.Struct, frozen=True, array_like=True):
     def message(self, offset: int) -> Message:
         said = (self.topic, offset, self.payload, self.time_us, self.key, self.headers, self.retained)
         return Kept(*said, flags=self.flags, expires_us=self.expires_us)
+
+
+class RetainedRef(msgspec.Struct, frozen=True, array_like=True):
+    """A retained message that waits for one subscription alone; its row's key says which. It is read where it is when
+    it is handed out, as there may be any number of subscriptions that wait for it."""
+
+    topic: str
+    key: bytes | None
+
+
+Waiting = CopyRow | RetainedRef
+REF_FIRST = 0x92
+"""How a row begins that is a reference: an array of two."""
+
+
+def decode_waiting(value: bytes) -> Waiting:
+    """What waits for one subscription alone: a copy, or a retained message."""
+    if value[0] == REF_FIRST:
+        return msgspec.msgpack.decode(value, type=RetainedRef)
+    return msgspec.msgpack.decode(value, type=CopyRow)
 
 
 class DeadRow(msgspec.Struct, frozen=True, array_like=True):
@@ -264,11 +286,11 @@ def failures_of(state: State, number: int) -> dict[LaneId, dict[int, Failure]]:
     return found
 
 
-def copies_of(state: State, number: int) -> dict[int, dict[int, CopyRow]]:
+def copies_of(state: State, number: int) -> dict[int, dict[int, Waiting]]:
     """Per stream, copies that wait for a subscription."""
-    found: dict[int, dict[int, CopyRow]] = {}
+    found: dict[int, dict[int, Waiting]] = {}
     for key, value in state.scan(rows.key_u32(rows.COPY, number)):
-        found.setdefault(rows.pair_in(key)[1], {})[rows.offset_in(key)] = msgspec.msgpack.decode(value, type=CopyRow)
+        found.setdefault(rows.pair_in(key)[1], {})[rows.offset_in(key)] = decode_waiting(value)
     return found
 
 
@@ -279,6 +301,16 @@ def resting_of(state: State, number: int) -> Resting:
         return sum(1 for _ in state.scan(rows.key_u32(kind, number)))
 
     return Resting(floors_of(state, number), count(rows.ACKED), count(rows.FAILURE), count(rows.COPY), count(rows.DEAD))
+
+
+def rows_about(state: State, number: int, stream: int) -> Iterator[bytes]:
+    """Keys of all that a subscription has of one stream."""
+    yield rows.key_pair(rows.FLOOR, number, stream)
+    for kind in (rows.ACKED, rows.FAILURE, rows.COPY, rows.DEAD):
+        for key, _ in state.scan(rows.key_pair(kind, number, stream)):
+            yield key
+    for key, _ in state.scan(rows.key_pair(rows.FAILURE, number, lane_number((stream, True)))):
+        yield key
 
 
 def every_row(state: State, number: int) -> Rows:

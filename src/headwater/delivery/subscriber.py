@@ -9,7 +9,7 @@ waits for and by nothing else.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import attrgetter
@@ -23,16 +23,17 @@ from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
-from headwater.delivery.rows import CopyRow, DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow
+from headwater.delivery.rows import DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow, Waiting
 from headwater.delivery.selection import Selection
 from headwater.delivery.subscription import Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
+from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import Message, Receipt, error_text
 from headwater.store import state as rows
-from headwater.store.log import Hole
+from headwater.store.log import REMOVED, Hole
 from headwater.store.state import Rows, State
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
@@ -118,11 +119,15 @@ class Subscriber:
         floors = stored.floors_of(self._state, self.number)
         acked = stored.acked_of(self._state, self.number)
         failures = stored.failures_of(self._state, self.number)
+        # What is left of roots that were removed is garbage.
+        there = {root.stream.number for root in self._roots.all()}
         # A root that appeared after the subscription has no floor until its first message is acked.
-        for stream in floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}:
+        for stream in there & (floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}):
             lane, floor, failed = (stream, False), floors.get(stream, 0), failures.get((stream, False), {})
             self._machine.load_lane(lane, floor, acked.get(stream, ()), failed, now)
         for stream, copies in stored.copies_of(self._state, self.number).items():
+            if stream not in there:
+                continue
             lane = (stream, True)
             self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, sorted(copies), _keys(copies))
         self._supply.open()
@@ -705,7 +710,30 @@ class Subscriber:
         self._gap = None
         return changed
 
-    def add_copies(self, changed: Rows, copies: dict[int, dict[int, CopyRow]], removed_dead: int = 0) -> None:
+    def holds(self, stream: int, last: int) -> bool:
+        """Whether it has yet to do with messages of a stream, which ends there."""
+        with self._lock:
+            return self.floor(stream) < last or (stream, True) in self._machine.lanes
+
+    def leave_root(self, root: Root) -> None:
+        """A root was removed: what is in flight of it is taken back, and whoever waited for more is told."""
+        stream, last = root.stream.number, root.stream.durable
+        with self._lock:
+            if stream not in self._supply:
+                self._supply.close(stream)
+                return
+            floor = self._machine.floor(stream)
+            if floor < last:
+                self._meet(stream, Hole(floor + 1, last, REMOVED))
+            self._machine.close_lanes(stream, REMOVED)
+            self._supply.close(stream)
+            self._dead = sum(1 for _ in self._state.scan(rows.key_u32(rows.DEAD, self.number))) - sum(
+                1 for _ in self._state.scan(rows.key_pair(rows.DEAD, self.number, stream))
+            )
+            self._arm()
+        self.wake()
+
+    def add_copies(self, changed: Rows, copies: Mapping[int, Mapping[int, Waiting]], removed_dead: int = 0) -> None:
         """Deliver these copies too; their rows are stored first."""
         with self._lock:
             self._check_open(writes=True)
@@ -841,7 +869,7 @@ def _is_number(value: object) -> bool:
     return type(value) in (int, float)
 
 
-def _keys(copies: dict[int, CopyRow]) -> list[bytes | str]:
+def _keys(copies: Mapping[int, Waiting]) -> list[bytes | str]:
     """What order="key" goes by, for copies in the order of their offsets."""
     found = (copies[offset] for offset in sorted(copies))
     return [copy.topic if copy.key is None else copy.key for copy in found]

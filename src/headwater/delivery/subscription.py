@@ -124,6 +124,15 @@ class Subscription:
         """A stream whose messages after `floor` are pending."""
         self._ledger.open((stream, False), floor)
 
+    def close_lanes(self, stream: int, why: str) -> None:
+        """A stream is no more: all that was known of it is forgotten, and taken back."""
+        for copies in (False, True):
+            lane = self._ledger.lanes.get((stream, copies))
+            if lane is not None:
+                known = lane.known() if copies else [*lane.trail, *lane.ahead]
+                self._ledger.forget(lane, known, Changes(), why)
+                del self._ledger.lanes[lane.id]
+
     def load_lane(
         self,
         lane: LaneId,

@@ -26,10 +26,10 @@ from headwater.delivery.cursor import (
     places_in,
 )
 from headwater.delivery.lane import LaneId, Moment
-from headwater.delivery.rows import CopyRow, SubscriptionRow
+from headwater.delivery.rows import RetainedRef, SubscriptionRow, decode_waiting
 from headwater.delivery.subscription import Subscription
 from headwater.log.purges import Purges
-from headwater.log.root import Root
+from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
 from headwater.message import Kept, Message
 from headwater.store import state as rows
@@ -68,6 +68,7 @@ class Supply:
         self._state = state
         self._config = config
         self._clock = clock
+        self._made = -1
         self._known: dict[int, Root] = {}
         self._ahead: dict[int, Ahead] = {}
         self._lag: dict[int, tuple[int, int]] = {}
@@ -77,8 +78,10 @@ class Supply:
 
     def open(self) -> None:
         """Roots that the filter may match; one that appeared after the subscription is read from its first message."""
-        if len(self._known) == self._roots.count:
+        made = self._roots.made
+        if made == self._made:
             return
+        self._made = made
         for root in self._roots.all():
             number = root.stream.number
             if number in self._known:
@@ -88,6 +91,12 @@ class Supply:
                 if (number, False) not in self._machine.lanes:
                     self._machine.open_lane(number, 0)
                 self._ahead[number] = self._fresh(root)
+
+    def close(self, stream: int) -> None:
+        """Read a stream no more, whose root was removed."""
+        self._known.pop(stream, None)
+        self._ahead.pop(stream, None)
+        self._lag.pop(stream, None)
 
     def _fresh(self, root: Root) -> Ahead:
         return Ahead(Cursor(root, self._matcher, self._machine.position(root.stream.number), self._config))
@@ -226,10 +235,28 @@ class Supply:
         found = {}
         for offset in offsets:
             value = self._state.get(rows.key_message(rows.COPY, self._number, stream, offset))
-            row = None if value is None else msgspec.msgpack.decode(value, type=CopyRow)
-            if row is not None and not 0 < row.expires_us <= now.wall_us:
+            row = None if value is None else decode_waiting(value)
+            if isinstance(row, RetainedRef):
+                message = self._retained(stream, offset, row.topic, now)
+                if message is not None:
+                    found[offset] = message
+            elif row is not None and not 0 < row.expires_us <= now.wall_us:
                 found[offset] = row.message(offset)
         return found
+
+    def _retained(self, stream: int, offset: int, topic: str, now: Moment) -> Message | None:
+        """A message that was retained when the subscription asked for it, wherever it is now; None if it has expired,
+        was purged, or is neither retained nor in the log any more."""
+        root = self._known[stream]
+        row = root.retained.get(topic)
+        if row is not None and row.offset == offset:
+            return retained_message(row, topic) if not 0 < row.expires_us <= now.wall_us else None
+        for batch in root.stream.read(offset, 1)[:1]:
+            if not isinstance(batch, Hole):
+                place = offset - batch.first_offset
+                if place in places_in(batch, self._matcher, offset, root.purges, now.wall_us):
+                    return msgspec.structs.replace(_kept(batch, [place])[0], retained=True)
+        return None
 
     # Counting
 

@@ -110,6 +110,9 @@ class Part(msgspec.Struct, eq=False, gc=False):
 class Publish(Item):
     """One publish call: a part for each root that it touches."""
 
+    made_by: str
+    """Whose share it counts in, if that was said."""
+
     __slots__ = (
         "flags",
         "is_delayed",
@@ -117,6 +120,7 @@ class Publish(Item):
         "is_plain",
         "is_unsure",
         "is_urgent",
+        "made_by",
         "parts",
         "producer",
         "refusals",
@@ -147,6 +151,11 @@ class Publish(Item):
         """Parts that were refused, in no order, and why."""
         self.is_unsure = False
         """Whether some of these may be stored all the same."""
+
+    @property
+    def owner(self) -> str:
+        """Whose share what it makes counts in: a client of a server's; empty for nobody's."""
+        return getattr(self, "made_by", "")
 
     def result(self) -> Receipt | Receipts:
         if self.is_one:

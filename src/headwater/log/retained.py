@@ -6,7 +6,7 @@ changed since the last checkpoint are in memory, the rest in the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -69,9 +69,8 @@ class Retained:
 
     def get(self, topic: str) -> RetainedRow | None:
         """The retained message of a topic, expired or not."""
-        if topic in self._changed:
-            return self._changed[topic]
-        return self._stored(topic)
+        changed = self._changed  # which a checkpoint exchanges, once the state has all of it
+        return changed[topic] if topic in changed else self._stored(topic)
 
     def _stored(self, topic: str) -> RetainedRow | None:
         row = self._state.get(self._prefix + topic.encode())
@@ -120,6 +119,21 @@ class Retained:
         for topic in sorted(found):
             if not 0 < found[topic].expires_us <= now_us:
                 yield topic, found[topic]
+
+    def matching_after(
+        self, after: str, wanted: Callable[[str], bool], now_us: int
+    ) -> Iterator[tuple[str, RetainedRow]]:
+        """The same, after a topic, as far as somebody takes them."""
+        if not self.count:
+            return
+        changed = dict(self._changed)
+        fresh = sorted(topic for topic in changed if topic > after)
+        stored = ((rows.name_in(key), value) for key, value in rows.scan_after(self._state, self._prefix, after))
+        for topic, value in merged(fresh, stored):
+            if wanted(topic):
+                row = changed[topic] if topic in changed else decode_row(value or b"")
+                if row is not None and not 0 < row.expires_us <= now_us:
+                    yield topic, row
 
     def admit(self, sizes: Mapping[str, int], fresh: Container[str] = ()) -> None:
         """Refuse more than the limits allow; changes nothing. Sizes are those that each topic has after it; the fresh
@@ -253,6 +267,22 @@ class Retained:
     def checkpointed(self) -> None:
         """The rows are in the state."""
         self._changed = {}
+
+
+def merged(fresh: Iterable[str], stored: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | None]]:
+    """Names in order, each once, with what is stored of them."""
+    waiting = iter(fresh)
+    name = next(waiting, None)
+    for known, value in stored:
+        while name is not None and name < known:
+            yield name, None
+            name = next(waiting, None)
+        if name == known:
+            name = next(waiting, None)
+        yield known, value
+    while name is not None:
+        yield name, None
+        name = next(waiting, None)
 
 
 def retained_size(payload: bytes, key: bytes | None, headers: Headers) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from headwater.config import Config
 from headwater.errors import Conflict, QuotaExceeded
 from headwater.log.purges import Purge, Purges
-from headwater.log.retained import Retained, RetainedRow
+from headwater.log.retained import Retained, RetainedRow, merged
 from headwater.message import Kept, Message, TopicInfo
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, Batch, Header
@@ -35,6 +35,8 @@ SYS = "$sys"
 """Root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
 MQTT_SYS = "$SYS"
 """What MQTT clients call it. Nothing is stored there."""
+MAKERS_MAX = 1000
+"""Clients whose topics are counted in a root, those who made most."""
 KNOWN_TOPICS_MAX = 100_000
 RUNS_MAX = 16
 RUN_TOPICS_MIN = 64
@@ -59,6 +61,10 @@ class RootRow(msgspec.Struct, frozen=True, array_like=True):
     """Everything up to here was purged, and nobody is to miss it."""
     retained_size: int | None = None
     """Bytes of the retained messages; None in folders of an earlier version."""
+    owner: str = ""
+    """The client of a server who made it; empty if that was nobody's."""
+    makers: dict[str, int] = {}
+    """How many of its topics clients of a server have made, of those who made most."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -91,6 +97,8 @@ class Root:
         self._config = config
         self.purges = self._load_purges()
         self.purged_upto = row.purged_upto
+        self.owner = row.owner
+        self._makers: Counter[str] = Counter(row.makers)
         self.topic_count = row.topics
         self.retained = Retained(stream.number, state, config, row.retained, row.expires_from_us, row.retained_size)
         self._messages: Counter[str] = Counter()
@@ -114,6 +122,14 @@ class Root:
         found = self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))
         loaded = (Purge(*decode(value), rows.offset_in(key)) for key, value in found)
         return Purges(loaded, self._config.match_cache_topics)
+
+    def note_made(self, owner: str, upto: int) -> None:
+        """It is new, and whose; if it was there before, and removed with all that it had, nobody is to miss that."""
+        self.owner, self.purged_upto = owner, upto
+        if owner or upto:
+            self.is_dirty = True
+            row = RootRow(self.name, Checkpoint(upto), purged_upto=upto, owner=owner)
+            self._state.write({rows.key_u32(rows.STREAM, self.stream.number): rows.pack(row)})
 
     def joined(self, filter: str, upto: int) -> Purges:
         """The purges with one more, for `purge`; QuotaExceeded if that is one too many. Changes nothing."""
@@ -150,11 +166,13 @@ class Root:
 
     # Before the append
 
-    def admit(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
-        """Refuse what would go over a limit; changes nothing."""
+    def admit(self, topics: Sequence[str], retained: Mapping[str, int], owner: str = "") -> None:
+        """Refuse what would go over a limit, or over the share of who makes it; changes nothing."""
         fresh = self._fresh(topics)
         if fresh:
             check_topics(self.name, self.topic_count, len(self._promised | fresh), self._config)
+            if owner:
+                check_share(self.name, owner, self._makers[owner], len(fresh - self._promised), self._config)
         if retained:
             self.retained.admit(retained, fresh)
 
@@ -167,9 +185,14 @@ class Root:
         if retained:
             self.retained.admit(retained)
 
-    def promise(self, topics: Sequence[str], retained: Mapping[str, int]) -> None:
+    def promise(self, topics: Sequence[str], retained: Mapping[str, int], owner: str = "") -> None:
         """These will be appended, if all goes well: others in their group are admitted with them in mind."""
-        self._promised |= self._fresh(topics)
+        fresh = self._fresh(topics)
+        if owner:
+            self._makers[owner] += len(fresh - self._promised)
+            if len(self._makers) > 2 * MAKERS_MAX:
+                self._makers = Counter(dict(self._makers.most_common(MAKERS_MAX)))
+        self._promised |= fresh
         if retained:
             self.retained.promise(retained, self._promised)
 
@@ -360,6 +383,8 @@ class Root:
                 self._producer_count,
                 self.purged_upto,
                 self.retained.size,
+                self.owner,
+                dict(self._makers.most_common(MAKERS_MAX)),
             )
         )
         return changed
@@ -406,6 +431,19 @@ class Root:
             count, offset = found[topic]
             yield TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
 
+    def topics_after(self, after: str, wanted: Callable[[str], bool], now_us: int) -> Iterator[TopicInfo]:
+        """The same, after one, as far as somebody takes them."""
+        messages, last = dict(self._messages), dict(self._last)
+        self._fold(messages, last)
+        fresh = sorted(topic for topic in messages if topic > after)
+        stored = ((rows.name_in(key), value) for key, value in rows.scan_after(self._state, self._prefix, after))
+        for topic, value in merged(fresh, stored):
+            if not wanted(topic):
+                continue
+            count, offset = (0, 0) if value is None else decode_counts(value)
+            count, offset = count + messages.get(topic, 0), last.get(topic, offset)
+            yield TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
+
     def topic(self, name: str) -> tuple[int, int] | None:
         """How many messages a topic had, and the last one's offset; None if there is no such topic."""
         if not self.has(name):
@@ -436,6 +474,7 @@ class Root:
         changed: Rows = {}
         self._fold(self._messages, self._last)
         self._runs = {}
+        before = self.topic_count
         for info in list(self.topics(wanted)):
             changed[self._prefix + info.topic.encode()] = None
             self._messages.pop(info.topic, None)
@@ -443,6 +482,8 @@ class Root:
             self._known.discard(info.topic)
             self._before.pop(info.topic, None)
             self.topic_count -= 1
+        if self.topic_count < before:  # nobody knows whose they were
+            self._makers = Counter({who: made * self.topic_count // before for who, made in self._makers.items()})
         changed.update(self.retained.forget(wanted))
         self.is_dirty = True
         return changed
@@ -469,4 +510,13 @@ def check_topics(root: str, known: int, more: int, config: Config) -> None:
         raise QuotaExceeded(
             f'root "{root}" has {known} topics, and topics_per_root_max is {config.topics_per_root_max}; '
             "publish to topics that exist, or raise the setting"
+        )
+
+
+def check_share(root: str, owner: str, made: int, more: int, config: Config) -> None:
+    """Refuse more topics of a root than one client may make."""
+    if made + more > config.topics_per_client_max:
+        raise QuotaExceeded(
+            f'client "{owner}" has made {made} topics of root "{root}", and topics_per_client_max is '
+            f"{config.topics_per_client_max}; publish to topics that exist, or raise the setting"
         )

@@ -7,7 +7,9 @@ arrive together for one root become one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +22,7 @@ from headwater.log.delays import due_key
 from headwater.log.group_commit import GroupCommit
 from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish
 from headwater.log.retained import check_retained
-from headwater.log.root import DELAYED, SYS, UNCOUNTED, WILLS, Root, RootRow, check_topics
+from headwater.log.root import DELAYED, SYS, UNCOUNTED, WILLS, Root, RootRow, check_share, check_topics
 from headwater.log.showing import Showing, Shown
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, Batch, checksum
@@ -30,11 +32,15 @@ from headwater.store.state import Rows, State
 
 STAGED = "$staged"
 """Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
+OWN_ROOTS = (DELAYED, STAGED, SYS)
+"""Roots that are the broker's own."""
 DISK_CHECK_BYTES = 4 * 1024 * 1024
 """Free room is asked for again after this much was written."""
 
 SHOWN_BYTES_MAX = 256 * 1024
 """How much of what came one by one and was shown goes to disk as one batch."""
+SWEPT_ROWS = 1000
+"""Rows of a removed root that are deleted at once."""
 LOOKS_MAX = 10
 """Tries to look between two checkpoints before waiting for a turn."""
 
@@ -115,12 +121,19 @@ class Roots:
         self._delayed = 0
         """Delayed messages that wait."""
         self._delays_promised = 0
+        self._delayed_by: Counter[str] = Counter()
+        """Of them, those of each client;"""
+        self._delays_promised_by: Counter[str] = Counter()
         self._broken: dict[tuple[str, str], int] = {}
         """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
+        self.unswept: Sequence[int] = ()
+        """Streams of removed roots of which the state had rows when it was opened."""
         self.owed: Rows = {}
         """Rows that memory reflects and the state could not take."""
         self.half_way: str | None = None
         """Why nothing may be called applied any more."""
+        self.made = 0
+        """Rises whenever a root is made or removed."""
         self.counts = Counts()
         self.since_us: int | None = None
         """When the group that is being committed began to be, on the monotonic clock; None while none is."""
@@ -192,8 +205,10 @@ class Roots:
         met = self._log.recover(checkpoint, lambda number: acked.get(number, 0), self.holes, apply, first=DELAYED)
         for stream in self._log.all():
             self._root_of(stream, known).settle()
+        self.unswept = [number for number in known if number in self._log.removed]
         self._keep_holes(met)
-        self._delayed = sum(1 for _ in self._state.scan(rows.DELAYED))
+        self._delayed_by = Counter(owner.decode() for _, owner in self._state.scan(rows.DELAYED))
+        self._delayed = self._delayed_by.total()
         if any(found.batches or found.holes for found in met.values()):
             self.checkpoint()
         return met
@@ -205,6 +220,7 @@ class Roots:
             known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
         self._log.look(self.holes)
         self._roots.clear()
+        self.made += 1
         for stream in self._log.all():
             root = self._root_of(stream, known)
             offset = root.checkpoint.applied + 1
@@ -221,6 +237,7 @@ class Roots:
         root = self._roots.get(stream.root)
         if root is None:
             root = self._roots[stream.root] = Root(stream, self._state, self._config, known.get(stream.number))
+            self.made += 1
         return root
 
     def _acked(self) -> dict[int, int]:
@@ -287,6 +304,7 @@ class Roots:
             for root in group.promised:
                 root.forget_promises()
             self._delays_promised = 0
+            self._delays_promised_by.clear()
         for item in admitted:
             item.finish()
         for item in group.partly:
@@ -366,7 +384,7 @@ class Roots:
             roots = self._familiar(item, fresh)
         if roots is None:
             self._check_quotas(item, fresh)
-            roots = self._promised(fresh, group)
+            roots = self._promised(item, fresh, group)
         producer = item.producer.encode() if item.producer is not None else None
         for root, part in zip(roots, fresh, strict=True):
             if producer is None and len(part.payloads) == 1 and (part.body is None or item.is_plain):
@@ -426,14 +444,14 @@ class Roots:
             roots.append(root)
         return roots
 
-    def _promised(self, parts: list[Part], group: _Group) -> list[Root]:
+    def _promised(self, item: Publish, parts: list[Part], group: _Group) -> list[Root]:
         """The roots of parts that were admitted, made if they are new; others of the group are admitted with these
         parts in mind."""
-        roots = [self._open(part.root) for part in parts]
+        roots = [self._open(part.root, item.owner) for part in parts]
         for root, part in zip(roots, parts, strict=True):
             if part.retain is not None or not root.knows_all(part.names):
                 group.promised.append(root)
-                root.promise(part.names, part.retains())
+                root.promise(part.names, part.retains(), item.owner)
         return roots
 
     def _unrepeated(self, item: Publish, parts: list[Part], group: _Group) -> list[Part]:
@@ -501,8 +519,15 @@ class Roots:
         elif part.retain is not None or not root.knows_all(part.names):
             root.foresee(part.names, part.retains())
 
-    def _check_new(self, unknown: list[str]) -> None:
-        """Refuse more roots than there may be."""
+    def _check_new(self, unknown: list[str], owner: str = "") -> None:
+        """Refuse more roots than there may be, or than one client may have made."""
+        if unknown and owner:
+            made, limit = sum(root.owner == owner for root in self._roots.values()), self._config.roots_per_client_max
+            if made + len(unknown) > limit:
+                raise QuotaExceeded(
+                    f'client "{owner}" has made {made} roots, and roots_per_client_max is {limit}; publish '
+                    f'"{unknown[0]}/…" under a root that exists, have some removed, or raise the setting'
+                )
         known_count = len(self._roots) - (SYS in self._roots)
         if unknown and known_count + len(unknown) > self._config.roots_max:
             raise QuotaExceeded(
@@ -522,25 +547,42 @@ class Roots:
             known = self._roots.get(part.root)
             if known is not None and known.stream.failed is not None:
                 raise _read_only(known)
-        self._check_new([part.root for part in parts if part.root not in self._roots and part.root != SYS])
+        unknown = [part.root for part in parts if part.root not in self._roots and part.root != SYS]
+        if unknown:
+            self._check_new(unknown, item.owner if not item.is_delayed else "")
         if item.is_delayed:
+            self._check_delayed(item.owner)
             if self._delayed + self._delays_promised >= config.delayed_max:
                 raise QuotaExceeded(
                     f"{self._delayed} delayed messages wait already, and delayed_max is {config.delayed_max}; "
                     "publish without deliver_at, wait for some to be due, or raise the setting"
                 )
             self._delays_promised += 1
+            self._delays_promised_by[item.owner] += 1
         for part in parts:
             root = self._roots.get(part.root)
             if root is not None:
                 if part.retain is not None or not root.knows_all(part.names):
-                    root.admit(part.names, part.retains())
+                    root.admit(part.names, part.retains(), item.owner)
             else:
                 self._check_first(part)
+                if item.owner:
+                    check_share(part.root, item.owner, 0, len(set(part.names)), config)
 
-    def _open(self, name: str) -> Root:
+    def _check_delayed(self, owner: str) -> None:
+        waiting, limit = self._delayed_by[owner] + self._delays_promised_by[owner], self._config.delayed_per_client_max
+        if owner and waiting >= limit:
+            raise QuotaExceeded(
+                f'{waiting} delayed messages of client "{owner}" wait already, and delayed_per_client_max is {limit}; '
+                "publish without deliver_at, wait for some to be due, or raise the setting"
+            )
+
+    def _open(self, name: str, owner: str = "") -> Root:
         root = self._roots.get(name)
-        return root if root is not None else self._root_of(self._log.create(name), {})
+        if root is None:
+            root = self._root_of(self._log.create(name), {})
+            root.note_made(owner if name not in OWN_ROOTS else "", root.stream.first_offset - 1)
+        return root
 
     def _loosely(self, root: Root, group: _Group, item: Publish, part: Part, is_shown: bool = False) -> None:
         loose = group.loose.get(root)
@@ -617,7 +659,8 @@ class Roots:
                 batch.is_shown = place.is_shown
                 self._since_topics += root.apply(batch, place.topics)
                 if batch.header.producer is not None or root.name == DELAYED:
-                    self._note_taken(root, batch)
+                    items = place.loose if place.owner is None else (place.owner,)
+                    self._note_taken(root, batch, [item.owner for item in items])
                 # Tell each call where its messages stand; nobody asks about those that were shown.
                 first, time_us = batch.first_offset, batch.header.time_us
                 if place.part is not None and place.owner is not None and not place.is_shown:
@@ -665,17 +708,24 @@ class Roots:
             self._broken.pop(next(iter(self._broken)), None)
         self._broken[key] = min(sequence, self._broken.get(key, sequence))
 
-    def _note_taken(self, root: Root, batch: Batch) -> None:
+    def _note_taken(self, root: Root, batch: Batch, owners: Sequence[str] = ()) -> None:
         """A delayed message has begun to wait, or has reached its topic and waits no more; a will is published."""
         producer = batch.header.producer
         if root.name == DELAYED:
-            waiting: Rows = {due_key(message): b"" for message in batch.body.messages(batch.first_offset)}
-            self._note(waiting)
-            self._delayed += len(waiting)
+            messages = batch.body.messages(batch.first_offset)
+            known = owners if len(owners) == len(messages) else [""] * len(messages)
+            self._note({due_key(message): owner.encode() for message, owner in zip(messages, known, strict=True)})
+            self._delayed += len(messages)
+            self._delayed_by.update(known)
         elif producer is not None and producer.startswith(DELAYED):
             due_us = int(producer.removeprefix(DELAYED + "/"))
-            self._note({rows.key_due(due_us, batch.header.sequence): None})
+            key = rows.key_due(due_us, batch.header.sequence)
+            owner = (self._state.get(key) or b"").decode()
+            self._note({key: None})
             self._delayed -= 1
+            self._delayed_by[owner] -= 1
+            if self._delayed_by[owner] <= 0:
+                del self._delayed_by[owner]
         elif producer is not None and producer.startswith(WILLS):
             self._state.write({rows.WILL + producer.removeprefix(WILLS + "/").encode(): None})
 
@@ -685,6 +735,35 @@ class Roots:
             self._state.write(changed)
         except (Failed, Unwritable):
             self.owed.update(changed)
+
+    # Removing
+
+    def remove(self, root: Root) -> None:
+        """A root is no more, nor is anything of it; in the committing role. What is left of it in the state and on disk
+        is garbage, which `sweep` deletes; if that is interrupted, the next opening does."""
+        root.is_dirty = True  # its row, which is deleted last, says what is left to do
+        self.checkpoint()
+        if self.half_way is not None:
+            raise Failed(f"no root can be removed: {self.half_way}; close the bus and open it again")
+        self._log.remove(root.stream)
+        del self._roots[root.name]
+        self.made += 1
+        for key in [key for key in self._broken if key[0] == root.name]:
+            self._broken.pop(key, None)
+        self.showing.drop(root.name)
+
+    def sweep(self, numbers: Sequence[int], rows_of: Callable[[int], Iterator[bytes]]) -> None:
+        """Delete what streams of removed roots have left, a part at a time, so that nobody waits for all of it; in no
+        role. `rows_of` gives the keys of what subscriptions have of a stream."""
+        for number in numbers:
+            kinds = (rows.TOPIC, rows.RETAINED, rows.PRODUCER, rows.PURGE, rows.GAP)
+            found = (key for kind in kinds for key, _ in self._state.scan(rows.key_u32(kind, number)))
+            keys = chain(rows_of(number), found)
+            while part := list(islice(keys, SWEPT_ROWS)):
+                self._state.write(dict.fromkeys(part))
+            self._state.commit({rows.key_u32(rows.STREAM, number): None})
+        while bool(numbers) and self.commit.run(self._log.sweep):
+            pass
 
     # Checkpoints: in the committing role.
 

@@ -144,6 +144,13 @@ class Showing:
                 if self._roots.get(part.root) is None:
                     self._forget(part.root, way)
 
+    def drop(self, name: str) -> None:
+        """Keep nothing of a root that was removed, unless more of it is on its way."""
+        with self._roots.commit.places:
+            way = self._ways.get(name)
+            if way is not None and (way.hidden_in, way.shown_in) == (way.hidden_out, way.shown_out):
+                del self._ways[name]
+
     def _forget(self, name: str, way: _Way) -> None:
         """Keep nothing of a root that was not made: there may be any number of those."""
         with self._roots.commit.places:

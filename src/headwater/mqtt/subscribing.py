@@ -34,6 +34,7 @@ from headwater.server.pump import UNBOUNDED, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.topics.name import check_filter
+from headwater.wire.request import page_of
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -266,17 +267,26 @@ class SubscribingSession(Session):
             again = partial(core.dispatcher.send_retained, one.id)
             self._for_client(again, lambda _, error: self._note(error))
         else:
-            told = self.mqtt.broker_topics if is_of_sys(one.filter) else core
-            shown = partial(self._show_retained, self.connection, one)
-            self._for_client(lambda: told.retained(one.filter), shown)
+            self._show_retained(self.connection, one, "")
 
-    def _show_retained(
-        self, connection: object, one: SubscriptionOf, messages: list[Message], error: BaseException | None
-    ) -> None:
-        pump = self.pumps.get(one.number)
-        if error is None and pump is not None and connection is self.connection:
-            for message in messages:
-                self.deliver(pump, Selection(message.root, None, None, (message,)))
+    def _show_retained(self, connection: Connection | None, one: SubscriptionOf, after: str) -> None:
+        """A page after another, each once the client takes more."""
+        core, told = self.sessions.broker.core, self.mqtt.broker_topics
+
+        def look() -> list[Message]:
+            if is_of_sys(one.filter):
+                return told.retained(one.filter)
+            return core.retained_after(one.filter, after, lambda found: page_of(found, None))
+
+        def show(messages: list[Message] | None, error: BaseException | None) -> None:
+            pump = self.pumps.get(one.number)
+            if messages and error is None and pump is not None and connection is self.connection:
+                for message in messages:
+                    self.deliver(pump, Selection(message.root, None, None, (message,)))
+                if not is_of_sys(one.filter):
+                    self._show_retained(connection, one, messages[-1].topic)
+
+        self._for_client(look, show)
 
     def _open_live(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from headwater.topics.name import check_filter, root_of
 from headwater.wire import administration, requests
 from headwater.wire.frame import Kind, pack
 from headwater.wire.operations import OPERATIONS, Operation, Right
-from headwater.wire.request import Change, Request
+from headwater.wire.request import PAGE_MAX, Change, Request, page_of
 from headwater.wire.requests import encode
 
 if TYPE_CHECKING:
@@ -152,7 +153,10 @@ class Answers:
         self._broker.check_later(user, session.row.id, arrived)
         own, owner = self._own(user, request.producer), session.row.owner_id
         part, root, count, crc = request.part, request.root, request.count, request.crc
-        return lambda: core.staging.stage(own, request.epoch, part, root, count, crc, request.body, owner=owner)
+        share = session.connection.share if session.connection is not None else ""
+        return lambda: core.staging.stage(
+            *(own, request.epoch, part, root, count, crc, request.body), owner=owner, share=share
+        )
 
     def commit_stage(self, session: Session, request: requests.CommitStage) -> Work:
         user, owner = session.row.user, session.row.owner_id
@@ -167,13 +171,18 @@ class Answers:
     def topics(self, session: Session, request: requests.Topics) -> Work:
         core = self._broker.core
         check_filter(request.filter, core.config)
-        return lambda: [one for one in core.topics(request.filter) if self._sees(session, one.topic)]
+        sees = partial(self._sees, session)
+        take = partial(page_of, limit=request.limit)
+        return lambda: core.topics_after(request.filter, request.after, take, sees)
 
     def retained(self, session: Session, request: requests.Retained) -> Work:
-        return lambda: [
-            (one.topic, one.offset, one.payload, one.time_us, one.key, one.headers)
-            for one in self._broker.core.retained(request.filter)
-        ]
+        core = self._broker.core
+
+        def work() -> list[tuple[object, ...]]:
+            page = core.retained_after(request.filter, request.after, lambda found: page_of(found, request.limit))
+            return [(one.topic, one.offset, one.payload, one.time_us, one.key, one.headers) for one in page]
+
+        return work
 
     def list_subscriptions(self, session: Session, request: requests.Subscriptions) -> Work:
         broker = self._broker
@@ -184,7 +193,11 @@ class Answers:
         return lambda: broker.core.subscriptions(request.after, request.limit, is_shown)
 
     def states(self, session: Session, request: requests.States) -> Work:
-        return lambda: self._broker.core.dispatcher.use(request.id, lambda subscriber: subscriber.states())
+        def work() -> list[tuple[str, int, str, int, tuple[str, ...]]]:
+            states = self._broker.core.dispatcher.use(request.id, lambda subscriber: subscriber.states())
+            return page_of(islice(sorted(states), request.after, None), request.limit)
+
+        return work
 
     def ends(self, session: Session, request: requests.Ends) -> Work:
         core = self._broker.core
@@ -197,7 +210,8 @@ class Answers:
     def dead_letters(self, session: Session, request: requests.DeadLetters) -> Work:
         letters, place = self._broker.core.dead_letters, request.offset
         if place is None:
-            return lambda: letters.all(request.id, request.after, request.limit)
+            limit = min(PAGE_MAX if request.limit is None else request.limit, PAGE_MAX)
+            return lambda: letters.all(request.id, request.after, limit)
         return lambda: [letters.get(request.id, place)]
 
     def redrive(self, session: Session, request: requests.Redrive) -> Work:
@@ -251,12 +265,14 @@ class Answers:
         self._broker.check_later(user, session.row.id, part)
         due = self.datetime(request.deliver_at_us)
         by = self._broker.author(user, session.row.owner_id)
+        owner = session.connection.share if session.connection is not None else ""
 
         def work() -> requests.Delayed:
             item = core.checks.one(
                 *(request.topic, request.payload, request.retain, request.key, request.headers, request.ttl_s),
                 *(None, None, due, by),
             )
+            item.made_by = owner
             return requests.Delayed(core.store(item).time_us)
 
         return work

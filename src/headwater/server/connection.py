@@ -386,6 +386,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     @property
+    def share(self) -> str:
+        """Whose share what it makes counts in: its user's; without authentication, its address's and client id's. Empty
+        for the server's own processes, who speak for others."""
+        if self.is_inner:
+            return ""
+        return self.user if self.listener.serving.auth != "none" else f"{self.address}/{self.client_id}"
+
+    @property
     def peer_certificate(self) -> Any:
         """The TLS connection, if it is one."""
         return self._transport.get_extra_info("ssl_object") if self._transport is not None else None

@@ -69,6 +69,10 @@ class Served(Publish):
     share: int
     """What it counts among the publishes in flight."""
 
+    @property
+    def owner(self) -> str:
+        return self.connection.share
+
     def finish(self, error: BaseException | None = None) -> None:
         self.error, self.is_finished = error, True  # no thread waits for it, and it has no future
         self.entry.on_done(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -65,6 +66,8 @@ class Session(Actor):
     """One client's session."""
 
     __slots__ = (
+        "_asked",
+        "_is_asked",
         "_is_dismissed",
         "_names",
         "_numbers",
@@ -97,6 +100,10 @@ class Session(Actor):
         self._restarts: dict[int, int] = {}
         self._turn = 0
         self._offload: Offload | None = None
+        self._asked: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] | None = None
+        """Requests that wait for those before them, and for the client to take its answers."""
+        self._is_asked = False
+        """Whether one of them is worked on."""
 
     # What its client's language says
 
@@ -185,6 +192,8 @@ class Session(Actor):
 
     def _detach_all(self) -> None:
         """Nobody reads any more: live subscriptions end, durable ones let go of what they hold."""
+        while self._asked:  # whoever asked is gone; what was asked for comes before what is done about that
+            self.later(*self._asked.popleft())
         pumps, self.pumps = self.pumps, {}
         self._numbers, self._names = set(), set()  # what is being made was for a connection that is gone
         for pump in pumps.values():
@@ -205,6 +214,7 @@ class Session(Actor):
     def on_writable(self) -> None:
         """The connection takes more."""
         pumps = tuple(self.pumps.values())
+        self._work_on()
         self._turn += 1
         first = self._turn % len(pumps) if pumps else 0
         for pump in pumps[first:] + pumps[:first]:  # or the first would take all
@@ -268,15 +278,14 @@ class Session(Actor):
     ) -> None:
         """The same for a request, or out of its turn in a lane; while too many of them wait, nothing more is read.
 
-        Work that gives a future is done when that is, and takes no thread meanwhile."""
+        Those in turn are worked on one at a time, and none while the client does not take its answers: else a few
+        bytes could ask for more than memory holds. Work that gives a future is done when that is, and takes no thread
+        meanwhile."""
         connection = self.connection
         assert connection is not None
         connection.on_request()
 
-        def done(value: Any, error: BaseException | None) -> None:
-            if isinstance(value, Future):
-                asyncio.wrap_future(value, loop=self.sessions.loop).add_done_callback(later_done)
-                return
+        def answer(value: Any, error: BaseException | None) -> None:
             connection.on_answered()
             then(value, error)
             if self._is_dismissed and not connection.is_asking:
@@ -284,12 +293,35 @@ class Session(Actor):
 
         def later_done(found: asyncio.Future[Any]) -> None:
             error = found.exception() if not found.cancelled() else Closed("it was given up")
-            done(None if error is not None else found.result(), error)
+            answer(None if error is not None else found.result(), error)
 
-        if lane is None:
-            self.later(work, done)
-        else:
+        def done(value: Any, error: BaseException | None) -> None:
+            try:
+                if isinstance(value, Future):
+                    asyncio.wrap_future(value, loop=self.sessions.loop).add_done_callback(later_done)
+                else:
+                    answer(value, error)
+            finally:
+                if lane is None:
+                    self._is_asked = False
+                    self._work_on()
+
+        if lane is not None:
             lane.do(work, done)
+            return
+        if self._asked is None:
+            self._asked = deque()
+        self._asked.append((work, done))
+        self._work_on()
+
+    def _work_on(self) -> None:
+        """Begin with the next request, unless its answer would have to wait for the client."""
+        while self._asked and not self._is_asked:
+            connection = self.connection
+            if connection is not None and not connection.is_writable:
+                return  # until `on_writable`
+            self._is_asked = True
+            self.later(*self._asked.popleft())
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
         """Store that the session takes from a subscription."""
@@ -312,13 +344,17 @@ class Session(Actor):
         ticket = Remote()
         one = fresh or Fresh(Options(id=name, filter=filter), {}, "latest")
         connection = self.connection
+        owner = connection.share if connection is not None else ""
         names = self._names
         names.add(name)
 
         def attach() -> Any:
             try:
                 return dispatcher.attach(
-                    *(one.options, one.given, one.start, ticket), with_retained=one.with_retained, resumes=fresh is None
+                    *(one.options, one.given, one.start, ticket),
+                    with_retained=one.with_retained,
+                    resumes=fresh is None,
+                    owner=owner,
                 )
             except Conflict as error:
                 raise self.sessions.broker.unrevealing(self.row.user, self.row.id, name, error) from None

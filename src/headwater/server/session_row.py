@@ -37,6 +37,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """When an MQTT client began it."""
     owner_id: str = ""
     """Of a client in the registry: its id there, as another may come by the same name."""
+    share: str = ""
+    """Whose share it counts in, if that is not its user's."""
 
 
 def stored_sessions(state: State) -> list[SessionRow]:

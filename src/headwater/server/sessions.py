@@ -72,7 +72,7 @@ class Sessions:
         self._rows: RowCommit = core.rows
         self.counts = core.roots.counts
         self._sessions: dict[str, Session] = {}
-        self._by_user: Counter[str] = Counter()
+        self._by_share: Counter[str] = Counter()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._kick: asyncio.TimerHandle | None = None
         self.is_closing = False
@@ -99,7 +99,7 @@ class Sessions:
         if session is None:
             raise Malformed("no protocol of this server has such sessions")
         self._sessions[row.id] = session
-        self._by_user[row.user] += 1
+        self._by_share[row.share or row.user] += 1
         return session
 
     def __len__(self) -> int:
@@ -158,14 +158,19 @@ class Sessions:
 
     def open(self, row: SessionRow, connection: Connection, then: Then, more: rows.Rows | None = None) -> None:
         """A new session for a connection; `then` gets it once it, and more rows with it, are on disk."""
-        user = connection.user
+        share = connection.share
+        if share and self.serving.auth == "none":  # by its name: an MQTT client has one session for each id
+            share = f"{connection.address}/{connection.user}"
         if len(self._sessions) >= self.serving.sessions_max:
-            raise QuotaExceeded(f"there are {len(self._sessions)} sessions, as many as sessions_max allows")
-        if self._by_user[user] >= self.serving.sessions_per_client_max:
             raise QuotaExceeded(
-                f'client "{user}" has {self._by_user[user]} sessions, as many as sessions_per_client_max allows; '
-                "resume one, or end some with a GOODBYE"
+                f"there are {len(self._sessions)} sessions, as many as sessions_max allows; end some, or raise it"
             )
+        if share and self._by_share[share] >= self.serving.sessions_per_client_max:
+            raise QuotaExceeded(
+                f'client "{share}" has {self._by_share[share]} sessions, as many as sessions_per_client_max allows; '
+                "resume one, end some with a GOODBYE, or raise the setting"
+            )
+        row = msgspec.structs.replace(row, share=share)
         session = self._add(row)
         session.attach(connection)
 
@@ -308,9 +313,10 @@ class Sessions:
     def _forget(self, session: Session) -> None:
         self._stop_timer(session)
         if self._sessions.pop(session.row.id, None) is not None:
-            self._by_user[session.row.user] -= 1
-            if not self._by_user[session.row.user]:
-                del self._by_user[session.row.user]
+            share = session.row.share or session.row.user
+            self._by_share[share] -= 1
+            if not self._by_share[share]:
+                del self._by_share[share]
             session.on_forgotten()
 
     # Rights change

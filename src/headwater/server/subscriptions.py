@@ -35,10 +35,11 @@ class Subscriptions:
         check_start(request.filter, start)
         given: dict[str, Any] = {name: value for name, value in request.options.items() if value is not None}
         broker, row = self._broker, session.row
+        owner = session.connection.share if session.connection is not None else ""
 
         def work() -> None:
             try:
-                broker.core.durables.create(request.id, request.filter, start=start, **given)
+                broker.core.durables.create_for(owner, request.id, request.filter, start, given)
             except Conflict as error:
                 raise broker.unrevealing(row.user, row.id, request.id, error) from None
 

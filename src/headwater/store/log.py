@@ -8,13 +8,15 @@ the other half.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
 
 from headwater.store.batch import Batch
 from headwater.store.body import Body
+
+REMOVED = "its root was removed"
 
 
 class Hole(msgspec.Struct, frozen=True):
@@ -131,6 +133,17 @@ class Log(Protocol):
 
     def create(self, root: str) -> Stream:
         """The stream of a root, made if there is none."""
+
+    @property
+    def removed(self) -> Collection[int]:
+        """Numbers of streams whose roots were removed, as far as they are remembered."""
+
+    def remove(self, stream: Stream) -> None:
+        """A stream is no more, durably: whoever reads on in it is told, and a new one of its root goes on with the
+        offset after its last."""
+
+    def sweep(self) -> bool:
+        """Delete a part of what removed streams have left; whether there is more."""
 
     def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Callable[[], None]:
         """Write batches to streams. If it raises, nothing of the group stays. What it answers waits until the group is

@@ -3,20 +3,23 @@
     0c2f9a41 {"stream":7,"root":"home","first":1}
     8e10d3b7 {"stream":7,"root":"home","first":1,"segment":48211}
     f3a57c09 {"stream":7,"root":"home","first":48211}
+    17e6b2d4 {"stream":7,"root":"home","first":50007,"removed":true}
 
 A file of lines, each with the CRC32C of what follows it: a stream was made; a segment of it was made; its segments
-before this offset are being deleted. Lines are only added, and each holds by itself: of two, the higher `first` counts,
-so their order does not matter, nor does a line that stands there twice. When most of them say nothing any more, the
-file is written anew.
+before this offset are being deleted; its root was removed, and all that is left of it is garbage. Lines are only added,
+and each holds by itself: of two, the higher `first` counts, and what was removed stays so, so their order does not
+matter, nor does a line that stands there twice. When most of them say nothing any more, the file is written anew.
 
 What is promised: a stream's line is durable before a message of it is, and after its folder; a segment's line comes
 after its file, and may be lost with the power; a `first` is durable before anything is deleted. So whatever a line
 names was there, and is missing if it is not; and what no line names is there for all to see. It costs nothing per
-message.
+message. Of the roots that were removed, the last `REMOVED_MAX` streams are remembered: no number is used twice, and a
+root that comes again goes on where it ended, so that nobody who kept a place in it takes new messages for old ones.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -29,6 +32,8 @@ from headwater.store.segment import Segment, bases, header_at
 MANIFEST = "manifest"
 LINES_SPARE = 256
 """Lines that may say nothing any more, besides as many as say something."""
+REMOVED_MAX = 10_000
+"""Streams of removed roots that are remembered; beyond it those that were made first are forgotten."""
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
 
@@ -41,6 +46,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     first: int
     segment: int = 0
     """The first offset of a segment that was made; 0 if it is about none."""
+    removed: bool = False
+    """Whether its root was removed; a root of this name that is made anew begins with `first`."""
 
 
 class Listed(msgspec.Struct):
@@ -141,6 +148,8 @@ class Manifest:
         self._lines_max = 0
         """When to look whether most of them say nothing."""
         self.streams: Streams = {}
+        self.removed: Streams = {}
+        """Those whose roots were removed."""
         self.damage = ""
         """What is wrong with the file; empty if nothing is."""
         self.is_behind = False
@@ -150,7 +159,7 @@ class Manifest:
 
     def read(self) -> Streams:
         """What it says, from the start."""
-        self.streams, self._lines, self.damage = {}, 0, ""
+        self.streams, self.removed, self._lines, self.damage = {}, {}, 0, ""
         try:
             data = self._files.read(self.path)
         except FileNotFoundError:
@@ -176,6 +185,11 @@ class Manifest:
         return self.streams
 
     def _take(self, line: Record) -> None:
+        if line.removed or line.stream in self.removed:
+            self.streams.pop(line.stream, None)
+            gone = self.removed.setdefault(line.stream, Listed(line.stream, line.root))
+            gone.first = max(gone.first, line.first)
+            return
         stream = self.streams.setdefault(line.stream, Listed(line.stream, line.root))
         if line.first > stream.first:
             stream.first = line.first
@@ -186,6 +200,8 @@ class Manifest:
     def adopt(self, stream: Listed) -> bool:
         """List a stream, or segments of it, that are there; whether it is the one of this number and root."""
         known = self.streams.get(stream.number)
+        if stream.number in self.removed:
+            return False
         if known is None and all(other.root != stream.root for other in self.streams.values()):
             known = self.streams[stream.number] = Listed(stream.number, stream.root, stream.first)
             self._is_doubtful = True
@@ -206,14 +222,20 @@ class Manifest:
     @property
     def number(self) -> int:
         """The number of the next stream; none is used twice."""
-        return 1 + max(self.streams, default=0)
+        return 1 + max((*self.streams, *self.removed), default=0)
+
+    def begins(self, root: str) -> int:
+        """The first offset of a root that is made now: after those that it had before it was removed."""
+        return max((gone.first for gone in self.removed.values() if gone.root == root), default=1)
 
     def add(self, number: int, root: str, segment: int = 0, first: int = 1) -> None:
         """Note a stream that was made, or a segment of it; durable with the next `sync`."""
         known = self.streams.get(number)
-        line = Record(number, root, max(first, known.first if known is not None else 1), segment)
-        self._take(line)
+        self._add(Record(number, root, max(first, known.first if known is not None else 1), segment))
         self.is_behind |= known is None
+
+    def _add(self, line: Record) -> None:
+        self._take(line)
         if not self._is_doubtful:
             data = _format(line)
             try:
@@ -243,6 +265,23 @@ class Manifest:
             self.add(number, stream.root, first=first)
             self.sync()
 
+    def remove(self, number: int, first: int) -> None:
+        """Durably: the root of a stream is no more, nor is anything of it. If it raises because the disk is full, or
+        no file can be opened, nothing has changed; otherwise only the next process can tell."""
+        stream = self.streams[number]
+        self.is_behind = True
+        self._add(Record(number, stream.root, first, removed=True))
+        is_written = not self._is_doubtful
+        try:
+            self.sync()
+        except (OSError, TooManyFiles) as error:
+            del self.removed[number]
+            self.streams[number] = stream
+            self._is_doubtful = True
+            if is_written:
+                raise OSError(errno.EIO, f"{self.path} could not be made durable ({error})") from error
+            raise
+
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
@@ -251,13 +290,16 @@ class Manifest:
 
     def _is_long(self) -> bool:
         if self._lines > self._lines_max:
-            needed = sum(1 + len(stream.segments) for stream in self.streams.values())
+            needed = sum(1 + len(stream.segments) for stream in self.streams.values()) + len(self.removed)
             self._lines_max = 2 * needed + LINES_SPARE
         return self._lines > self._lines_max
 
     def _write_anew(self) -> None:
         self.close()
+        for number in sorted(self.removed)[:-REMOVED_MAX]:
+            del self.removed[number]
         lines = [_format(line) for stream in self.streams.values() for line in _lines_of(stream)]
+        lines += [_format(Record(gone.number, gone.root, gone.first, removed=True)) for gone in self.removed.values()]
         self._files.write(self.path, b"".join(lines))
         self._is_doubtful, self.is_behind, self.damage = False, False, ""
         self._lines, self._end = len(lines), sum(map(len, lines))

@@ -174,6 +174,11 @@ def place_in(key: bytes) -> tuple[int, int]:
     return int(stream), int(offset)
 
 
+def scan_after(state: State, prefix: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
+    """Rows of names after one, in order; all of them after the empty one."""
+    return state.scan(prefix, prefix + name.encode() + b"\0" if name else None)
+
+
 def successor(prefix: bytes) -> bytes | None:
     """The smallest key that is larger than every key with this prefix."""
     stripped = prefix.rstrip(b"\xff")

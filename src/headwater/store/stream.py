@@ -21,7 +21,7 @@ from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, sea
 from headwater.store.body import held_bytes
 from headwater.store.file_pool import FilePool
 from headwater.store.files import Files
-from headwater.store.log import Hole, Write, untold
+from headwater.store.log import REMOVED, Hole, Write, untold
 from headwater.store.manifest import Listed
 from headwater.store.segment import (
     UNBOUNDED,
@@ -70,6 +70,8 @@ class DiskStream:
         self.time_us = 0
         self.failed: str | None = None
         """Why nothing is appended any more."""
+        self.gone = RETENTION
+        """Why what was before the first offset is not there any more."""
         self.on_failure: Callable[[], None] = lambda: None
         self.on_mended: Callable[[str], None] = lambda _: None
         """Hears of each index file that did not match its log."""
@@ -330,6 +332,16 @@ class DiskStream:
         self.holes = [hole for hole in self.holes if hole.last >= self.first_offset]
         return self.first_offset
 
+    def remove(self) -> list[str]:
+        """Have nothing any more, and say so to whoever reads on; answers the files that it had."""
+        paths = [path for segment in self.segments for path in (segment.index_path, segment.log_path)]
+        self.failed = self.gone = REMOVED
+        self.segments, self.kept_from, self.holes, self._loaded = [], 0, [], []
+        self.drop_tail()
+        for path in paths:
+            self._pool.forget(path)
+        return paths
+
     def store_indexes(self) -> None:
         """Bring the active segment's index file up to date; a hint, so not synced."""
         if self.segments:
@@ -365,7 +377,7 @@ class DiskStream:
             return held
         first = self.first_offset
         if offset < first:
-            return (Hole(offset, first - 1, RETENTION),)
+            return (Hole(offset, first - 1, self.gone),)
         for hole in self.holes:
             if hole.first <= offset <= hole.last:
                 return (hole,)
@@ -377,7 +389,7 @@ class DiskStream:
             if self._pool.is_writable and offset >= self.first_offset:
                 return self._note_damage(Hole(offset, last, MISSING))
             # Retention took it meanwhile, in this process or beside it.
-            return (Hole(offset, last, RETENTION),)
+            return (Hole(offset, last, self.gone),)
 
     def held(self, offset: int, bytes_max: int) -> Sequence[Batch] | None:
         """The same out of memory; None if they are not there."""

@@ -7,12 +7,12 @@ a group that touches one root costs one sync, and so does one that touches a hun
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import chain
 
 from headwater.config import Config
-from headwater.errors import DiskFull, Failed, HeadwaterError, Malformed, TooManyFiles
+from headwater.errors import DiskFull, Failed, HeadwaterError, Malformed, ReadOnly, TooManyFiles
 from headwater.store import folder as folders
 from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.file_pool import FilePool
@@ -21,7 +21,7 @@ from headwater.store.journal import Journal
 from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
 from headwater.store.manifest import Listed, Manifest, found, intruders
 from headwater.store.recovery import Recovery
-from headwater.store.segment import Segment, bases
+from headwater.store.segment import INDEX, LOG, Segment, bases
 from headwater.store.stream import DiskStream, open_segments
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -68,6 +68,8 @@ class Streams:
         self._failed: str | None = None
         """Why no stream takes messages any more, those that are made from now on included."""
         self._tails_bytes = 0
+        self._garbage: list[str] = []
+        """Files and folders of streams that were removed."""
 
     def all(self) -> list[DiskStream]:
         """Every stream, by number."""
@@ -163,6 +165,9 @@ class Streams:
                 f"{manifest.path} {manifest.damage} and is written anew from what is there; streams and segments that "
                 "are missing, and that it alone knew of, can no longer be told"
             )
+        for stream in [one for one in there if one.number in manifest.removed]:
+            self._files.remove_tree(f"{self._folder}/streams/{stream.folder}")  # a crash left it
+            there.remove(stream)
         for stream in there:
             is_news = stream.number not in listed
             for base in intruders(self._files, self._folder, self._seed, stream, listed.get(stream.number)):
@@ -200,7 +205,14 @@ class Streams:
         bases_there = {one.number: one.segments for one in there}
         is_missed = any(listed.segments - bases_there.get(listed.number, set()) for listed in before.values())
         after = self._manifest.read() if is_missed else before
-        unlisted = [one for one in there if one.number not in before and not self._is_in_the_making(one)]
+        unlisted = [
+            one
+            for one in there
+            if one.number not in before and one.number not in self._manifest.removed and not self._is_in_the_making(one)
+        ]
+        for stream in [one for one in self._by_root.values() if one.number in self._manifest.removed]:
+            stream.remove()
+            del self._by_root[stream.root]
         for listed in (*before.values(), *unlisted):
             stream = self._by_root.get(listed.root) or self._by_root.setdefault(listed.root, self._stream(listed))
             if stream.number == listed.number:
@@ -252,7 +264,9 @@ class Streams:
 
     def _new(self, root: str) -> DiskStream:
         number = max(self._manifest.number, 1 + max((one.number for one in self._by_root.values()), default=0))
-        return self._stream(Listed(number, root))
+        stream = self._stream(Listed(number, root))
+        stream.end = stream.durable = self._manifest.begins(root) - 1
+        return stream
 
     def create(self, root: str) -> DiskStream:
         """The stream of a new root; its folder is durable, its first segment comes with its first message."""
@@ -268,8 +282,8 @@ class Streams:
         try:
             self._pool.with_room(lambda: self._files.make_folder(stream.folder))
             # Its cell takes its room now: a group that was synced must not fail for lack of it.
-            self._cells.set(stream.number, watermark(0))
-            self._manifest.add(stream.number, stream.root)
+            self._cells.set(stream.number, watermark(stream.durable))
+            self._manifest.add(stream.number, stream.root, first=stream.end + 1)
         except OSError as error:
             if error.errno in FULL:
                 self._files.remove_tree(stream.folder)
@@ -279,6 +293,45 @@ class Streams:
             raise _refusal(error) from error
         if self._failed is not None:
             stream.fail(self._failed)
+
+    # Removing: by the thread that commits.
+
+    @property
+    def removed(self) -> Collection[int]:
+        """Numbers of streams whose roots were removed, as far as they are remembered."""
+        return self._manifest.removed.keys()
+
+    def remove(self, stream: Stream) -> None:
+        """A stream is no more, durably; its files are garbage from now on, which `sweep` deletes. Nothing of the
+        journal brings it back, as that is emptied before."""
+        found = self._by_root[stream.root]
+        if self._has_failed():
+            raise ReadOnly("a sync has failed, so no root can be removed; close the bus and open it again")
+        try:
+            self._sync_segments()
+            self._journal.clear()
+        except OSError as error:
+            raise _refusal(error) from error
+        try:
+            self._manifest.remove(found.number, found.end + 1)
+        except OSError as error:
+            if error.errno in FULL:
+                raise DiskFull(f'the disk is full; "{found.root}" was not removed: free some room first') from error
+            found.fail(f"whether its root was removed cannot be told ({error})")
+            raise Failed(f"{found.failed}; close the bus and open it again") from error
+        del self._by_root[stream.root]
+        self._garbage += found.remove()
+        self._garbage.append(found.folder)
+
+    def sweep(self) -> bool:
+        """Delete a file that a removed stream has left; whether there are more."""
+        if self._garbage:
+            path = self._garbage.pop(0)
+            if path.endswith((LOG, INDEX)):
+                self._files.remove(path)
+            else:
+                self._files.remove_tree(path)
+        return bool(self._garbage)
 
     # Appending: by the thread that commits.
 

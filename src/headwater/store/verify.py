@@ -151,7 +151,7 @@ def _streams(files: Files, folder: str, seed: Seed, report: Report) -> list[tupl
     if manifest.damage and there and folders.is_listed(files, folder):
         report.troubles.append(f"manifest {manifest.damage}: what is missing, and it alone knew of, cannot be told")
     segments = {}
-    for stream in there:
+    for stream in [one for one in there if one.number not in manifest.removed]:
         for base in intruders(files, folder, seed, stream, listed.get(stream.number)):
             stream.segments.discard(base)
             strangers.append(f"{stream.folder}/{base:020d}{LOG}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Generic, TypeVar
 
 import msgspec
@@ -15,6 +15,11 @@ SECONDS_MAX = 1e10
 OPTIONS_MAX = 32
 CAUSE_MAX = 200
 """Characters of what was sent that an error repeats."""
+
+PAGE_MAX = 1000
+"""Rows of a listing that one answer has, at most;"""
+PAGE_BYTES = 1024 * 1024
+"""and bytes that they carry: it ends with the row that reaches this. So a page that has fewer of both is the last."""
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -56,3 +61,22 @@ class Change(Request[A], Generic[A], frozen=True, kw_only=True):
     by: str | None = None
     """Who wants it, where an administrator's connection acts for others, as the HTTP API does; from anybody else
     it is NotAllowed (403)."""
+
+
+def carried(one: object) -> int:
+    """Bytes that a row of a listing carries, as pages count them: payload, key, headers and errors."""
+    headers: Iterable[tuple[str, str]] = getattr(one, "headers", ())
+    errors: Iterable[str] = one[4] if type(one) is tuple else getattr(one, "errors", ())
+    size = len(getattr(one, "payload", b"")) + len(getattr(one, "key", b"") or b"")
+    return size + sum(len(name) + len(value) for name, value in headers) + sum(map(len, errors))
+
+
+def page_of(rows: Iterable[A], limit: int | None) -> list[A]:
+    """The first of these that fit into one answer."""
+    count, size, page = min(limit or PAGE_MAX, PAGE_MAX), 0, list[A]()
+    for one in rows:
+        page.append(one)
+        size += carried(one)
+        if len(page) >= count or size >= PAGE_BYTES:
+            break
+    return page

@@ -227,9 +227,11 @@ class DropStage(Request[None], frozen=True, kw_only=True):
 
 
 class Topics(Request[list[TopicInfo]], frozen=True, kw_only=True):
-    """Topics that a filter matches."""
+    """Topics that a filter matches, root by root and by name: a page of them, after a topic."""
 
     filter: str = "#"
+    after: str = ""
+    limit: U32 | None = None
 
 
 class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -244,9 +246,11 @@ class RetainedMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Retained(Request[list[RetainedMessage]], frozen=True, kw_only=True):
-    """Retained messages that a filter matches."""
+    """Retained messages that a filter matches, root by root and by topic: a page of them, after a topic."""
 
     filter: str
+    after: str = ""
+    limit: U32 | None = None
 
 
 class Subscriptions(Request[list[SubscriptionInfo]], frozen=True, kw_only=True):
@@ -257,9 +261,11 @@ class Subscriptions(Request[list[SubscriptionInfo]], frozen=True, kw_only=True):
 
 
 class States(Request[list[tuple[str, int, str, int, tuple[str, ...]]]], frozen=True, kw_only=True):
-    """Messages of a subscription that are in flight, in retry, or acked above the floor."""
+    """Messages of a subscription that there is something to say about, by root and offset: a page, after so many."""
 
     id: str
+    after: U32 = 0
+    limit: U32 | None = None
 
 
 class Ends(Request[dict[str, int]], frozen=True, kw_only=True):
@@ -278,7 +284,7 @@ class Events(Request[list[Event]], frozen=True, kw_only=True):
 
 
 class DeadLetters(Request[list[DeadLetter]], frozen=True, kw_only=True):
-    """What a subscription gave up on; with an offset, that one; with a limit, a page after a root and an offset."""
+    """What a subscription gave up on; with an offset, that one; else a page of them, after a root and an offset."""
 
     id: str
     offset: Place | None = None
@@ -338,6 +344,14 @@ class Purge(Change[int], frozen=True, kw_only=True):
     """Remove messages."""
 
     filter: str
+
+
+class RemoveRoot(Change[None], frozen=True, kw_only=True):
+    """Remove a root with all that it has."""
+
+    name: str
+    force: bool = False
+    """Also if subscriptions cover nothing else, or have messages of it to do."""
 
 
 class Backup(Change[None], frozen=True, kw_only=True):

@@ -12,11 +12,11 @@ from headwater.admin.api.cursor import place_of, place_text
 from headwater.admin.api.dependencies import NUMBER_MAX, Asking, Body, Broker, Id, Limit, example, needs
 from headwater.admin.api.payload import Shown, shown_contents
 from headwater.admin.client import Admin
-from headwater.delivery.dead_letters import PAGE_BYTES_MAX
 from headwater.errors import Malformed, NotFound
 from headwater.message import DeadLetter
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
+from headwater.wire.request import PAGE_BYTES, carried
 
 PLACES_MAX = 10_000
 
@@ -81,7 +81,7 @@ async def list_letters(
     for topic in {one.topic for one in found}:
         caller.check_sight(topic)
     shown = [_letter(one) for one in found[:limit]]
-    is_more = len(found) > limit or sum(len(one.payload) for one in found) >= PAGE_BYTES_MAX
+    is_more = len(found) > limit or sum(map(carried, found)) >= PAGE_BYTES
     return LettersPage(dead_letters=shown, next=place_text(shown[-1].root, shown[-1].offset) if is_more else None)
 
 

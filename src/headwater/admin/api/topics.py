@@ -122,6 +122,18 @@ async def purge(purging: Purging, broker: Broker) -> Purged:
     return Purged(topics=await broker.ask(wire.Purge(filter=purging.filter)))
 
 
+@router.delete("/{root:segment}", status_code=204, summary="Remove a root", **needs("admin"))
+async def remove_root(
+    root: Id,
+    broker: Broker,
+    force: Annotated[
+        bool, Query(description="Also if subscriptions cover nothing else, or have messages of it to do.")
+    ] = False,
+) -> None:
+    """With all that it has, for good; 409 if subscriptions need it."""
+    await broker.ask(wire.RemoveRoot(name=root, force=force))
+
+
 async def _retained(broker: Admin, topic: str) -> Any:
     found = await broker.bus.retained(topic)
     return StoredMessage.model_validate(shown_message(found[0])) if found else None
