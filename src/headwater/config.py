@@ -111,12 +111,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     roots_max: Annotated[int, IN_ALL] = 4096
     """A publish that would create one more root: QuotaExceeded (429). A root is a folder of its own, with about 70 KiB
     and some milliseconds at each start; devices by the thousand are better told apart by the second level."""
-    roots_per_client_max: int = 1024
+    roots_per_client_max: Annotated[int, PER_CLIENT] = 1024
     """A publish with which a client of a server would have made one more, of those that are there: QuotaExceeded (429).
     A client is a user; without authentication, an address and a client id."""
     topics_per_root_max: int = 1_000_000
     """A publish that would create one more topic: QuotaExceeded (429)."""
-    topics_per_client_max: int = 500_000
+    topics_per_client_max: Annotated[int, PER_CLIENT] = 500_000
     """A publish with which a client of a server would have made one more topic of a root: QuotaExceeded (429)."""
     purges_max: int = 10_000
     """Purges remembered per root, until retention has deleted what they hide or a wider one covers them; one more:
@@ -208,7 +208,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Delayed messages
     delayed_max: Annotated[int, IN_ALL] = 1_000_000
     """One more waiting message: QuotaExceeded (429)."""
-    delayed_per_client_max: int = 250_000
+    delayed_per_client_max: Annotated[int, PER_CLIENT] = 250_000
     """One more waiting message of one client of a server: QuotaExceeded (429)."""
     delay_s_max: float = 366 * 86_400.0
     """A longer delay: Malformed (422)."""
@@ -218,13 +218,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What was staged and not committed by then is dropped."""
     stage_bytes_max: int = 1 * GIB
     """Bytes staged for one epoch, which its commit holds in memory; a body beyond it: TooLarge (413)."""
-    stage_bytes_per_client_max: int = 8 * GIB
+    stage_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
     """Bytes that one client of a server has staged and not committed; more: QuotaExceeded (429)."""
 
     # Subscriptions
     subscriptions_max: Annotated[int, IN_ALL] = 100_000
     """One more durable subscription: QuotaExceeded (429)."""
-    subscriptions_per_client_max: int = 25_000
+    subscriptions_per_client_max: Annotated[int, PER_CLIENT] = 25_000
     """One more durable subscription that one client of a server makes: QuotaExceeded (429)."""
     subscription_id_bytes_max: int = 1280
     """A longer id: Malformed (422); that of a session's subscription is the session's and the filter."""

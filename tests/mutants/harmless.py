@@ -73,5 +73,30 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "skip-check",
         "if not changes: return None",
     ): "a shortcut: rows that are none are not written",
+    (
+        "delivery/waiting.py:Waiting._revive",
+        "drop-call",
+        "self._ready.pop(chain, None)",
+    ): "a chain in which nothing waits is passed over, and forgotten, by the next offer",
+    (
+        "delivery/supply.py:Supply.count_down",
+        "off-by-one",
+        "last > upto",
+    ): "when to count again; the sum is the same",
+    (
+        "mqtt/reasons.py:VersionRefused.__init__",
+        "drop-call",
+        "Malformed.__init__(self, sentence, level)",
+    ): "an exception keeps what it was made of, whether or not its base is told",
+    (
+        "mqtt/connection.py:MqttConnection.on_greeted",
+        "swap",
+        "self.send(answer); self.release()",
+    ): "what is read from then on comes in a later turn of the loop",
+    (
+        "mqtt/sending.py:Sending._deliver_one",
+        "off-by-one",
+        "len(data) <= connection.bytes_max",
+    ): "else it goes the way of all others, which asks the same",
 }
 """By place, kind and what stands there."""
