@@ -238,7 +238,7 @@ class Subscriber:
                 while is_more and not found and self._gap is None:
                     is_more, left, size = self._take_again(consumer, limit, at_once, now, found, bytes_max)
                 if not is_more and left > 0 and size < bytes_max and self._gap is None:
-                    self._take_fresh(consumer, left, now, found, bytes_max - size, budget)
+                    is_more = self._take_fresh(consumer, left, now, found, bytes_max - size, budget)
                 is_cut = is_more and bool(found)
             except (OSError, TooManyFiles) as error:
                 # What was taken before it is in flight already; it fails again at the next take.
@@ -319,8 +319,9 @@ class Subscriber:
         found: list[Selection],
         bytes_max: int,
         budget: Budget | None,
-    ) -> None:
-        """Go round the roots, so that a busy one does not starve the others."""
+    ) -> bool:
+        """Go round the roots, so that a busy one does not starve the others; whether the budget left something
+        of them to look at."""
         streams = self._supply.streams
         unread: list[int] = []
         for step in range(len(streams)):
@@ -329,7 +330,7 @@ class Subscriber:
                 room = min(limit, self._machine.room(consumer))
                 if room <= 0 or bytes_max <= 0:
                     self._turn = (self._turn + step + 1) % len(streams)
-                    return
+                    return False
                 ahead = self._look(stream, now, budget)
                 if ahead is None:
                     break
@@ -344,6 +345,7 @@ class Subscriber:
         self._turn += 1
         for stream in unread:
             self._supply.leave_unread(stream, is_idle=not found)
+        return bool(unread)
 
     def _look(self, stream: int, now: Moment, budget: Budget | None) -> Ahead | Literal[Unread.UNREAD] | None:
         """A batch with something in it that was not handed out yet; None if there is none, or a gap has to be told."""
