@@ -177,7 +177,7 @@ def test_its_stored_sessions_are_its_own_after_a_restart(tmp_path: Path):
     with Running(tmp_path, others=(LineProtocol,)) as running, client(running) as line:
         assert say(line, "PUB home/a x") == "OK\n"
         (session,) = running.server.sessions.all()
-        row = msgspec.structs.replace(session.row, expire_after_s=3600.0)
+        row = session.row = msgspec.structs.replace(session.row, expire_after_s=3600.0)
         running.run(_stored(running, row))
     with Running(tmp_path, others=(LineProtocol,)) as running:
         assert [type(session) for session in running.server.sessions.all()] == [LineSession]
