@@ -141,6 +141,7 @@ class Running:
             peer.close()
         try:
             self.run(self.server.stop())
+            self.run(asyncio.sleep(0.01))  # sockets that were aborted are closed in the next turns of the loop
         finally:
             self._end_loop()
             if self._owns_bus:

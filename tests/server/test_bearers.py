@@ -219,7 +219,7 @@ def test_lost_rules_let_nobody_in_by_a_token_either(server: Running, key: Signin
 # Until when
 
 
-def brief(key: SigningKey, seconds: float = 0.6) -> str:
+def brief(key: SigningKey, seconds: float = 1.5) -> str:
     return key.token(exp=time.time() + seconds, headwater=RIGHTS)
 
 

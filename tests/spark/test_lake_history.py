@@ -513,8 +513,9 @@ def test_a_server_goes_on_serving_while_the_lake_is_read(served: Served, lake: P
 def test_a_client_may_leave_while_the_lake_is_read(served: Served, lake: Path, blocked: Blocked) -> None:
     filled(served.bus, lake)
     with headwater.connect(served.url) as client:
-        client.replay("home/#").close()
+        reading = client.replay("home/#")
         assert blocked.begun.wait(WAIT_S)
+        reading.close()
         blocked.go_on.set()
         assert client.topics("home/#")
 

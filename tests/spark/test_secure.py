@@ -29,7 +29,8 @@ def url(tmp_path: Path) -> Iterator[str]:
     """The address of a server that lets in whoever has the secret, and shows a certificate."""
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.issue("server", "localhost", others=LOCAL)
-    with Served(tmp_path / "data", auth="scram", tls_certificate=certificate, tls_key=key) as server:
+    served = Served(tmp_path / "data", auth="scram", tls_certificate=certificate, tls_key=key, guess_delay_s_max=0.2)
+    with served as server:
         server.bus.clients.add("spark", SECRET)
         for action in ("publish", "subscribe", "create", "admin"):
             server.bus.acl.allow("spark", action, "#")

@@ -243,6 +243,8 @@ class ChannelRunner(Extension):
     async def _tried(self, id: str) -> ChannelTrial:
         channel = self._channels.get(id)
         if channel is None:
+            if (row := self.registry.get(id)) is not None:
+                self.registry.check_secret(row)
             raise NotFound(f'there is no channel "{id}"; headwater channels list shows those that are')
         clock = self.broker.clock
         begun_us = clock.monotonic_us()

@@ -151,7 +151,8 @@ class SubscribingSession(Session):
         check_filter(wanted, sessions.broker.core.config)
         is_sys = is_of_sys(wanted)
         # What others may share takes a rule, also for the session's own answers.
-        sessions.broker.check_subscribe(self.row.user, self.row.id if group is None else "", wanted)
+        check = sessions.broker.check_subscribe if group is None else sessions.broker.check_named
+        check(self.row.user, self.row.id, wanted)
         if group is not None and one.no_local:
             raise violation("a shared subscription cannot leave out the client's own messages")
         if group is not None and is_sys:

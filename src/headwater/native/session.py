@@ -213,8 +213,8 @@ class NativeSession(Speech, Session):
         sessions = self.sessions
         check_filter(request.filter, sessions.broker.core.config)
         # One that outlives the session takes a rule, also for the session's own answers.
-        own = "" if request.kind == "named" else self.row.id
-        sessions.broker.check_subscribe(self.row.user, own, request.filter)
+        check = sessions.broker.check_named if request.kind == "named" else sessions.broker.check_subscribe
+        check(self.row.user, self.row.id, request.filter)
         if not 0 < request.number < 1 << 32:
             raise Malformed(f"subscription number {request.number} is out of range; use 1 to {(1 << 32) - 1}")
         if min(request.credit_messages, request.credit_bytes) < 0:

@@ -222,6 +222,11 @@ class Broker:
         if not self.may_subscribe(user, session, filter):
             self._rights(session).check_subscribe(user, filter)
 
+    def check_named(self, user: str, session: str, filter: str) -> None:
+        """The same for a subscription that outlives its session: what is for that alone takes a rule."""
+        if not (self._is_open or user == INNER):
+            self._rights(session).check_subscribe(user, filter)
+
     def may_subscribe(self, user: str, session: str, filter: str) -> bool:
         """Whether the user may see everything that a filter matches; its own answers, in any case."""
         if self._is_open or user == INNER or filter == f"{REPLY_ROOT}/{session}":

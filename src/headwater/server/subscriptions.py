@@ -30,7 +30,7 @@ class Subscriptions:
             raise NotAllowed(f'"{request.id}" is a session\'s own subscription; choose another id')
         if not request.id:
             raise Malformed("a named subscription needs an id")
-        self._broker.check_subscribe(session.row.user, "", request.filter)  # its own answers are the session's alone
+        self._broker.check_named(session.row.user, session.row.id, request.filter)
         start = _moment(request.start, request.start_us)
         check_start(request.filter, start)
         given: dict[str, Any] = {name: value for name, value in request.options.items() if value is not None}
