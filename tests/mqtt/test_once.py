@@ -183,6 +183,10 @@ def test_a_number_whose_message_may_be_stored_or_not_stays_the_message_s(version
         peer.send(Publish("home/x", b"1", 2, packet_id=5))
         peer.ends()  # not refused with a PUBREC, after which the number would be free for another message
         assert not [one for one in peer.inbox if isinstance(one, Ack) and one.packet_id == 5]
+        peer = served.kept("p", version)
+        peer.send(Publish("home/x", b"1", 2, packet_id=5, dup=True))
+        peer.ends()  # nor now, as nothing more is stored, and this may be
+        assert not [one for one in peer.inbox if isinstance(one, Ack) and one.packet_id == 5]
         written, rows = files.process_kill(), state.process_kill()
     with Served(bus=Bus("data", files=written, state=rows)) as served:
         peer = served.kept("p", version)

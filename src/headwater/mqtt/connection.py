@@ -243,7 +243,10 @@ class MqttConnection(Connection):
         """Whether what was refused closes the connection. 3.1.1 has no word for a refusal: what its client may not do
         may be acknowledged and dropped ([MQTT-3.3.5-2]); anything else that is acknowledged is on disk. After a failure
         of the disk nobody knows whether a message is stored, and a PUBREC with a reason would free its number for
-        another message, which the next start of the server would take for this one."""
+        another message, which the next start of the server would take for this one; that stays so when it comes again,
+        and is refused for another reason."""
+        if numbers.are_unsure:
+            return True
         if self.version == V4:
             return not isinstance(error, NotAllowed)
         return numbers.kind is Kind.PUBREC and isinstance(error, Failed)

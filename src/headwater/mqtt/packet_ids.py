@@ -25,6 +25,11 @@ class PacketIds(msgspec.Struct, eq=False):
     ends_at: int = -1
     """The first of them that ends the connection: neither it nor what came after it is answered."""
 
+    @property
+    def are_unsure(self) -> bool:
+        """Whether one of them may be stored, whatever is said of it this time."""
+        return self.receiving is not None and any(map(self.receiving.is_unsure, self.packet_ids))
+
     def settle(self, places: Sequence[int] | None, error: HeadwaterError | None, is_end: bool = False) -> None:
         """A batch of them, or all if there are no places, was stored, or was not."""
         self.left -= 1
@@ -40,7 +45,9 @@ class PacketIds(msgspec.Struct, eq=False):
             for number in self.packet_ids:
                 if error is None:
                     self.receiving.on_stored(number)
-                elif not isinstance(error, Failed):
+                elif isinstance(error, Failed):
+                    self.receiving.on_failed(number)
+                else:
                     self.receiving.on_refused(number)
 
 

@@ -39,6 +39,8 @@ class Open(msgspec.Struct, array_like=True, gc=False):
     is_stored: bool = False
     is_released: bool = False
     """Whether the client is done with it, though that is not on disk yet."""
+    is_unsure: bool = False
+    """Whether the disk failed as it was stored, so that it may be there when the server starts again."""
 
 
 class ReceivedRow(msgspec.Struct, frozen=True, array_like=True):
@@ -86,10 +88,21 @@ class Receiving:
         if known is not None:
             known.is_stored = True
 
+    def on_failed(self, number: int) -> None:
+        """The disk failed, and nobody knows whether a message is on it."""
+        known = self._open.get(number)
+        if known is not None:
+            known.is_unsure = True
+
+    def is_unsure(self, number: int) -> bool:
+        """Whether nobody knows if a message of this number is stored, whatever becomes of it when it comes again."""
+        known = self._open.get(number)
+        return known is not None and known.is_unsure
+
     def on_refused(self, number: int) -> None:
         """A message was not stored: its number is free."""
         known = self._open.get(number)
-        if known is not None and not known.is_stored:
+        if known is not None and not known.is_stored and not known.is_unsure:
             del self._open[number]
 
     def release(self, numbers: Sequence[int], then: Callable[[list[bool]], None]) -> None:
