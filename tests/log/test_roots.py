@@ -276,6 +276,22 @@ def test_what_a_checkpoint_could_not_make_durable_is_written_again_by_the_next()
     place.close()
 
 
+def test_what_may_be_stored_as_the_disk_failed_is_not_refused_for_sure_when_it_comes_again() -> None:
+    files = FaultyFiles()
+    place = Place("data", Config(), files)
+    place.publish(place.one("a/1", producer="p", sequence=1))
+    files.fail_sync_at = files.syncs + 1
+    with pytest.raises(Failed):
+        place.publish(place.one("a/1", producer="p", sequence=2))
+    with pytest.raises(Failed, match="stored or not"):
+        place.publish(place.one("a/1", producer="p", sequence=2))
+    with pytest.raises(ReadOnly):
+        place.publish(place.one("a/1", producer="q", sequence=2))
+    with pytest.raises(ReadOnly):
+        place.publish(place.one("a/1"))
+    place.close()
+
+
 def test_a_repeat_of_what_is_stored_is_answered_though_its_group_fails_or_the_disk_is_full() -> None:
     files = FaultyFiles(capacity_bytes=24 << 20)
     place = Place("data", Config(disk_free_bytes_min=1 << 20), files)

@@ -126,6 +126,8 @@ class Roots:
         self._delays_promised_by: Counter[str] = Counter()
         self._broken: dict[tuple[str, str], int] = {}
         """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
+        self._unsure: set[tuple[str, str | None, int]] = set()
+        """Root, producer and sequence of what may be stored or not, as the disk failed."""
         self.unswept: Sequence[int] = ()
         """Streams of removed roots of which the state had rows when it was opened."""
         self.owed: Rows = {}
@@ -680,6 +682,8 @@ class Roots:
 
     def _refuse(self, item: Publish, error: HeadwaterError) -> None:
         """Refuse what has not been refused of a call; messages that were stored before keep their receipts."""
+        if item.producer is not None:
+            error = self._as_unsure(item, error)
         done = [positions for positions, *_ in item.runs] if len(item.parts) > 1 else []
         known = {part.root for part, _ in item.refusals}
         others = [
@@ -690,6 +694,17 @@ class Roots:
         item.refusals = (*item.refusals, *others)
         self._note_refusals(item)
         item.finish(item.outcome() if done else error)
+
+    def _as_unsure(self, item: Publish, error: HeadwaterError) -> HeadwaterError:
+        """The error to refuse a producer's call with: one that may be stored since the disk failed under it is not
+        refused for sure when it comes again, as the next start may find it."""
+        names = {(part.root, item.producer, item.sequence) for part in item.parts}
+        if isinstance(error, Failed):
+            if len(self._unsure) < self._config.producers_max:
+                self._unsure |= names
+        elif isinstance(error, ReadOnly) and names & self._unsure:
+            return Failed(f"{error.args[0]}; it may be stored or not, as the disk failed when it came before")
+        return error
 
     def _note_refusals(self, item: Publish) -> None:
         if item.producer is None or item.producer.startswith(UNCOUNTED) or item.flags & ONCE:
