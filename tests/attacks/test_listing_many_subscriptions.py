@@ -19,16 +19,6 @@ MESSAGES = 50
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def state() -> MemoryState:
-    return MemoryState()
-
-
-@pytest.fixture
 def bus(clock: ManualClock, state: MemoryState) -> Iterator[Bus]:
     with headwater.open(":memory:", clock=clock, state=state) as made:
         yield made

@@ -49,16 +49,6 @@ class Role:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def state() -> MemoryState:
-    return MemoryState()
-
-
-@pytest.fixture
 def bus(tmp_path: Path, clock: ManualClock, state: MemoryState) -> Iterator[Bus]:
     config = Config(segment_bytes=64 * 1024, retention=Retention(age_s=10), tail_bytes=64 * 1024)
     with headwater.open(tmp_path, config, clock=clock, state=state) as made:

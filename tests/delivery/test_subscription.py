@@ -123,15 +123,15 @@ def test_the_floor_passes_offsets_that_do_not_match() -> None:
     assert sub.ack(lease, [7]) == Changes(floors={1: 9})
 
 
-def test_a_skip_raises_the_floor_lazily_and_only_if_nothing_is_outstanding() -> None:
+def test_a_skip_raises_the_floor_only_if_nothing_is_outstanding() -> None:
     sub = opened()
-    assert sub.skip_to(1, 5) == Changes(floors={1: 4}, lazy=True)
+    assert sub.skip_to(1, 5) == Changes(floors={1: 4})
     hand_out(sub, 5)
     assert not sub.skip_to(1, 9)
     assert sub.position(1) == 9
 
 
-def test_a_skip_that_passes_acked_rows_is_not_lazy() -> None:
+def test_a_skip_that_passes_acked_rows_deletes_them() -> None:
     sub = Subscription(Options(id="s", filter="#"), Config())
     sub.load_lane(HOME, 2, [4], {}, NOW)
     assert sub.skip_to(1, 6) == Changes(floors={1: 5}, unacked=[(1, 4)])
@@ -596,7 +596,7 @@ def test_an_acked_row_that_the_floor_has_passed_or_that_failed_since_is_none() -
     sub = Subscription(Options(id="s", filter="#"), Config())
     sub.load_lane(HOME, 5, [3, 7, 8], {7: Failure(1, WALL_US)}, NOW)
     assert sub.ahead(1) == [7, 8]
-    assert sub.skip_to(1, 9) == Changes(floors={1: 6}, lazy=True)
+    assert sub.skip_to(1, 9) == Changes(floors={1: 6})
     assert state_of(sub, 7) is MessageState.RETRY
 
 

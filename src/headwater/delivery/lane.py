@@ -109,8 +109,6 @@ class Changes(msgspec.Struct):
     dead: list[tuple[LaneId, int, Failure]] = []
     copies_done: list[tuple[int, int]] = []
     """Stream, offset: copies that are acked or dead: delete."""
-    lazy: bool = False
-    """Only the floor rose, past messages that do not match: storing it can wait for the next change, or be left out."""
 
     def __bool__(self) -> bool:
         return bool(self.floors or self.acked or self.unacked or self.failures or self.dead or self.copies_done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Self
 
@@ -9,16 +10,16 @@ from headwater.errors import Closed, Malformed
 from headwater.message import Message
 
 
-class Reader:
+class Reader(ABC):
     """Takes messages in its caller's thread; a `with` block closes it at its end."""
 
+    @abstractmethod
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Take no more."""
-        raise NotImplementedError
 
     def next(self, timeout_s: float | None = None) -> Message | None:
         """The next message; None when the time has passed, or at the end of history."""

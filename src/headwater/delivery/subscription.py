@@ -170,7 +170,6 @@ class Subscription:
             nobody = self._lease(None, lane.id, Moment(0, 0))
             self._ledger.advance(lane, (), (), position, nobody, 0)
             self._ledger.settle(lane, (), changes)
-            changes.lazy = bool(changes.floors) and not changes.unacked
         return changes
 
     def seek(self, stream: int, position: int) -> Changes:
