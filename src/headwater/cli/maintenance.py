@@ -26,17 +26,20 @@ def purge(
     """Remove messages for good: those that a filter matches, their retained values and topics."""
     with at.own() as bus:
         if not yes:
-            _ask(filter, len(bus.topics(filter)))
+            warning = f"{len(bus.topics(filter)):,} topics and all their messages will be gone."
+            _ask("purge", f"Purge {safe(filter)}?", warning)
         count = bus.purge(filter)
     said = f"  {count:,} topic{'' if count == 1 else 's'} purged"
     tell(at.json, {"filter": filter, "topics": count}, (safe(filter), "cyan"), said)
 
 
-def _ask(filter: str, count: int) -> None:
+def _ask(command: str, question: str, warning: str = "") -> None:
+    """Have somebody say yes; Malformed where there is nobody."""
     if not sys.stdin.isatty():
-        raise Malformed("purge removes messages for good; where nobody can be asked, say --yes")
-    side().print(f"{count:,} topics and all their messages will be gone.")
-    typer.confirm(f"Purge {safe(filter)}?", abort=True, err=True)
+        raise Malformed(f"{command} removes messages for good; where nobody can be asked, say --yes")
+    if warning:
+        side().print(warning)
+    typer.confirm(question, abort=True, err=True)
 
 
 def remove_root(
@@ -50,15 +53,9 @@ def remove_root(
     """Remove a root for good: its messages, topics, retained values and files; its place is free for another."""
     with at.own() as bus:
         if not yes:
-            _ask_root(name)
+            _ask("remove-root", f"Remove {safe(name)} and all its messages?")
         bus.remove_root(name, force)
     tell(at.json, {"root": name, "removed": True}, (safe(name), "cyan"), "  removed")
-
-
-def _ask_root(name: str) -> None:
-    if not sys.stdin.isatty():
-        raise Malformed("remove-root removes messages for good; where nobody can be asked, say --yes")
-    typer.confirm(f"Remove {safe(name)} and all its messages?", abort=True, err=True)
 
 
 def backup(
