@@ -80,7 +80,8 @@ def test_nothing_is_computed_for_who_has_hung_up(looked: list[str]):
         served.server.broker.clients.iterations = SLOW // 10
         for number in range(MANY):
             guess(served, f"nobody-{number}").close()
-        served.until(lambda: not served.server.listener.connections, "the end of all")
+        came = served.bus.core.roots.counts
+        served.until(lambda: came.connections == MANY and not served.server.listener.connections, "the end of all")
         assert len(looked) < MANY / 2
 
 

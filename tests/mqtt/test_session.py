@@ -198,7 +198,8 @@ def test_a_client_that_disconnects_while_it_is_greeted_leaves_nothing_behind() -
             peer = served.line()
             peer.send(b"\x10\x0f\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x02%02d" % number)
             peer.close()
-        served.until(lambda: not len(served.server.sessions), "the end of their sessions")
+        came = served.bus.core.roots.counts
+        served.until(lambda: came.connections == 20 and not len(served.server.sessions), "the end of their sessions")
 
 
 @pytest.mark.parametrize("version", [V4, V5])

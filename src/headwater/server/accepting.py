@@ -13,6 +13,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from headwater.server.log import Log
@@ -122,23 +123,25 @@ class Door:
         made.setblocking(False)
         if made.family != socket.AF_UNIX:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._connect(made, network))
+        task = self._loop.create_task(self._connect(made))
         self._coming.add(task)
-        task.add_done_callback(self._coming.discard)
 
-    async def _connect(self, made: socket.socket, network: str) -> None:
-        is_tls, handshake_s = self._context is not None, self._keeper.handshake_s
-        try:
+        def on_end(_: asyncio.Task[None]) -> None:
+            self._coming.discard(task)
+            self._keeper.on_arrived(network, is_tls=is_tls)
+            if task.cancelled():  # maybe before its first step, so that nobody has the socket yet
+                made.close()
+
+        task.add_done_callback(on_end)
+
+    async def _connect(self, made: socket.socket) -> None:
+        with suppress(OSError):  # it went, or spoke no TLS, or not in time
             await self._loop.connect_accepted_socket(
                 self._make,
                 made,
                 ssl=self._context,
-                ssl_handshake_timeout=handshake_s if is_tls else None,
+                ssl_handshake_timeout=None if self._context is None else self._keeper.handshake_s,
             )
-        except OSError:  # it went, or spoke no TLS, or not in time
-            pass
-        finally:
-            self._keeper.on_arrived(network, is_tls=is_tls)
 
     def close(self) -> None:
         """Listen no more; those who are not through yet are let go."""
