@@ -131,7 +131,18 @@ class Core:
         else:
             self.data.report(roots.recover())
         self.dispatcher = Dispatcher(
-            *(roots, state, self.rows, self.timers, config, clock, self.reply, events.add, self.is_read_only)
+            *(
+                roots,
+                state,
+                self.rows,
+                self.timers,
+                config,
+                clock,
+                self.reply,
+                events.add,
+                self.data.notes,
+                self.is_read_only,
+            )
         )
         self.checks = Checks(config, clock)
         self.audit = Audit(self._publish_own, clock, events.trouble, config.audit_bytes_max)

@@ -158,6 +158,7 @@ class Bus(Protocol):
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
         max_attempts: int | None = None,
+        max_deliveries: int | None = None,
         expire_after_s: float | None = None,
         on_gap: str | None = None,
         retry_delay_s: float | None = None,

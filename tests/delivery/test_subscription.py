@@ -9,7 +9,7 @@ import pytest
 
 from headwater.clock import SECOND_US
 from headwater.config import Config
-from headwater.delivery.lane import TRANSITIONS, Changes, Event, Failure, Lease, MessageState, Moment, step
+from headwater.delivery.lane import TRANSITIONS, Changes, Event, Failure, Lease, MessageState, Moment, Remote, step
 from headwater.delivery.options import Options
 from headwater.delivery.subscription import Subscription
 from headwater.errors import Conflict, Malformed, NotFound, Recalled
@@ -707,3 +707,117 @@ def test_handing_out_a_hundred_and_acking_them_takes_well_under_a_millisecond() 
         best = min(best, time.perf_counter() - began)
     # About 11 µs on the machine this was written on; the goal is 40. The rest is for slow and busy ones.
     assert best < 200e-6
+
+
+# Consumers that are gone without a word
+
+
+def vanished(sub: Subscription) -> dict[int, int]:
+    """How many consumers are gone with each message."""
+    return {offset: failure.vanished for _, offset, _, failure in sub.states() if failure is not None}
+
+
+def remote(sub: Subscription, *begun: int) -> Remote:
+    """A consumer that prefetched messages 1 to 5, and whose application has begun some of them."""
+    sub.detach("a")
+    consumer = Remote()
+    sub.attach(consumer)
+    lease = sub.hand_out(consumer, 1, [1, 2, 3, 4, 5], 6, NOW)
+    lease.begun = set(begun)
+    return consumer
+
+
+@pytest.mark.parametrize("order", ["strict", "none"])
+def test_what_a_vanished_consumer_had_counts_a_delivery_and_no_attempt_and_comes_again_one_by_one(order: str) -> None:
+    sub = opened(order)
+    hand_out(sub, 1, 2, 3)
+    changes = sub.vanish("a", NOW)
+    assert sub.in_flight == 0
+    assert {place: failure and failure.vanished for place, failure in changes.failures.items()} == {
+        (HOME, 1): 1,
+        (HOME, 2): 1,
+        (HOME, 3): 1,
+    }
+    sub.attach("b")
+    for offset in (1, 2, 3):
+        assert again(sub, "b") == [offset]
+        assert sub.attempt(HOME, offset) == 1
+        lease = sub.hand_out_again("b", HOME, [offset], NOW)
+        assert again(sub, "b") == []
+        assert sub.ack(lease, [offset]).failures == {(HOME, offset): None}
+
+
+def test_a_consumer_that_leaves_in_order_counts_nothing() -> None:
+    sub = opened()
+    hand_out(sub, 1, 2)
+    sub.detach("a")
+    assert vanished(sub) == {}
+
+
+def test_of_what_was_prefetched_only_what_was_begun_and_the_next_is_counted() -> None:
+    sub = opened()
+    sub.vanish(remote(sub, 1, 2), NOW)
+    assert vanished(sub) == {1: 1, 2: 1, 3: 1}
+
+
+def test_where_nothing_is_known_to_be_begun_all_is_counted() -> None:
+    sub = opened()
+    sub.vanish(remote(sub), NOW)
+    assert vanished(sub) == dict.fromkeys(range(1, 6), 1)
+
+
+def test_a_suspect_is_counted_and_what_was_handed_out_beside_it_is_not() -> None:
+    sub = opened("none")
+    hand_out(sub, 1, 2)
+    sub.vanish("a", NOW)
+    sub.attach("a")
+    sub.hand_out_again("a", HOME, again(sub), NOW)
+    hand_out(sub, 3, 4)
+    sub.vanish("a", NOW)
+    assert vanished(sub) == {1: 2, 2: 1}
+    sub.attach("a")
+    assert again(sub) == [3, 4]  # others need not wait for suspects
+
+
+def test_after_so_many_deliveries_no_other_consumer_gets_it() -> None:
+    sub = opened(max_deliveries=2)
+    hand_out(sub, 1, 2)
+    for count in (1, 2):
+        assert not sub.is_spent(HOME, 1)
+        sub.vanish("a", NOW)
+        sub.attach("a")
+        lease = sub.hand_out_again("a", HOME, again(sub), NOW)
+        assert lease.offsets == [1]
+        assert vanished(sub)[1] == count
+    assert sub.is_spent(HOME, 1)
+    ((lane, offset, failure),) = sub.give_up(lease, 1, NOW).dead
+    assert (lane, offset, failure.attempts) == (HOME, 1, 1)
+    assert failure.errors[-1] == "its consumer was gone without a word (delivery 2 of at most 2)"
+    assert again(sub) == [2]
+
+
+def test_a_nack_keeps_the_deliveries_that_were_counted() -> None:
+    sub = opened()
+    hand_out(sub, 1)
+    sub.vanish("a", NOW)
+    sub.attach("a")
+    lease = sub.hand_out_again("a", HOME, [1], NOW)
+    sub.nack(lease, 1, "no", 0.0, NOW)
+    assert vanished(sub) == {1: 1}
+    assert sub.attempt(HOME, 1) == 2
+
+
+def test_with_no_limit_nothing_is_counted() -> None:
+    sub = opened(max_deliveries=0)
+    hand_out(sub, 1, 2)
+    assert not sub.vanish("a", NOW)
+    assert vanished(sub) == {}
+    sub.attach("a")
+    assert again(sub) == [1, 2]
+
+
+def test_suspects_are_known_again_after_a_restart() -> None:
+    sub = opened("none")
+    sub.load_lane((2, False), 0, (), {1: Failure(0, 0, ("gone",), 0, 1), 2: Failure(0, 0, ("gone",), 0, 1)}, NOW)
+    sub.skip_to(2, 3)
+    assert sub.redeliverable("a", 10, NOW) == [((2, False), 1)]

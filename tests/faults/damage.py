@@ -51,6 +51,7 @@ PLACES: dict[str, Find] = {
     "journal": named("journal"),
     "owner.lock": named("owner.lock"),
     "state.synced": named("state.synced"),
+    "hand-outs": named("hand-outs"),
     "archived": named("", within="archived/"),
     "quarantine": named("", within="quarantine/"),
     "segment": named(".log", within="streams/"),

@@ -215,6 +215,11 @@ class Peer:
         """Go without a word."""
         self.socket.close()
 
+    def goodbye(self) -> None:
+        """Go in order."""
+        self.send(pack(Kind.GOODBYE, 0, encode(Goodbye())))
+        self.close()
+
     def __enter__(self) -> Peer:
         return self
 

@@ -71,6 +71,10 @@ def create(
     max_attempts: Annotated[
         int | None, typer.Option("--max-attempts", help="Then a message is a dead letter; 0: never.")
     ] = None,
+    max_deliveries: Annotated[
+        int | None,
+        typer.Option("--max-deliveries", help="To consumers that die; then a message is a dead letter; 0: never."),
+    ] = None,
     ack_timeout_s: Annotated[
         float | None, typer.Option("--ack-timeout-s", help="Then a message is handed out again; 0: never.")
     ] = None,
@@ -83,6 +87,7 @@ def create(
         "order": order,
         "max_in_flight": max_in_flight,
         "max_attempts": max_attempts,
+        "max_deliveries": max_deliveries,
         "ack_timeout_s": ack_timeout_s,
         "expire_after_s": expire_after_s,
     }

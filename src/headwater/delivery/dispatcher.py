@@ -38,6 +38,7 @@ from headwater.memo import Memo
 from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
+from headwater.store.notes import Notes
 from headwater.store.state import Rows, State
 from headwater.topics.name import filter_covers_root, is_everything_of, root_of_filter
 from headwater.topics.tree import Trees
@@ -81,6 +82,7 @@ class Dispatcher:
         clock: Clock,
         reply: Callable[[Message, bytes], Receipt],
         on_event: Callable[[str, str], None],
+        notes: Notes,
         is_read_only: bool = False,
     ) -> None:
         self._is_read_only = is_read_only
@@ -92,6 +94,7 @@ class Dispatcher:
         self._clock = clock
         self._reply = reply
         self._on_event = on_event
+        self._notes = notes
         self._trees: Trees[Listener] = Trees(config)
         self._tree_lock = threads.Lock()
         """Held for a look at the trees, or a change of them, and nothing else."""
@@ -381,6 +384,8 @@ class Dispatcher:
             self._reply,
             self._on_event,
             self.lowest.note,
+            self._notes,
+            is_read_only=self._is_read_only,
         )
 
     def use(self, id: str, work: Callable[[Subscriber], R]) -> R:
@@ -411,13 +416,13 @@ class Dispatcher:
         else:
             self._rested.pop(id, None)
 
-    def detach(self, subscriber: Subscriber, consumer: object) -> None:
+    def detach(self, subscriber: Subscriber, consumer: object, *, vanished: bool = False) -> None:
         """A consumer leaves; with the last one, the subscription goes back to being rows."""
-        self._roots.commit.run(lambda: self._detach(subscriber, consumer))
+        self._roots.commit.run(lambda: self._detach(subscriber, consumer, vanished))
 
-    def _detach(self, subscriber: Subscriber, consumer: object) -> None:
+    def _detach(self, subscriber: Subscriber, consumer: object, vanished: bool) -> None:
         with self._lock:
-            subscriber.detach(consumer)
+            subscriber.detach(consumer, vanished=vanished)
             if subscriber.consumers == 0:
                 self._leave(subscriber)
                 if self._served.get(subscriber.options.id) is subscriber:

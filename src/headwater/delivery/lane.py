@@ -44,7 +44,9 @@ class Event(StrEnum):
     RECALL = "recall"
     """Recalled, no attempt counted: an earlier one failed, its consumer is gone, or somebody moved the cursor."""
     EXHAUST = "exhaust"
-    """A nack or timeout that was the last attempt allowed."""
+    """A nack or timeout that was the last attempt allowed, or a delivery that was the last allowed."""
+    VANISH = "vanish"
+    """Its consumer was gone without a word: no attempt is counted, but a delivery."""
     SPARE = "spare"
     """Done with for another reason than an ack: its client has it from elsewhere."""
 
@@ -55,6 +57,7 @@ TRANSITIONS: dict[tuple[MessageState, Event], MessageState] = {
     (MessageState.IN_FLIGHT, Event.ACK): MessageState.ACKED,
     (MessageState.IN_FLIGHT, Event.NACK): MessageState.RETRY,
     (MessageState.IN_FLIGHT, Event.TIMEOUT): MessageState.RETRY,
+    (MessageState.IN_FLIGHT, Event.VANISH): MessageState.RETRY,
     (MessageState.IN_FLIGHT, Event.REJECT): MessageState.DEAD,
     (MessageState.IN_FLIGHT, Event.EXHAUST): MessageState.DEAD,
     (MessageState.IN_FLIGHT, Event.RECALL): MessageState.PENDING,
@@ -93,6 +96,8 @@ class Failure(msgspec.Struct, frozen=True):
     errors: tuple[str, ...] = ()
     delay_us: int | None = None
     """How long it was to wait: after a restart it waits no longer, however the wall clock was set meanwhile."""
+    vanished: int = 0
+    """Consumers that were gone without a word while they had it."""
 
 
 class Changes(msgspec.Struct):
@@ -202,6 +207,11 @@ class Lane(msgspec.Struct, eq=False):
         if offset in self.numbers or (offset >= self.position and not self.id[1]):
             return MessageState.PENDING
         return MessageState.ACKED
+
+    def is_held(self, lease: Lease, offset: int) -> bool:
+        """Whether a message is in flight under a lease, or under what `extend` made of it."""
+        current = self.in_flight.get(offset)
+        return current is not None and current.number == lease.number
 
     def known(self) -> list[int]:
         """Offsets with a state other than plainly pending or acked, ascending."""

@@ -125,8 +125,7 @@ class Ledger:
             for offset in offsets:
                 lane.numbers.pop(offset, None)
                 lane.keys.pop(offset, None)
-                if lane.failures.pop(offset, None):
-                    changes.failures[lane.id, offset] = None
+                self._forgive(lane, offset, changes)
         self.settle(lane, offsets, changes)
         self._close_if_empty(lane)
 
@@ -136,6 +135,8 @@ class Ledger:
         lane.numbers.setdefault(offset, lane.in_flight[offset].number)
         self._land(lane, (offset,))
         lane.failures[offset] = changes.failures[lane.id, offset] = failure
+        if failure.vanished:
+            self.waiting.suspects.add((lane.id, offset))
         lane.due[offset] = due_us
         self.retrying += 1
         self._wait(lane, offset)
@@ -165,8 +166,7 @@ class Ledger:
                 self.held -= 1
             else:
                 insort(lane.ahead, offset)
-            if lane.failures.pop(offset, None):
-                changes.failures[lane.id, offset] = None
+            self._forgive(lane, offset, changes)
         self.waiting.forget(lane, set(waiting))
         for offset in waiting:
             del lane.numbers[offset]
@@ -203,8 +203,7 @@ class Ledger:
                 self.held -= 1
             lane.numbers.pop(offset, None)
             lane.keys.pop(offset, None)
-            if lane.failures.pop(offset, None):
-                changes.failures[lane.id, offset] = None
+            self._forgive(lane, offset, changes)
         lane.leave_out(gone)
 
     def settle(self, lane: Lane, done: Sequence[int], changes: Changes) -> None:
@@ -248,6 +247,12 @@ class Ledger:
             elif current is not None or lane.state(offset) is not MessageState.ACKED:
                 raise Recalled(f"message {offset} was taken back and comes again; drop it")
         return held
+
+    def _forgive(self, lane: Lane, offset: int, changes: Changes) -> None:
+        """That a message failed matters no more."""
+        if lane.failures.pop(offset, None):
+            changes.failures[lane.id, offset] = None
+            self.waiting.suspects.discard((lane.id, offset))
 
     def _wait(self, lane: Lane, offset: int) -> None:
         if offset in lane.due:

@@ -39,6 +39,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """0: never."""
     max_attempts: int = 5
     """0: no limit."""
+    max_deliveries: int = 10
+    """To consumers that are gone without a word, as one that the message kills; 0: no limit."""
     expire_after_s: float | None = None
     on_gap: Literal["raise", "skip"] = "raise"
     retry_delay_s: float | None = None
@@ -69,6 +71,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise Malformed(f"max_in_flight is {self.max_in_flight}; use 1 to {config.max_in_flight_max}")
         if self.max_attempts < 0:
             raise Malformed(f"max_attempts is {self.max_attempts}; use 1 or more, or 0 for no limit")
+        if self.max_deliveries < 0:
+            raise Malformed(f"max_deliveries is {self.max_deliveries}; use 1 or more, or 0 for no limit")
         if not (isfinite(self.ack_timeout_s) and self.ack_timeout_s >= 0):
             raise Malformed(f"ack_timeout_s is {self.ack_timeout_s}; use seconds above 0, or 0 to wait for ever")
         if self.expire_after_s is not None and not (isfinite(self.expire_after_s) and self.expire_after_s > 0):

@@ -22,6 +22,7 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
+from headwater.delivery.hand_outs import HandOuts
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
 from headwater.delivery.rows import DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow, Waiting
 from headwater.delivery.selection import Selection
@@ -34,6 +35,7 @@ from headwater.log.roots import Roots
 from headwater.message import Message, Receipt, error_text
 from headwater.store import state as rows
 from headwater.store.log import REMOVED, Hole
+from headwater.store.notes import Notes
 from headwater.store.state import Rows, State
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
@@ -81,6 +83,9 @@ class Subscriber:
         reply: Callable[[Message, bytes], Receipt],
         on_event: Callable[[str, str], None],
         on_moved: Callable[[int, int], None],
+        notes: Notes,
+        *,
+        is_read_only: bool = False,
     ) -> None:
         """`on_moved` hears of the floor of each stream in which it was sent elsewhere, before that is stored."""
         self.row = row
@@ -106,31 +111,66 @@ class Subscriber:
         self._machine = Subscription(row.options, config, last_number=clock.now_us())
         self._machine.paused = row.paused
         self._supply = Supply(row, self._machine, roots, state, config, clock)
+        self._hand_outs = HandOuts(notes, row.number, self._machine.held_under)
         self._leases: list[tuple[int, int, Lease]] = []
         self._gap: Gap | None = None
         self.is_ended = False
         """Whether the subscription is gone, or the bus closes."""
         self._turn = 0
         self._dead = sum(1 for _ in state.scan(rows.key_u32(rows.DEAD, row.number)))
-        self._load()
+        self._load(is_read_only)
 
-    def _load(self) -> None:
+    def _load(self, is_read_only: bool) -> None:
         now = self._moment()
         floors = stored.floors_of(self._state, self.number)
         acked = stored.acked_of(self._state, self.number)
         failures = stored.failures_of(self._state, self.number)
+        copies = stored.copies_of(self._state, self.number)
+        if not is_read_only and self._commit.failed is None:
+            self._blame(floors, acked, copies, failures, now)
         # What is left of roots that were removed is garbage.
         there = {root.stream.number for root in self._roots.all()}
         # A root that appeared after the subscription has no floor until its first message is acked.
         for stream in there & (floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}):
             lane, floor, failed = (stream, False), floors.get(stream, 0), failures.get((stream, False), {})
             self._machine.load_lane(lane, floor, acked.get(stream, ()), failed, now)
-        for stream, copies in stored.copies_of(self._state, self.number).items():
+        for stream, found in copies.items():
             if stream not in there:
                 continue
             lane = (stream, True)
-            self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, sorted(copies), _keys(copies))
+            self._machine.load_lane(lane, 0, (), failures.get(lane, {}), now, sorted(found), _keys(found))
         self._supply.open()
+
+    def _blame(
+        self,
+        floors: Mapping[int, int],
+        acked: Mapping[int, Sequence[int]],
+        copies: Mapping[int, Mapping[int, Waiting]],
+        failures: dict[LaneId, dict[int, Failure]],
+        now: Moment,
+    ) -> None:
+        """Count a delivery of what consumers had whose process was killed, the broker in it."""
+        handed = self._hand_outs.left()
+        if not handed:
+            return
+        held: list[tuple[LaneId, int]] = []
+        for lane, offsets in handed.items():
+            stream, floor = lane[0], floors.get(lane[0], 0)
+            if lane[1]:
+                offsets &= copies.get(stream, {}).keys()
+            else:
+                offsets = {offset for offset in offsets.difference(acked.get(stream, ())) if offset > floor}
+            held += [(lane, offset) for offset in sorted(offsets)]
+        if not self.options.max_deliveries:
+            held = []
+        suspects = [one for one in held if failures.get(one[0], {}).get(one[1], NEVER_FAILED).vanished]
+        changes = Changes()
+        for lane, offset in suspects or held:
+            failed = failures.setdefault(lane, {})
+            failed[offset] = changes.failures[lane, offset] = self._machine.with_delivery(failed.get(offset), now)
+        # At once, as the next consumer may be killed before a commit; durable with the next.
+        self._state.write(stored.rows_of(self.number, changes))
+        self._hand_outs.forget_left()
 
     def _moment(self) -> Moment:
         return Moment(*self._clock.read())
@@ -147,11 +187,16 @@ class Subscriber:
             self._machine.attach(consumer)
             self._arm()
 
-    def detach(self, consumer: object) -> None:
-        """A consumer leaves; what it has in flight goes to the others, and no attempt is counted."""
+    def detach(self, consumer: object, *, vanished: bool = False) -> None:
+        """A consumer leaves; what it has in flight goes to the others, and no attempt is counted. If it vanished
+        without a word, a delivery is counted of what it may have been at."""
         with self._lock:
-            if consumer in self._machine.consumers:
+            if vanished:
+                self._store(self._machine.vanish(consumer, self._moment()))
+                self._commit.kick()
+            else:
                 self._machine.detach(consumer)
+            self._hand_outs.renew()
         self.wake()
 
     def give_back(self, consumer: object) -> None:
@@ -160,12 +205,14 @@ class Subscriber:
             if consumer in self._machine.consumers:
                 self._machine.detach(consumer)
                 self._machine.attach(consumer)
+                self._hand_outs.renew()
                 self._arm()
 
     def end(self) -> None:
         """The subscription is gone or the bus closes: whoever waits gets Closed."""
         with self._lock:
             self.is_ended = True
+            self._hand_outs.clear()
             self._timers.set(self, None, self._ring)
         self.wake()
 
@@ -214,9 +261,14 @@ class Subscriber:
     def take(self, consumer: object, limit: int) -> list[Message]:
         """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
         found: list[Message] = []
-        for selection in self.hand(consumer, limit):
-            assert selection.lease is not None
-            found += selection.taken(Held(self, selection.lease))
+        with self._lock:
+            leases: list[Lease] = []
+            for selection in self.hand(consumer, limit):
+                assert selection.lease is not None
+                leases.append(selection.lease)
+                found += selection.taken(Held(self, selection.lease))
+            if leases and self.options.max_deliveries:
+                self._hand_outs.note(leases)
         return found
 
     def hand(
@@ -233,12 +285,11 @@ class Subscriber:
             is_cut = False
             try:
                 at_once = limit if budget is None else min(limit, AGAIN_IN_TURN)
-                is_more, left, size = True, limit, 0
-                # Others have their turn before the rest of what is to come again.
-                while is_more and not found and self._gap is None:
-                    is_more, left, size = self._take_again(consumer, limit, at_once, now, found, bytes_max)
+                is_more, left, size = self._take_some_again(consumer, limit, at_once, now, found, bytes_max)
                 if not is_more and left > 0 and size < bytes_max and self._gap is None:
                     is_more = self._take_fresh(consumer, left, now, found, bytes_max - size, budget)
+                    if not found and not is_more:  # it may have come upon some that were handed out before
+                        is_more, _, _ = self._take_some_again(consumer, limit, at_once, now, found, bytes_max)
                 is_cut = is_more and bool(found)
             except (OSError, TooManyFiles) as error:
                 # What was taken before it is in flight already; it fails again at the next take.
@@ -255,6 +306,15 @@ class Subscriber:
         if is_cut or self._gap is not None:
             self.wake()  # there is more to be told than was handed out
         return found
+
+    def _take_some_again(
+        self, consumer: object, limit: int, at_once: int, now: Moment, found: list[Selection], bytes_max: int
+    ) -> tuple[bool, int, int]:
+        """The same as `_take_again` until something is found: others have their turn before the rest of it."""
+        is_more, left, size = True, limit, 0
+        while is_more and not found and self._gap is None:
+            is_more, left, size = self._take_again(consumer, limit, at_once, now, found, bytes_max)
+        return is_more, left, size
 
     def _take_again(
         self, consumer: object, limit: int, at_once: int, now: Moment, found: list[Selection], bytes_max: int
@@ -273,6 +333,13 @@ class Subscriber:
             there = self._fetch(lane, offsets, now)
             lease = self._machine.hand_out_again(consumer, lane, offsets, now)
             self._hold(lease)
+            if spent := [offset for offset in offsets if self._machine.is_spent(lane, offset) and offset in there]:
+                is_more = True  # behind what is given up there may be something that may go now
+                for offset in spent:
+                    known = {(lane, offset): there.pop(offset)}
+                    self._store(self._machine.give_up(lease, offset, now), known)
+                self._commit.kick()
+                offsets = [offset for offset in offsets if offset not in spent]
             messages = [
                 msgspec.structs.replace(there[offset], attempt=self._machine.attempt(lane, offset))
                 for offset in offsets
@@ -493,6 +560,7 @@ class Subscriber:
                     self._machine.check_held(lease, offsets)
             for lease, offsets in groups:
                 changes = self._machine.ack(lease, offsets)
+                self._hand_outs.on_ack(lease)
                 changed.update(stored.rows_of(self.number, changes))
                 self._counts.acks += len(offsets)
             item = self._commit.enqueue(changed, future) if changed else None
@@ -561,6 +629,7 @@ class Subscriber:
                 message = self._fetch(lease.lane, [offset], now).get(offset)
             known = {(lease.lane, offset): message} if message is not None else {}
             item = self._store(apply(now), known, future)
+            self._hand_outs.renew()
             self._counts.nacks += 1
             self._arm()
         self.wake()
@@ -660,6 +729,7 @@ class Subscriber:
                 known = self._doomed(lease, now)
                 heapq.heappop(self._leases)
                 self._store(self._machine.expire(lease, now), known)
+            self._hand_outs.renew()
             due_us = self._machine.next_due_us()
             # A retry that is due already waits for a consumer to ask; the timer is for what comes after it.
             self._arm(but_not=due_us if due_us is not None and due_us <= now.monotonic_us else None)
@@ -709,6 +779,7 @@ class Subscriber:
             changed[rows.key_pair(rows.FLOOR, self.number, stream)] = (position - 1).to_bytes(8, "big")
             self._supply.renew(stream)
             self._on_moved(stream, position - 1)
+        self._hand_outs.renew()
         self._gap = None
         return changed
 
@@ -728,6 +799,7 @@ class Subscriber:
             if floor < last:
                 self._meet(stream, Hole(floor + 1, last, REMOVED))
             self._machine.close_lanes(stream, REMOVED)
+            self._hand_outs.renew()
             self._supply.close(stream)
             self._dead = sum(1 for _ in self._state.scan(rows.key_u32(rows.DEAD, self.number))) - sum(
                 1 for _ in self._state.scan(rows.key_pair(rows.DEAD, self.number, stream))

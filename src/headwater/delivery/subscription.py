@@ -16,6 +16,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
+import msgspec
+
 from headwater.clock import SECOND_US
 from headwater.config import Config
 from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, MessageState, Moment, step
@@ -150,6 +152,7 @@ class Subscription:
         loaded.failures.update((offset, failures[offset]) for offset in failed)
         loaded.due.update((offset, self._due_us(failures[offset], now)) for offset in failed)
         self._ledger.retrying += len(failed)
+        self._ledger.waiting.suspects.update((lane, offset) for offset in failed if failures[offset].vanished)
         if lane[1]:
             self._ledger.add_copies(loaded, copies, keys)
             return
@@ -203,6 +206,62 @@ class Subscription:
         ]
         self._ledger.recall(held, "its consumer was detached")
         return bool(held) or next_is_active
+
+    def vanish(self, consumer: Hashable, now: Moment) -> Changes:
+        """A consumer is gone without a word: what it may have been at counts a delivery, the rest is recalled."""
+        changes = Changes()
+        if consumer in self.consumers and self.options.max_deliveries:
+            for lane, offset in self._blamed(consumer):
+                failure = self.with_delivery(lane.failures.get(offset), now)
+                lane.in_flight[offset].take(offset, "its consumer is gone")
+                self._ledger.retry(lane, offset, Event.VANISH, failure, now.monotonic_us, changes)
+        self.detach(consumer)
+        return changes
+
+    def _blamed(self, consumer: Hashable) -> list[tuple[Lane, int]]:
+        """Messages that a consumer may have been at: those that it had begun and the next one, as far as that is
+        known; of these only the suspects, if there are any."""
+        held = [
+            (lane, offset)
+            for lane in self._ledger.lanes.values()
+            for offset, lease in lane.in_flight.items()
+            if lease.consumer == consumer
+        ]
+        held.sort(key=lambda one: (one[0].in_flight[one[1]].number, one[1]))
+        begun, rest = list[tuple[Lane, int]](), list[tuple[Lane, int]]()
+        for lane, offset in held:
+            started = lane.in_flight[offset].begun
+            (begun if started is None or offset in started else rest).append((lane, offset))
+        blamed = begun + rest[:1] if begun else rest
+        return [one for one in blamed if (one[0].id, one[1]) in self._ledger.waiting.suspects] or blamed
+
+    def with_delivery(self, failure: Failure | None, now: Moment) -> Failure:
+        """What is known of a message once one more consumer is gone with it."""
+        before = failure or Failure(0, 0)
+        vanished, most = before.vanished + 1, self.options.max_deliveries
+        error = f"its consumer was gone without a word (delivery {vanished} of at most {most})"
+        return Failure(before.attempts, now.wall_us, self._with_error(before.errors, error), 0, vanished)
+
+    def is_spent(self, lane: LaneId, offset: int) -> bool:
+        """Whether so many consumers are gone with a message that no other gets it."""
+        failure = self._ledger.lane(lane).failures.get(offset)
+        return failure is not None and 0 < self.options.max_deliveries <= failure.vanished
+
+    def give_up(self, lease: Lease, offset: int, now: Moment) -> Changes:
+        """A message is dead that no other consumer is to get."""
+        lane, changes = self._ledger.holding(lease, offset), Changes()
+        failure = lane.failures[offset]
+        died = msgspec.structs.replace(failure, attempts=failure.attempts + 1, retry_at_us=now.wall_us)
+        changes.dead.append((lane.id, offset, died))
+        self._ledger.finish(lane, (offset,), Event.EXHAUST, changes)
+        return changes
+
+    def held_under(self, lease: Lease) -> list[int]:
+        """What is in flight under a lease, or under what `extend` made of it."""
+        lane = self._ledger.lane_of(lease)
+        if lane.in_flight.keys().isdisjoint(lease.offsets):
+            return []
+        return [offset for offset in lease.offsets if lane.is_held(lease, offset)]
 
     def _serves(self, consumer: Hashable) -> bool:
         if self.options.order == "strict":
@@ -300,8 +359,7 @@ class Subscription:
         was handed out after them is, too; what was taken back before is passed over."""
         lane, taken = self._ledger.lane_of(lease), dict[tuple[LaneId, int], Lane]()
         for offset in offsets:
-            current = lane.in_flight.get(offset)
-            if current is not None and current.number == lease.number and (lane.id, offset) not in taken:
+            if lane.is_held(lease, offset) and (lane.id, offset) not in taken:
                 taken[lane.id, offset] = lane
                 taken.update({(other.id, later): other for other, later in self._ledger.after(lane, offset)})
         self._ledger.recall([(other, later) for (_, later), other in taken.items()], "its consumer has put it back")
@@ -352,10 +410,11 @@ class Subscription:
                 event = Event.EXHAUST
         after = step(MessageState.IN_FLIGHT, event)
         lane.in_flight[offset].take(offset, f"it failed ({event}) and is now {after}")
-        errors = self._errors(lane, offset, error)
+        before = lane.failures.get(offset) or Failure(0, 0)
+        errors = self._with_error(before.errors, error)
         if after is MessageState.RETRY:
             delay_us = self._delay_us(attempts, delay_s)
-            failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us)
+            failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us, before.vanished)
             self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
         else:
             changes.dead.append((lane.id, offset, Failure(attempts, now.wall_us, errors)))
@@ -374,8 +433,7 @@ class Subscription:
             max_us = round(self.options.retry_delays_s(self.config)[1] * SECOND_US)
         return now.monotonic_us + min(max(failure.retry_at_us - now.wall_us, 0), max_us)
 
-    def _errors(self, lane: Lane, offset: int, error: str) -> tuple[str, ...]:
-        before = lane.failures.get(offset)
+    def _with_error(self, before: tuple[str, ...], error: str) -> tuple[str, ...]:
         cut = error.encode(errors="replace")[: self.config.error_bytes_max].decode(errors="ignore")
-        errors = (*(before.errors if before else ()), cut)
+        errors = (*before, cut)
         return errors[max(0, len(errors) - self.config.errors_kept) :]

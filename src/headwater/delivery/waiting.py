@@ -4,6 +4,9 @@ A **chain** is a set of messages that must be handled one after the other: all o
 those of one key with order="key". A chain goes on in the order of `Place`, at one consumer at a time. A message of
 it that failed is redelivered alone (its `trial`), and nothing after it before it is acked or dead. With order="none"
 one chain holds all that may go now, and binds nobody.
+
+A **suspect** is a message that was with a consumer that is gone without a word: one of those it had may have killed it.
+Suspects are redelivered one at a time, whatever the order, so that the next such end tells which of them it is.
 """
 
 from __future__ import annotations
@@ -35,12 +38,13 @@ class Chain(msgspec.Struct, eq=False):
 class Waiting:
     """All chains of a subscription; keeps only those with something in them."""
 
-    __slots__ = ("_lanes", "_ready", "_timers", "binding", "chains", "keyed")
+    __slots__ = ("_lanes", "_ready", "_timers", "binding", "chains", "keyed", "suspects")
 
     def __init__(self, order: str, lanes: Mapping[LaneId, Lane]) -> None:
         self.binding = order != "none"
         self.keyed = order == "key"
         self.chains: dict[Key | None, Chain] = {}
+        self.suspects: set[tuple[LaneId, int]] = set()
         self._lanes = lanes
         self._ready: dict[Chain, None] = {}
         """Chains that may have something to deliver; one found to have nothing is left out until something happens."""
@@ -75,8 +79,8 @@ class Waiting:
 
     def end(self, lane: Lane, offset: int) -> None:
         """A message is in flight no more."""
-        chain = self.chains.get(lane.keys.get(offset)) if self.binding else None
-        if chain is None:
+        chain = self.chains.get(lane.keys.get(offset))
+        if chain is None or not (self.binding or chain.trial):
             return
         if self.keyed:
             chain.in_flight -= 1
@@ -105,8 +109,9 @@ class Waiting:
             else:
                 for place in places:
                     del waiting[bisect_left(waiting, place)]
-            if self.binding and places[0][3] in lane.failures:
-                chain.trial = (lane.id, places[0][3])
+            first = (lane.id, places[0][3])
+            if (self.binding and places[0][3] in lane.failures) or first in self.suspects:
+                chain.trial = first
             self._revive(chain)
 
     def offer(self, consumer: Hashable, limit: int, now_us: int) -> list[tuple[LaneId, int]]:
@@ -143,7 +148,7 @@ class Waiting:
     def _next_of(self, chain: Chain, limit: int, now_us: int) -> list[Place]:
         waiting = chain.waiting
         if not self.binding:
-            return waiting[:limit]
+            return self._next_unbound(chain, limit) if self.suspects else waiting[:limit]
         if not waiting or chain.trial is not None:
             return []
         count = 0
@@ -155,6 +160,21 @@ class Waiting:
                 break
             count += 1
         return waiting[:count]
+
+    def _next_unbound(self, chain: Chain, limit: int) -> list[Place]:
+        """What is no suspect; else one suspect, unless one is in flight."""
+        first: Place | None = None
+        found: list[Place] = []
+        for place in chain.waiting:
+            if ((place[2], not place[1]), place[3]) in self.suspects:
+                first = first or place
+            else:
+                found.append(place)
+                if len(found) == limit:
+                    break
+        if not found and first is not None and chain.trial is None:
+            found.append(first)
+        return found
 
     def _wake(self, now_us: int) -> None:
         while self._timers and self._timers[0][0] <= now_us:

@@ -329,6 +329,7 @@ class SubscribingSession(Session):
             max_in_flight=min(NUMBER_MAX, core.config.max_in_flight_max),
             ack_timeout_s=0,
             max_attempts=0,
+            max_deliveries=0,
             on_gap="skip",
             # Sessions delete what they share; this is for what a crash keeps them from.
             expire_after_s=2 * self.sessions.serving.session_expire_after_s_max if one.kind == "named" else None,

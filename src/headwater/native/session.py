@@ -142,6 +142,12 @@ class NativeSession(Speech, Session):
         if pump is not None:
             pump.tell(message)
 
+    def on_lost(self, connection: Connection) -> None:
+        if connection is self.connection and connection.is_cut:
+            for pump in self.pumps.values():
+                pump.is_abandoned = True
+        super().on_lost(connection)
+
     # Answers
 
     def reply(self, connection: Connection | None, id: int, value: object, error: BaseException | None) -> None:

@@ -60,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         "grant",
         "heard_s",
         "is_closed",
+        "is_cut",
         "is_in_line",
         "is_inner",
         "is_passed_on",
@@ -104,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         """When the client last took something, or the transport last had room."""
         self.is_writable = True
         self.is_closed = False
+        self.is_cut = False
+        """Whether the other side ended it without a word."""
         self._holds = 0
         self._publishes = 0
         self._publish_bytes = 0
@@ -198,6 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_cut = not self.is_closed
         self.is_closed = True
         self.listener.on_lost(self)
         self.let_go()

@@ -104,6 +104,7 @@ class Pump(Actor):
         "_rest",
         "filter",
         "id",
+        "is_abandoned",
         "is_held",
         "is_left",
         "is_rung",
@@ -126,6 +127,8 @@ class Pump(Actor):
         """Whether it is to send nothing yet, as its client is not told that it is there."""
         self.is_left = False
         """Whether its session has let go of it."""
+        self.is_abandoned = False
+        """Whether its client is gone without a word."""
         self._credit_messages = 0
         self._credit_bytes = 0
         self._rest: Selection | None = None
@@ -550,9 +553,9 @@ class DurablePump(Pump):
 
     def leave(self) -> Callable[[], object] | None:
         self.durable.set_waker(self.ticket, None)
-        durable, ticket = self.durable, self.ticket
+        durable, ticket, vanished = self.durable, self.ticket, self.is_abandoned
         dispatcher = self.session.sessions.broker.core.dispatcher
-        return lambda: dispatcher.detach(durable, ticket)
+        return lambda: dispatcher.detach(durable, ticket, vanished=vanished)
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:

@@ -21,6 +21,7 @@ from headwater.store.files import DiskFiles, Files, Lock
 from headwater.store.keys import Key
 from headwater.store.log import Found
 from headwater.store.memory_files import MemoryFiles
+from headwater.store.notes import Notes
 from headwater.store.rocks import RocksReader, RocksState
 from headwater.store.state import MemoryState, State
 from headwater.store.streams import Streams
@@ -61,6 +62,7 @@ class DataFolder:
             if not read_only:
                 self._seal_secrets()
             self.streams = Streams(self.files, path, seed, config, read_only=read_only)
+            self.notes = Notes(self.files, path)
         except BaseException:
             self.abandon()
             raise
@@ -191,3 +193,4 @@ class DataFolder:
                 closing.callback(self._lock.release)
             closing.callback(self._close_state)
             closing.callback(self.streams.close)
+            closing.callback(self.notes.close)

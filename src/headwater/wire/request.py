@@ -37,7 +37,7 @@ Options = Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)]
 """Those of a durable subscription that a request states."""
 OPTION_NAMES = frozenset(
     (
-        *("order", "max_in_flight", "ack_timeout_s", "max_attempts"),
+        *("order", "max_in_flight", "ack_timeout_s", "max_attempts", "max_deliveries"),
         *("expire_after_s", "on_gap", "retry_delay_s", "retry_delay_s_max"),
     )
 )

@@ -30,8 +30,9 @@ class SubscriptionOptions(Body):
     max_in_flight: Count | None = None
     ack_timeout_s: Seconds | None = None
     max_attempts: Count | None = None
+    max_deliveries: Count | None = None
     expire_after_s: Seconds | None = None
-    on_gap: Literal["stop", "skip"] | None = None
+    on_gap: Literal["raise", "skip"] | None = None
     retry_delay_s: Seconds | None = None
     retry_delay_s_max: Seconds | None = None
 
