@@ -260,25 +260,25 @@ class Core:
 
     # Subscribing and reading
 
-    def listen(self, filter: str, when_full: Policy = "drop_oldest") -> Live:
-        """A live subscription."""
+    def listen(self, filter: str, when_full: Policy = "drop_oldest", owner: str = "") -> Live:
+        """A live subscription, which counts in its owner's share."""
         self.check_open(writes=True)
         check_filter(filter, self.config)
         live = Live(filter, when_full, self.config, self.clock, self.reply, self._leave)
 
         def join() -> None:
             live.greet(self.dispatcher.retained(filter))
-            self.join(filter, live)
+            self.join(filter, live, owner)
 
         self.roots.commit.run(join)
         return live
 
-    def join(self, filter: str, listener: Live | Bell | Replies) -> None:
+    def join(self, filter: str, listener: Live | Bell | Replies, owner: str = "") -> None:
         """Add a listener to the fan-out; it is ended with the core."""
 
         def join() -> None:
             self._let_go()
-            self.dispatcher.listen(filter, listener)
+            self.dispatcher.listen(filter, listener, owner)
             self._live[listener] = None
 
         self.roots.commit.run(join)
@@ -311,8 +311,9 @@ class Core:
         upto: Mapping[str, int] | None = None,
         *,
         follows: bool,
+        owner: str = "",
     ) -> Reading:
-        """History, up to now or with everything new."""
+        """History, up to now or with everything new; then its filter counts in its owner's share."""
         self.check_open(writes=follows)
         check_filter(filter, self.config)
         bells: list[Bell] = []
@@ -330,7 +331,7 @@ class Core:
             bells.append(bell)
             # Collected in any thread, whatever locks it holds: no more is done there than to note it.
             weakref.finalize(reading, self._forgotten.append, bell).atexit = False
-            self.join(filter, bell)
+            self.join(filter, bell, owner)
         return reading
 
     def _let_go(self) -> None:

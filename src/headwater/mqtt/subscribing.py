@@ -183,7 +183,7 @@ class SubscribingSession(Session):
     ) -> None:
         """History, and then what comes. It lasts as long as the connection, and asks for no acknowledgements: each
         message says where a client that comes back can go on."""
-        core, serving = self.sessions.broker.core, self.sessions.serving
+        core, serving, owner = self.sessions.broker.core, self.sessions.serving, self.share
         check_filter(wanted, core.config)
         self.sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
         known = self.replays.get(one.filter)
@@ -199,8 +199,8 @@ class SubscribingSession(Session):
 
         def make() -> Reading:
             if isinstance(place, int):
-                return core.read(wanted, after=max(0, place - 1), follows=True)
-            return core.read(wanted, since=place, follows=True)
+                return core.read(wanted, after=max(0, place - 1), follows=True, owner=owner)
+            return core.read(wanted, since=place, follows=True, owner=owner)
 
         def opened(error: BaseException | None) -> None:
             if error is not None:
@@ -295,11 +295,11 @@ class SubscribingSession(Session):
         if is_of_sys(one.filter):
             self._watch(one, with_retained, then)
             return
-        core = self.sessions.broker.core
+        core, owner = self.sessions.broker.core, self.share
         self.sessions.entry.give_places()  # what came before this SUBSCRIBE is before it, also in the log
 
         def make() -> Live:
-            live = core.listen(one.filter)
+            live = core.listen(one.filter, owner=owner)
             while not with_retained and live.take_retained() is not None:
                 pass
             return live

@@ -133,6 +133,11 @@ class Session(Actor):
     def answer_when(self, id: int, future: Future[object]) -> None:
         """Answer what the client asked for once rows are on disk."""
 
+    @property
+    def share(self) -> str:
+        """Whose share what its connection makes counts in."""
+        return self.connection.share if self.connection is not None else ""
+
     # Connections come and go
 
     def attach(self, connection: Connection) -> None:
@@ -343,8 +348,7 @@ class Session(Actor):
         dispatcher = self.sessions.broker.core.dispatcher
         ticket = Remote()
         one = fresh or Fresh(Options(id=name, filter=filter), {}, "latest")
-        connection = self.connection
-        owner = connection.share if connection is not None else ""
+        connection, owner = self.connection, self.share
         names = self._names
         names.add(name)
 
