@@ -281,7 +281,9 @@ class SubscribingSession(Session):
 
         def show(messages: list[Message] | None, error: BaseException | None) -> None:
             pump = self.pumps.get(one.number)
-            if messages and error is None and pump is not None and connection is self.connection:
+            if pump is None or connection is not self.connection or not pump.is_allowed:
+                return
+            if messages and error is None:
                 for message in messages:
                     self.deliver(pump, Selection(message.root, None, None, (message,)))
                 if not is_of_sys(one.filter):

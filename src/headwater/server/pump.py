@@ -101,7 +101,9 @@ class Pump(Actor):
         "_credit_bytes",
         "_credit_messages",
         "_is_fetching",
+        "_rechecks",
         "_rest",
+        "_version",
         "filter",
         "id",
         "is_held",
@@ -132,6 +134,9 @@ class Pump(Actor):
         """What is left of a selection for which there was not credit enough."""
         self._is_fetching = False
         """Whether a thread reads for it."""
+        self._rechecks = session.sessions.broker.rechecks
+        self._version = -1
+        """Of the rules and clients by which it was last asked whether it may send."""
         self._grant(*credit)
 
     def receive(self, message: Any) -> None:
@@ -190,7 +195,22 @@ class Pump(Actor):
             and not connection.is_closed
             and self._credit_messages > 0
             and self._credit_bytes > 0
+            and (self._version == self._rechecks.version or self.is_allowed)
         )
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the client may have what it brings, by the rules of this very moment; it is ended soon if not."""
+        version = self._rechecks.version  # read first: a change sets it last
+        if self._version != version:
+            if not self.session.may_take(self):
+                return False
+            self._version = version
+        return True
+
+    def doubt(self) -> None:
+        """It is to be asked again whether the client may have this."""
+        self._version = -1
 
     @property
     def _room_bytes(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -476,8 +476,26 @@ class Session(Actor):
 
     # Rights
 
-    def recheck(self) -> None:
-        """Rules or clients have changed."""
+    @property
+    def objection(self) -> NotAllowed | None:
+        """Why it may do nothing any more: its client was removed, or has another secret than it came with."""
+        broker, connection = self.sessions.broker, self.connection
+        found = None if connection is None else broker.objection(connection)
+        if found is None and broker.is_disowned(self.row.user, self.row.owner_id):
+            found = NotAllowed(f'client "{self.row.user}" was removed')
+        return found
+
+    def may_take(self, pump: Pump) -> bool:
+        """Whether it may still have what one of its subscriptions brings."""
+        return self.sessions.broker.may_subscribe(self.row.user, self.row.id, pump.filter)
+
+    def doubt(self) -> None:
+        """What it was allowed so far is to be asked for again."""
+        for pump in self.pumps.values():
+            pump.doubt()
+
+    def recheck(self) -> Iterator[None]:
+        """Rules or clients have changed: look at each subscription, a step each."""
         broker = self.sessions.broker
         connection = self.connection
         objection = None if connection is None else broker.objection(connection)
@@ -488,14 +506,18 @@ class Session(Actor):
         if self.is_ended or objection is not None:
             return
         for pump in tuple(self.pumps.values()):
+            yield
             if not broker.may_subscribe(self.row.user, self.row.id, pump.filter):
                 try:
                     broker.check_subscribe(self.row.user, self.row.id, pump.filter)
                 except NotAllowed as error:
                     self.on_ended(pump, error)
-        if connection is None and broker.methods.takes_tokens:
-            return  # what a token may grant is seen when the client comes back, and brings one
         for one in self.row.subscriptions:
+            yield
+            if not self.sessions.has(self.row.id):
+                return  # it has ended meanwhile
+            if self.connection is None and broker.methods.takes_tokens:
+                return  # what a token may grant is seen when the client comes back, and brings one
             if not broker.may_subscribe(self.row.user, self.row.id, one.filter):
                 self._drop(one)
 

@@ -73,6 +73,8 @@ class Sessions:
         self.counts = core.roots.counts
         self._sessions: dict[str, Session] = {}
         self._by_share: Counter[str] = Counter()
+        self._by_user: dict[str, dict[str, None]] = {}
+        """Ids of sessions."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._kick: asyncio.TimerHandle | None = None
         self.is_closing = False
@@ -100,6 +102,7 @@ class Sessions:
             raise Malformed("no protocol of this server has such sessions")
         self._sessions[row.id] = session
         self._by_share[row.share or row.user] += 1
+        self._by_user.setdefault(row.user, {})[row.id] = None
         return session
 
     def __len__(self) -> int:
@@ -109,9 +112,21 @@ class Sessions:
         """Every session, connected or not."""
         return tuple(self._sessions.values())
 
+    def ids(self) -> dict[str, None]:
+        """Of every session."""
+        return dict.fromkeys(self._sessions)
+
+    def ids_of(self, user: str) -> dict[str, None]:
+        """Of those of a user."""
+        return dict(self._by_user.get(user, ()))
+
     def get(self, id: str) -> Session | None:
         """One of them."""
         return self._sessions.get(id)
+
+    def served_over(self, connection: Connection) -> Session | None:
+        """The one whose connection this is."""
+        return connection.session if isinstance(connection.session, Session) else None
 
     def has(self, id: str) -> bool:
         """Whether there is a session of this id."""
@@ -317,14 +332,11 @@ class Sessions:
             self._by_share[share] -= 1
             if not self._by_share[share]:
                 del self._by_share[share]
+            its = self._by_user[session.row.user]
+            del its[session.row.id]
+            if not its:
+                del self._by_user[session.row.user]
             session.on_forgotten()
-
-    # Rights change
-
-    def recheck(self) -> None:
-        """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
-        for session in self.all():
-            session.recheck()
 
     async def close(self) -> None:
         """The server ends: nobody takes from the bus any more, and sessions stay as they are stored."""
