@@ -70,11 +70,11 @@ class SubscribingSession(Session):
 
     def _resume_all(self) -> None:
         """The client is back: every subscription of its session goes on."""
-        for one in self.row.subscriptions:
+        for one in self.subscriptions.values():
             self._note_wish(one)
             if one.kind == "live" and one.number not in self.pumps:
                 self._open_live(one, False, self._note)
-        self._attach_all([one for one in self.row.subscriptions if one.kind != "live"])
+        self._attach_all([one for one in self.subscriptions.values() if one.kind != "live"])
 
     def _note_wish(self, one: SubscriptionOf) -> None:
         wish = self.wishes[one.number] = one.extension or SubscriptionOptions()
@@ -219,8 +219,7 @@ class SubscribingSession(Session):
     def _known(self, filter: str) -> SubscriptionOf | None:
         if filter in self.replays:
             return self.replays[filter]
-        names = (filter, f"{self.row.id}:{filter}")
-        return next((one for one in self.row.subscriptions if one.id in names), None)
+        return self.subscriptions.get(filter) or self.subscriptions.get(f"{self.row.id}:{filter}")
 
     def _made(
         self,
@@ -393,7 +392,7 @@ class SubscribingSession(Session):
 
     def _delete_shared(self, id: str) -> None:
         """A subscription that others may share is deleted with the last of them."""
-        if not any(other.id == id for session in self.sessions.all() for other in session.row.subscriptions):
+        if not self.sessions.has_taker(id):
             self.later(partial(self._delete, id), lambda _, error: self._note(error))
 
 

@@ -80,12 +80,15 @@ class Session(Actor):
         "pumps",
         "row",
         "sessions",
+        "subscriptions",
     )
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(self, sessions.serving.mailbox_max)
         self.sessions = sessions
-        self.row = row
+        self.row = msgspec.structs.replace(row, subscriptions=())
+        self.subscriptions: dict[str, SubscriptionOf] = {one.id: one for one in row.subscriptions}
+        """By their ids, those that go on when it is resumed, each stored in a row of its own."""
         self.connection: Connection | None = None
         self.grant: Grant | None = None
         """What the token of its last connection allows, besides rules."""
@@ -156,7 +159,7 @@ class Session(Actor):
     def on_registered(self, connection: Connection) -> None:
         """The client knows that the session is its own: every durable subscription of it goes on."""
         if connection is self.connection:
-            self._attach_all(self.row.subscriptions)
+            self._attach_all(tuple(self.subscriptions.values()))
 
     def _attach_all(self, subscriptions: Sequence[SubscriptionOf]) -> None:
         for one in subscriptions:
@@ -252,7 +255,7 @@ class Session(Actor):
                 self.sessions.broker.core.durables.expire(name)
             except NotFound:
                 pass
-        self.sessions.forget(self.row)
+        self.sessions.forget(self)
 
     def _drop(self, one: SubscriptionOf) -> None:
         """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""
@@ -330,9 +333,7 @@ class Session(Actor):
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
         """Store that the session takes from a subscription."""
-        others = tuple(other for other in self.row.subscriptions if other.id != one.id)
-        self.row = msgspec.structs.replace(self.row, subscriptions=(*others, one))
-        self.sessions.note(self.row, then)
+        self.sessions.hold(self, one, then)
 
     def _attach_durable(
         self,
@@ -422,10 +423,7 @@ class Session(Actor):
     # Leaving
 
     def _drop_row(self, name: str) -> None:
-        others = tuple(one for one in self.row.subscriptions if one.id != name)
-        if len(others) != len(self.row.subscriptions):
-            self.row = msgspec.structs.replace(self.row, subscriptions=others)
-            self.sessions.keep(self.row)
+        self.sessions.let_go(self, name)
 
     def on_over(self, pump: Pump) -> None:
         """History was read to its end."""
@@ -512,7 +510,7 @@ class Session(Actor):
                     broker.check_subscribe(self.row.user, self.row.id, pump.filter)
                 except NotAllowed as error:
                     self.on_ended(pump, error)
-        for one in self.row.subscriptions:
+        for one in tuple(self.subscriptions.values()):
             yield
             if not self.sessions.has(self.row.id):
                 return  # it has ended meanwhile
