@@ -11,6 +11,7 @@ import pytest
 
 import headwater
 from headwater.mqtt.packets import Subscription
+from headwater.server.pump import Pump
 from headwater.server.session_row import SessionRow, SubscriptionOf, stored_sessions
 from headwater.store import state as rows
 from headwater.store.rocks import RocksState
@@ -162,3 +163,67 @@ def test_a_shared_subscription_goes_with_the_last_who_takes_from_it(tmp_path: Pa
         second.leave()
         served.mqtt("b", clean_start=True)
         served.until(lambda: not is_there(served))
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often a pump has looked for something to send."""
+    counted = [0]
+    real = Pump._serve
+
+    def serve(self: Pump) -> None:
+        counted[0] += 1
+        real(self)
+
+    monkeypatch.setattr(Pump, "_serve", serve)
+    return counted
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_one_more_filter_and_each_message_have_few_of_them_looked_at(looks: list[int], qos: int) -> None:
+    with Served() as served:
+        peer = served.kept("phone")
+        for first in range(0, 200, 50):
+            peer.subscribe(*(Subscription(one, qos) for one in FILTERS[first : first + 50]))
+        served.until(lambda: not served.server.wakes.rung)
+        looks[0] = 0
+        for number in range(20):
+            peer.subscribe(f"one more/{number}", qos=qos)
+            served.bus.publish(FILTERS[number], b"")
+            peer.settle(peer.got())
+        peer.ping()
+        assert looks[0] < 20 * 20
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_with_little_room_gets_what_all_its_filters_bring_in_turn(qos: int) -> None:
+    with Served() as served:
+        peer = served.line()
+        peer.connect("phone", clean_start=True, receive_maximum=2)
+        peer.subscribe(*(Subscription(one, qos) for one in FILTERS[:100]))
+        for number in range(3):
+            for one in FILTERS[:100]:
+                served.bus.publish(one, b"%d" % number)
+        got = []
+        for _ in range(300):
+            message = peer.got()
+            got.append((message.topic, message.payload))
+            peer.settle(message)
+        for one in FILTERS[:100]:
+            assert [payload for topic, payload in got if topic == one] == [b"0", b"1", b"2"]
+
+
+def test_a_client_that_reads_slowly_gets_what_all_its_filters_bring() -> None:
+    with Served(write_bytes_max=10_000) as served:
+        peer = served.kept("phone")
+        for qos in (0, 1):
+            peer.subscribe(*(Subscription(one, qos) for one in FILTERS[qos:100:2]))
+        for one in FILTERS[:100]:
+            served.bus.publish(one, bytes(100_000))
+        topics = []
+        for _ in range(100):
+            message = peer.got()
+            topics.append(message.topic)
+            if message.qos:
+                peer.puback(message)
+        assert sorted(topics) == FILTERS[:100]

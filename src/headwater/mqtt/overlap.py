@@ -106,9 +106,12 @@ class Overlaps:
     @property
     def is_whole(self) -> bool:
         """Whether each durable subscription is served: before, nobody could note what is done with in it."""
-        if self._absent:
-            self._absent -= self._session.pumps.keys()
-        return not self._absent
+        while self._absent:
+            number = self._absent.pop()
+            if number not in self._session.pumps:
+                self._absent.add(number)
+                return False
+        return True
 
     @property
     def crossing(self) -> set[int]:

@@ -107,6 +107,7 @@ class Pump(Actor):
         "filter",
         "id",
         "is_held",
+        "is_held_back",
         "is_left",
         "is_rung",
         "kind",
@@ -126,6 +127,8 @@ class Pump(Actor):
         self.is_rung = False
         self.is_held = False
         """Whether it is to send nothing yet, as its client is not told that it is there."""
+        self.is_held_back = False
+        """Whether it could not send, and waits to be woken when its connection takes more."""
         self.is_left = False
         """Whether its session has let go of it."""
         self._credit_messages = 0
@@ -346,6 +349,8 @@ class LivePump(Pump):
             if found is None:
                 break
             self._send_some(found)
+        else:
+            self.session.hold_back(self)
         if live.dropped != self._dropped:
             self._note_drops()
             self.notice("dropped", count=self._dropped)
@@ -401,6 +406,7 @@ class ReadingPump(Pump):
                 return
             self._send_some(found)
             has_sent = True
+        self.session.hold_back(self)
 
     def _on_unread(self, error: Exception) -> None:
         if isinstance(error, HeadwaterError):
@@ -444,6 +450,7 @@ class DurablePump(Pump):
         if self.durable.consumers > 1:
             room = min(room, self.session.share_max)
         if not (room > 0 and self._may_send) and not self.durable.is_ended:
+            self.session.hold_back(self)
             return
         room_bytes = self._room_bytes
         try:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = Log("headwater.server")
 
+WAKES_AT_ONCE = 64
+"""Pumps of a session that are woken in the turn in which its connection takes more."""
 RESTARTS_MAX = 3
 """Times that a pump is started again by itself; then its client is told to subscribe again."""
 
@@ -67,13 +69,14 @@ class Session(Actor):
 
     __slots__ = (
         "_asked",
+        "_held_back",
         "_is_asked",
         "_is_dismissed",
         "_names",
         "_numbers",
         "_offload",
         "_restarts",
-        "_turn",
+        "_without_room",
         "connection",
         "grant",
         "is_ended",
@@ -101,7 +104,10 @@ class Session(Actor):
         self._names: set[str] = set()
         """Ids of the durable ones among them."""
         self._restarts: dict[int, int] = {}
-        self._turn = 0
+        self._held_back: deque[Pump] | None = None
+        """Those that may have something to send, and could not,"""
+        self._without_room: deque[Pump] | None = None
+        """and those of durable subscriptions, who need room, too."""
         self._offload: Offload | None = None
         self._asked: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] | None = None
         """Requests that wait for those before them, and for the client to take its answers."""
@@ -203,6 +209,7 @@ class Session(Actor):
         while self._asked:  # whoever asked is gone; what was asked for comes before what is done about that
             self.later(*self._asked.popleft())
         pumps, self.pumps = self.pumps, {}
+        self._held_back = self._without_room = None
         self._numbers, self._names = set(), set()  # what is being made was for a connection that is gone
         for pump in pumps.values():
             self._let_go(pump)
@@ -220,13 +227,33 @@ class Session(Actor):
         self.later(work, lambda _, error: self._note(error))
 
     def on_writable(self) -> None:
-        """The connection takes more."""
-        pumps = tuple(self.pumps.values())
+        """The connection takes more: those who could not send are woken, who has waited for longest first."""
         self._work_on()
-        self._turn += 1
-        first = self._turn % len(pumps) if pumps else 0
-        for pump in pumps[first:] + pumps[:first]:  # or the first would take all
-            pump.tell(served.WAKE)
+        for waiting, needs_room in ((self._held_back, False), (self._without_room, True)):
+            for count in range(len(waiting) if waiting is not None else 0):
+                if self.connection is None or not self.connection.is_writable or (needs_room and self.room <= 0):
+                    break
+                assert waiting is not None
+                pump = waiting.popleft()
+                pump.is_held_back = False
+                if count < WAKES_AT_ONCE:
+                    pump.tell(served.WAKE)
+                else:
+                    pump.ring()  # others have their turn
+
+    def hold_back(self, pump: Pump) -> None:
+        """A pump may have something to send, and cannot: it is woken when the connection takes more."""
+        if pump.is_held_back:
+            return
+        pump.is_held_back = True
+        if isinstance(pump, DurablePump):
+            if self._without_room is None:
+                self._without_room = deque()
+            self._without_room.append(pump)
+        else:
+            if self._held_back is None:
+                self._held_back = deque()
+            self._held_back.append(pump)
 
     def leaves(self) -> list[Callable[[], object]]:
         """What is left to do in a thread when the server ends."""
