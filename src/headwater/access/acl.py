@@ -114,6 +114,12 @@ class Rights:
                 return rule
         return None
 
+    def touches(self, filter: str) -> bool:
+        """Whether an allow rule matches any topic that a filter matches."""
+        return any(filters_overlap(ours, filter) for ours, _, _ in self._wild[True]) or any(
+            filters_overlap(topic, filter) for topic in self._exact[True]
+        )
+
     def overlapping(self, filter: str) -> Rule | None:
         """A deny rule that matches any topic that a filter matches."""
         for ours, _, rule in self._wild[False]:
@@ -189,6 +195,10 @@ class Ruling:
         """Whether a user may subscribe to, or have a channel for, everything that a filter matches."""
         rights = self.rights(user, action)
         return rights.covering(filter) is not None and rights.overlapping(filter) is None
+
+    def may_see_some(self, user: str, filter: str) -> bool:
+        """Whether a user may subscribe to anything of what a filter matches, as far as allow rules tell."""
+        return self.rights(user, "subscribe").touches(filter)
 
     def is_admin(self, user: str) -> bool:
         return self.rights(user, "admin").allows(EVERYTHING)
@@ -323,6 +333,10 @@ class Acl:
     def may_subscribe(self, user: str, filter: str) -> bool:
         """Whether a user may have everything that a filter, without MQTT's `$share/…/` before it, matches."""
         return self._ruling.may_have(user, "subscribe", filter)
+
+    def may_see_some(self, user: str, filter: str) -> bool:
+        """Whether a user may have anything of what a filter matches, as far as allow rules tell."""
+        return self._ruling.may_see_some(user, filter)
 
     def is_admin(self, user: str) -> bool:
         """Whether a user may change clients, rules and settings."""

@@ -43,6 +43,10 @@ class Grant:
         """Whether the user may have everything that a filter matches."""
         return self.ruling.may_have(user, "subscribe", filter)
 
+    def may_see_some(self, user: str, filter: str) -> bool:
+        """Whether the user may have anything of what a filter matches."""
+        return self.ruling.may_see_some(user, filter)
+
     def is_admin(self, user: str) -> bool:
         """Whether the user may change clients, rules and settings."""
         return self.ruling.is_admin(user)

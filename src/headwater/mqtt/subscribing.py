@@ -30,11 +30,12 @@ from headwater.mqtt.refusal import reason_of
 from headwater.mqtt.replaying import Place, split_replay
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import NUMBER_MAX
+from headwater.server.answers import page_by_page
 from headwater.server.pump import UNBOUNDED, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.topics.name import check_filter
-from headwater.wire.request import page_of
+from headwater.wire.request import Page
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -273,10 +274,13 @@ class SubscribingSession(Session):
         """A page after another, each once the client takes more."""
         core, told = self.sessions.broker.core, self.mqtt.broker_topics
 
+        page: Page[Message] = Page()
+
         def look() -> list[Message]:
-            if is_of_sys(one.filter):
-                return told.retained(one.filter)
-            return core.retained_after(one.filter, after, lambda found: page_of(found, None))
+            return told.retained(one.filter)
+
+        if not is_of_sys(one.filter):
+            look = page_by_page(lambda after: core.retained_after(one.filter, after, page), page, after)
 
         def show(messages: list[Message] | None, error: BaseException | None) -> None:
             pump = self.pumps.get(one.number)

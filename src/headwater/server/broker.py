@@ -239,6 +239,12 @@ class Broker:
             return True
         return self._rights(session).may_subscribe(user, filter)
 
+    def may_see_some(self, user: str, session: str, filter: str) -> bool:
+        """Whether there may be anything among what a filter matches that the user may see."""
+        if self._is_open or user == INNER or root_of(filter) == REPLY_ROOT:
+            return True
+        return self._rights(session).may_see_some(user, filter)
+
     def check_channel(self, user: str, filter: str) -> None:
         """NotAllowed (403) unless the user may have what a filter matches pushed somewhere."""
         if not (self._is_open or user == INNER):

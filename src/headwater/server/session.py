@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from headwater.actor import Actor, Offload
+from headwater.actor import Actor, Offload, Unfinished
 from headwater.delivery.lane import Remote
 from headwater.delivery.options import Options
 from headwater.delivery.rows import RowsItem
@@ -331,8 +331,13 @@ class Session(Actor):
             answer(None if error is not None else found.result(), error)
 
         def done(value: Any, error: BaseException | None) -> None:
+            if isinstance(value, Unfinished) and self.connection is connection:
+                self.later(value.go_on, done)
+                return
             try:
-                if isinstance(value, Future):
+                if isinstance(value, Unfinished):
+                    answer(None, Closed("the connection was lost"))
+                elif isinstance(value, Future):
                     asyncio.wrap_future(value, loop=self.sessions.loop).add_done_callback(later_done)
                 else:
                     answer(value, error)
