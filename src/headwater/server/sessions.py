@@ -266,14 +266,21 @@ class Sessions:
     def note(self, row: SessionRow, then: Then, more: rows.Rows | None = None) -> None:
         """Store a session as it is now, durably only if it outlives its connection, or something stored with it does.
         The row of any other is there to find by, after a crash, what is stored of it, and is so before that."""
-        self._note(row, {**row_of(row), **(more or {})}, then, is_lasting=bool(more))
+        if row.expire_after_s or more:
+            self.keep(row, then, more)
+        else:
+            self._note_soon(row_of(row), then)
 
     def hold(self, session: Session, one: SubscriptionOf, then: Then) -> None:
         """Store, in the same way, that a session takes from a subscription."""
         if one.id not in session.subscriptions:
             self._count_taker(session, one, 1)
         session.subscriptions[one.id] = one
-        self._note(session.row, {held_key(session.row.id, one.id): rows.pack(one)}, then)
+        changed: rows.Rows = {held_key(session.row.id, one.id): rows.pack(one)}
+        if session.row.expire_after_s:
+            self.write(changed, then)
+        else:
+            self._note_soon(changed, then)
 
     def let_go(self, session: Session, name: str) -> None:
         """A session takes from a subscription no more."""
@@ -292,10 +299,7 @@ class Sessions:
             if not self._takers[one.id]:
                 del self._takers[one.id]
 
-    def _note(self, row: SessionRow, changed: rows.Rows, then: Then, is_lasting: bool = False) -> None:
-        if row.expire_after_s or is_lasting:
-            self.write(changed, then)
-            return
+    def _note_soon(self, changed: rows.Rows, then: Then) -> None:
         self._rows.enqueue(changed)
         if self._kick is None:
             self._kick = self.loop.call_later(LATER_S, self._write_noted)
