@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headwater.errors import QuotaExceeded, TimedOut
 
@@ -96,6 +96,12 @@ class Answer:
         if then is not None:
             self._timer.cancel()
             then(value, error)
+
+
+class Unfinished(NamedTuple):
+    """What a piece of blocking work gives that is not done yet: others have their turn before it goes on."""
+
+    go_on: Callable[[], Any]
 
 
 class Offload:

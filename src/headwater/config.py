@@ -226,6 +226,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One more durable subscription: QuotaExceeded (429)."""
     subscriptions_per_client_max: Annotated[int, PER_CLIENT] = 25_000
     """One more durable subscription that one client of a server makes: QuotaExceeded (429)."""
+    filter_patterns_per_client_max: Annotated[int, PER_CLIENT] = 64
+    """Combinations of levels at which filters of one client of a server have their `+`: as many ways does a look-up of
+    a topic take for them, at most. A filter with another one: QuotaExceeded (429)."""
+    filter_patterns_max: Annotated[int, IN_ALL] = 1024
+    """The same for filters of all clients together."""
     subscription_id_bytes_max: int = 1280
     """A longer id: Malformed (422); that of a session's subscription is the session's and the filter."""
     max_in_flight_max: int = 100_000

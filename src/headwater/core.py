@@ -60,8 +60,9 @@ from headwater.store.files import Files
 from headwater.store.rocks import RocksState
 from headwater.store.state import State
 from headwater.store.state_recovery import Loss
-from headwater.topics.name import check_filter, compile_filter, filter_covers_root, root_of
+from headwater.topics.name import beginning_of, check_filter, compile_filter, filter_covers_root, root_of
 from headwater.upkeep import Upkeep
+from headwater.wire.request import Page
 
 if TYPE_CHECKING:
     from headwater.access.acl import Acl
@@ -78,6 +79,9 @@ class Registry(Protocol):
 
 G = TypeVar("G", bound=Registry)
 R = TypeVar("R")
+
+TOPICS_LOOKED_AT = 1000
+"""Topics that a listing looks at before others have their turn, whether or not they are on it."""
 
 
 class Core:
@@ -271,25 +275,25 @@ class Core:
 
     # Subscribing and reading
 
-    def listen(self, filter: str, when_full: Policy = "drop_oldest") -> Live:
-        """A live subscription."""
+    def listen(self, filter: str, when_full: Policy = "drop_oldest", owner: str = "") -> Live:
+        """A live subscription, which counts in its owner's share."""
         self.check_open(writes=True)
         check_filter(filter, self.config)
         live = Live(filter, when_full, self.config, self.clock, self.reply, self._leave)
 
         def join() -> None:
             live.greet(self.dispatcher.retained(filter))
-            self.join(filter, live)
+            self.join(filter, live, owner)
 
         self.roots.commit.run(join)
         return live
 
-    def join(self, filter: str, listener: Live | Bell | Replies) -> None:
+    def join(self, filter: str, listener: Live | Bell | Replies, owner: str = "") -> None:
         """Add a listener to the fan-out; it is ended with the core."""
 
         def join() -> None:
             self._let_go()
-            self.dispatcher.listen(filter, listener)
+            self.dispatcher.listen(filter, listener, owner)
             self._live[listener] = None
 
         self.roots.commit.run(join)
@@ -322,8 +326,9 @@ class Core:
         upto: Mapping[str, int] | None = None,
         *,
         follows: bool,
+        owner: str = "",
     ) -> Reading:
-        """History, up to now or with everything new."""
+        """History, up to now or with everything new; then its filter counts in its owner's share."""
         self.check_open(writes=follows)
         check_filter(filter, self.config)
         bells: list[Bell] = []
@@ -341,7 +346,7 @@ class Core:
             bells.append(bell)
             # Collected in any thread, whatever locks it holds: no more is done there than to note it.
             weakref.finalize(reading, self._forgotten.append, bell).atexit = False
-            self.join(filter, bell)
+            self.join(filter, bell, owner)
         return reading
 
     def _let_go(self) -> None:
@@ -385,36 +390,62 @@ class Core:
         return self.roots.look_at(lambda: self.dispatcher.retained(filter))
 
     def topics_after(
-        self, filter: str, after: str, take: Callable[[Iterator[TopicInfo]], R], sees: Callable[[str], bool]
-    ) -> R:
-        """Some of the topics that may be seen: root by root and by name, after one. `take` takes no more than it
-        needs, and may be called again."""
-        wanted, now_us = compile_filter(filter), self.clock.now_us()
-        roots = self._covered_after(filter, after)
-
-        def found() -> Iterator[TopicInfo]:
-            for root in roots:
-                yield from root.topics_after(after, lambda topic: wanted(topic) and sees(topic), now_us)
-
-        return self.roots.look_at(lambda: take(found()))
-
-    def retained_after(self, filter: str, after: str, take: Callable[[Iterator[Message]], R]) -> R:
-        """Some of the retained messages, in the same way."""
+        self,
+        filter: str,
+        after: str,
+        page: Page[TopicInfo],
+        sees: Callable[[str], bool],
+        sees_some: Callable[[str], bool],
+    ) -> str | None:
+        """Put topics that may be seen on a page: root by root and by name, after one. So many are looked at and no
+        more; answers after which to go on, None if there are no others. Of `sees_some`, a filter is asked."""
         check_filter(filter, self.config)
-        wanted, now_us = compile_filter(filter), self.clock.now_us()
+        is_wanted, beginning, now_us = compile_filter(filter), beginning_of(filter), self.clock.now_us()
+        roots = [(root, place) for root, place in self._covered_after(filter, after) if sees_some(f"{root.name}/#")]
+
+        def wanted(topic: str) -> bool:
+            return is_wanted(topic) and sees(topic)
+
+        def found() -> Iterator[tuple[str, TopicInfo | None]]:
+            for root, place in roots:
+                yield from root.topics_after(place, beginning, wanted, now_us)
+
+        return self._look_on(found, page)
+
+    def retained_after(self, filter: str, after: str, page: Page[Message]) -> str | None:
+        """The same with retained messages."""
+        check_filter(filter, self.config)
+        wanted, beginning, now_us = compile_filter(filter), beginning_of(filter), self.clock.now_us()
         roots = self._covered_after(filter, after)
 
-        def found() -> Iterator[Message]:
-            for root in roots:
-                for topic, row in root.retained.matching_after(after, wanted, now_us):
-                    yield retained_message(row, topic)
+        def found() -> Iterator[tuple[str, Message | None]]:
+            for root, place in roots:
+                for topic, row in root.retained.matching_after(place, beginning, wanted, now_us):
+                    yield topic, None if row is None else retained_message(row, topic)
 
-        return self.roots.look_at(lambda: take(found()))
+        return self._look_on(found, page)
 
-    def _covered_after(self, filter: str, after: str) -> list[Root]:
-        """Roots that a filter covers and that have something after a topic, by name."""
+    def _look_on(self, found: Callable[[], Iterator[tuple[str, R | None]]], page: Page[R]) -> str | None:
+        """Put on a page what is among the next topics; answers the last of them, None if there are no others."""
+
+        def look() -> tuple[Page[R], str | None]:
+            tried, names = page.rest(), found()
+            for looked, (topic, one) in enumerate(names, 1):
+                if one is not None:
+                    tried.add(one)
+                if looked == TOPICS_LOOKED_AT or tried.is_full:
+                    return tried, topic
+            return tried, None
+
+        tried, last = self.roots.look_at(look)
+        page.take(tried)
+        return last
+
+    def _covered_after(self, filter: str, after: str) -> list[tuple[Root, str]]:
+        """Roots that a filter covers and that have something after a topic, by name, each with where to go on in it."""
         first = root_of(after)
-        return sorted((root for root in self._covered(filter) if root.name >= first), key=lambda root: root.name)
+        roots = sorted((root for root in self._covered(filter) if root.name >= first), key=lambda root: root.name)
+        return [(root, after if root.name == first else "") for root in roots]
 
     def ends(self) -> dict[str, int]:
         """The newest offset of each root."""

@@ -428,7 +428,7 @@ def test_decisions_are_those_of_a_model_that_tries_every_topic(rules: list[Rule]
 
 def test_the_version_rises_with_each_change_and_someone_is_told(acl: Acl):
     told = list[int]()
-    acl.on_change = lambda: told.append(acl.version)
+    acl.on_change = lambda _: told.append(acl.version)
     assert acl.version == 0
     acl.allow("ann", "publish", "home/#")
     acl.allow("ann", "publish", "home/#")  # no change

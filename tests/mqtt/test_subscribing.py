@@ -328,9 +328,9 @@ def test_whoever_is_told_that_a_subscription_could_not_be_changed_gets_nothing_f
         assert peer.subscribe("home/#", qos=qos) == (qos,)
         assert peer.got().payload == b"kept"
 
-        def fail(row: object, then: Then, more: object = None) -> None:
+        def fail(session: object, one: object, then: Then) -> None:
             then(None, Failed("the disk fails"))
 
-        monkeypatch.setattr(served.server.sessions, "note", fail)
+        monkeypatch.setattr(served.server.sessions, "hold", fail)
         assert peer.subscribe("home/#", qos=qos) == (Reason.UNSPECIFIED_ERROR,)
         peer.quiet()

@@ -202,7 +202,7 @@ def test_a_subscription_of_an_absent_session_whose_right_is_lost_is_not_there_wh
         running.until(lambda: running.session_of(peer).connection is None)
         running.bus.publish("home/x", b"secret")
         running.bus.acl.remove("ann", "subscribe", "home/#")
-        running.until(lambda: len(running.session_of(peer).row.subscriptions) == 1)
+        running.until(lambda: len(running.session_of(peer).subscriptions) == 1)
         back = running.connect()
         back.shake("ann", "a secret of a test")
         assert [one.number for one in back.register(peer.session).subscriptions] == [3]

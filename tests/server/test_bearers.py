@@ -203,7 +203,7 @@ def test_a_session_that_waits_keeps_what_its_token_allowed_though_rules_change(s
     server.until(lambda: server.session_of(peer).connection is None)
     # A token that allows less takes it away.
     less = peer_of(server, key.token(), peer.session)
-    server.until(lambda: not server.session_of(less).row.subscriptions)
+    server.until(lambda: not server.session_of(less).subscriptions)
 
 
 def test_lost_rules_let_nobody_in_by_a_token_either(server: Running, key: SigningKey):

@@ -196,7 +196,7 @@ def test_one_that_was_deleted_is_not_made_again_by_those_who_come_back(running: 
     assert notice.problem is not None
     assert notice.problem.code == 404
     assert [info.id for info in running.bus.subscriptions()] == ["other"]
-    running.until(lambda: [one.id for one in running.session_of(ann).row.subscriptions] == ["other"])
+    running.until(lambda: [one.id for one in running.session_of(ann).subscriptions.values()] == ["other"])
     back.subscribe(3, "home/#", kind="named", id="mine")  # who wants it anew says so
 
 

@@ -440,7 +440,7 @@ def test_a_copy_of_a_segment_under_another_name_is_set_apart(tmp_path: Path, bas
 def test_a_folder_of_format_1_or_a_backup_of_one_is_given_one(tmp_path: Path) -> None:
     folder = lived_in(tmp_path / "data")
     version = tmp_path / "data/VERSION"
-    version.write_bytes(version.read_bytes().replace(b'"format":2', b'"format":1'))
+    version.write_bytes(version.read_bytes().replace(b'"format":%d' % folders.FORMAT, b'"format":1'))
     (tmp_path / "data/manifest").unlink()
     with pytest.raises(Malformed, match="open it once for writing"):
         headwater.open(folder, read_only=True)

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal, get_args
 
 import msgspec
@@ -114,6 +114,12 @@ class Rights:
                 return rule
         return None
 
+    def touches(self, filter: str) -> bool:
+        """Whether an allow rule matches any topic that a filter matches."""
+        return any(filters_overlap(ours, filter) for ours, _, _ in self._wild[True]) or any(
+            filters_overlap(topic, filter) for topic in self._exact[True]
+        )
+
     def overlapping(self, filter: str) -> Rule | None:
         """A deny rule that matches any topic that a filter matches."""
         for ours, _, rule in self._wild[False]:
@@ -190,6 +196,10 @@ class Ruling:
         rights = self.rights(user, action)
         return rights.covering(filter) is not None and rights.overlapping(filter) is None
 
+    def may_see_some(self, user: str, filter: str) -> bool:
+        """Whether a user may subscribe to anything of what a filter matches, as far as allow rules tell."""
+        return self.rights(user, "subscribe").touches(filter)
+
     def is_admin(self, user: str) -> bool:
         return self.rights(user, "admin").allows(EVERYTHING)
 
@@ -249,8 +259,9 @@ class Acl:
         """Rises with each change."""
         self.closed: str | None = None
         """Why no rule counts."""
-        self.on_change: Callable[[], None] | None = None
-        """Called after each change, by the thread that made it."""
+        self.on_change: Callable[[Collection[str]], None] | None = None
+        """Called after each change with the users whom it concerns, "*" among them if all; by the thread that made it.
+        """
         self.reload()
 
     # Changing
@@ -277,7 +288,7 @@ class Acl:
             del self._rules[_key(wanted)]
             self._change(self._written.without(wanted))
             self._book.note("rule-removed", wanted.user, before)
-        self._tell()
+        self._tell((wanted.user,))
 
     def reload(self) -> None:
         """Read the rules again, as after another process changed them."""
@@ -286,13 +297,15 @@ class Acl:
             closed = self._book.why_closed()
             if found == self._rules and closed == self.closed:
                 return
+            changed = set(found.items()) ^ set(self._rules.items())
+            users = {rule.user for _, rule in changed} if closed == self.closed else {EVERYONE}
             self.closed = closed
             self._rules = found
             by_user: dict[str, list[Rule]] = {}
             for rule in found.values():
                 by_user.setdefault(rule.user, []).append(rule)
             self._change(Ruling({user: tuple(its) for user, its in by_user.items()}))
-        self._tell()
+        self._tell(users)
 
     def confirm(self) -> int:
         """Clients, rules and tokens are right as they are, though some may have been lost: they count again."""
@@ -320,6 +333,10 @@ class Acl:
     def may_subscribe(self, user: str, filter: str) -> bool:
         """Whether a user may have everything that a filter, without MQTT's `$share/…/` before it, matches."""
         return self._ruling.may_have(user, "subscribe", filter)
+
+    def may_see_some(self, user: str, filter: str) -> bool:
+        """Whether a user may have anything of what a filter matches, as far as allow rules tell."""
+        return self._ruling.may_see_some(user, filter)
 
     def is_admin(self, user: str) -> bool:
         """Whether a user may change clients, rules and settings."""
@@ -403,16 +420,16 @@ class Acl:
             self._rules[_key(rule)] = rule
             self._change(self._written.without(rule, (rule,)))
             self._book.note("rule-allowed" if rule.allow else "rule-denied", rule.user, before, rule)
-        self._tell()
+        self._tell((rule.user,))
 
     def _change(self, ruling: Ruling) -> None:
         self._written = ruling
         self._ruling = ruling if self.closed is None else Shut(self.closed)
         self.version += 1
 
-    def _tell(self) -> None:
+    def _tell(self, users: Collection[str]) -> None:
         if self.on_change is not None:
-            self.on_change()
+            self.on_change(users)
 
 
 def _key(rule: Rule) -> tuple[str, str, str]:

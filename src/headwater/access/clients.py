@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -64,8 +64,8 @@ class Clients:
         self._decoy: tuple[int, Decoy] | None = None
         """With the iterations that it asks for."""
         self._by_name: dict[str, ClientRow] = {}
-        self.on_change: Callable[[], None] | None = None
-        """Called after a client was removed or has another secret, by the thread that did it."""
+        self.on_change: Callable[[Collection[str]], None] | None = None
+        """Called with the names of clients that were removed or have another secret, by the thread that did it."""
         self.reload()
 
     # Changing
@@ -99,7 +99,7 @@ class Clients:
             info = msgspec.structs.replace(before, rotated_us=self._clock.now_us())
             self._put(ClientRow(info=info, credential=credential))
             self._book.note("client-rotated", name, before, info)
-        self._tell()
+        self._tell((name,))
         return Registration(info.id, name, secret)
 
     def remove(self, name: str) -> None:
@@ -111,12 +111,16 @@ class Clients:
             self._book.write(dict.fromkeys((key_words(rows.CLIENT, name), *tokens)))
             del self._by_name[name]
             self._book.note("client-removed", name, before)
-        self._tell()
+        self._tell((name,))
 
     def reload(self) -> None:
         """Read the registry again, as after another process changed it."""
         with self._lock:
-            self._by_name = {row.info.name: row for row in self._book.read(rows.CLIENT, ClientRow)}
+            before = self._by_name
+            found = self._by_name = {row.info.name: row for row in self._book.read(rows.CLIENT, ClientRow)}
+        changed = [name for name, row in before.items() if found.get(name) != row]
+        if changed:
+            self._tell(changed)
 
     # Looking
 
@@ -179,9 +183,9 @@ class Clients:
         self._book.write({key_words(rows.CLIENT, row.info.name): pack(row)})
         self._by_name[row.info.name] = row
 
-    def _tell(self) -> None:
+    def _tell(self, names: Collection[str]) -> None:
         if self.on_change is not None:
-            self.on_change()
+            self.on_change(names)
 
     def _decoy_secret(self) -> bytes:
         stored = self._book.get(rows.DECOY)

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from headwater.access.acl import Acl, Rule, Ruling
+from headwater.access.acl import Acl, Rule, Ruling, Shut
 
 
 class Grant:
@@ -43,6 +43,10 @@ class Grant:
         """Whether the user may have everything that a filter matches."""
         return self.ruling.may_have(user, "subscribe", filter)
 
+    def may_see_some(self, user: str, filter: str) -> bool:
+        """Whether the user may have anything of what a filter matches."""
+        return self.ruling.may_see_some(user, filter)
+
     def is_admin(self, user: str) -> bool:
         """Whether the user may change clients, rules and settings."""
         return self.ruling.is_admin(user)
@@ -65,3 +69,18 @@ class Grant:
         ruling = self.ruling
         if not ruling.may_have(user, "subscribe", filter):
             raise ruling.refusal(user, "subscribe", filter)
+
+
+class Revoked(Grant):
+    """What is left to a session whose client was removed, or has another secret: nothing."""
+
+    __slots__ = ("_nothing",)
+
+    def __init__(self, acl: Acl, user: str, why: str) -> None:
+        super().__init__(acl, user, ())
+        self._nothing = Shut(why)
+
+    @property
+    def ruling(self) -> Ruling:
+        """No rule counts."""
+        return self._nothing

@@ -165,6 +165,14 @@ class Channel(Actor):
         self.error = ""
         self._failures = 0
 
+    def may_take(self, pump: Pump) -> bool:
+        """Whether its owner may still have it."""
+        try:
+            self.channels.check_owner(self.row)
+        except NotAllowed:
+            return False
+        return True
+
     # Looking
 
     @property

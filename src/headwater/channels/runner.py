@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future
 from typing import Any, cast
 
 from headwater.access.destination import Destinations
+from headwater.access.name import EVERYONE
 from headwater.channels.channel import Channel
 from headwater.channels.registry import STOPPED, ChannelRegistry, Status
 from headwater.channels.row import ChannelRow
@@ -77,7 +78,7 @@ class ChannelRunner(Extension):
         self.registry.on_change = self._from_any_thread
         for row in self.registry.rows():
             self._renew(row.id)
-        self.recheck()
+        self.recheck((EVERYONE,))
         self._sweep()
 
     def _from_any_thread(self, id: str) -> None:
@@ -179,11 +180,12 @@ class ChannelRunner(Extension):
             self.broker.check_subscribe(row.owner, "", row.filter)
             self.broker.check_channel(row.owner, row.filter)
 
-    def recheck(self) -> None:
+    def recheck(self, users: Collection[str]) -> None:
         """Rules or clients have changed: channels of clients that are gone go too, those without a right wait."""
+        is_for_all = EVERYONE in users
         for channel in tuple(self._channels.values()):
             row = channel.row
-            if not row.owner:
+            if not row.owner or not (is_for_all or row.owner in users):
                 continue
             if self._is_gone(row):
                 self.executor.submit(self._remove, row)

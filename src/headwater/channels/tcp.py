@@ -193,6 +193,9 @@ class TcpChannel(Speech, Channel):
     def on_registered(self, connection: Connection) -> None:
         """Nothing is left to do."""
 
+    def hold_back(self, pump: Pump) -> None:
+        """The only one is woken in any case."""
+
     def on_writable(self) -> None:
         """The connection takes more."""
         if self._pump is not None:

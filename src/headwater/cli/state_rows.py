@@ -18,7 +18,7 @@ from headwater.log.root import Producer, RootRow
 from headwater.mqtt.receiving import ReceivedRow
 from headwater.mqtt.wills import WillRow
 from headwater.mqtt.window import Sent
-from headwater.server.session_row import SessionRow
+from headwater.server.session_row import SessionRow, SubscriptionOf
 from headwater.staging import CommittedRow, StagedRow
 from headwater.store import state as rows
 from headwater.store.state_verify import Decode
@@ -79,6 +79,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.PURGE: _row(tuple[str, int], key_bytes=13),
     rows.GAP: _row(tuple[int, str], key_bytes=13),
     rows.SESSION: _row(SessionRow, name_at=1),
+    rows.HELD: _row(SubscriptionOf, name_at=1),
     rows.SENT: _row(Sent),
     rows.RECEIVED: _row(ReceivedRow, name_at=1),
     rows.WILL: _row(WillRow, name_at=1),

@@ -41,6 +41,7 @@ from headwater.store.batch import Batch
 from headwater.store.notes import Notes
 from headwater.store.state import Rows, State
 from headwater.topics.name import filter_covers_root, is_everything_of, root_of_filter
+from headwater.topics.patterns import Patterns
 from headwater.topics.tree import Trees
 
 R = TypeVar("R")
@@ -109,6 +110,12 @@ class Dispatcher:
         self._count = len(known)
         self.lowest = Lowest()
         self._by_owner = Counter(row.owner for row in known)
+        self._patterns = Patterns(config)
+        """Of filters of durable subscriptions, whether or not somebody takes from them, and of those who listen."""
+        for row in known:
+            self._patterns.add(row.owner, row.options.filter)
+        self._owners: dict[Listener, tuple[str, str]] = {}
+        """Those who listen for a client: whom, and to what. Durable subscriptions count whether or not they do."""
         last = state.get(rows.COUNTERS)
         self._last_number = int.from_bytes(last, "big") if last is not None else 0
 
@@ -163,13 +170,27 @@ class Dispatcher:
             for listener, matched in hits.items()
         ]
 
-    def listen(self, filter: str, listener: Listener) -> None:
-        """Tell a listener from now on."""
-        self._roots.commit.run(lambda: self._listen(filter, listener))
+    def listen(self, filter: str, listener: Listener, owner: str = "") -> None:
+        """Tell a listener from now on; its filter counts in its owner's share."""
+
+        def listen() -> None:
+            if owner:
+                self._patterns.check(owner, filter)
+                self._patterns.add(owner, filter)
+                self._owners[listener] = owner, filter
+            self._listen(filter, listener)
+
+        self._roots.commit.run(listen)
 
     def leave(self, listener: Listener) -> None:
         """Tell it no more: once this returns, nothing is on its way to it."""
-        self._roots.commit.run(lambda: self._leave(listener))
+
+        def leave() -> None:
+            if (owned := self._owners.pop(listener, None)) is not None:
+                self._patterns.remove(*owned)
+            self._leave(listener)
+
+        self._roots.commit.run(leave)
 
     def _listen(self, filter: str, listener: Listener) -> None:
         with self._tree_lock:
@@ -302,6 +323,7 @@ class Dispatcher:
                 f"subscriptions_per_client_max is {self._config.subscriptions_per_client_max}; delete some with "
                 "unsubscribe, or raise the setting"
             )
+        self._patterns.check(owner, options.filter)
         floors = {root: floor_for(root, options.filter, start) for root in self._covered(options.filter)}
         # As stored, should it be more: of a subscription that could not be said to be made, and was.
         stored_number = int.from_bytes(self._state.get(rows.COUNTERS) or b"", "big")
@@ -318,6 +340,7 @@ class Dispatcher:
         self._last_number = number
         self._count += 1
         self._by_owner[owner] += 1
+        self._patterns.add(owner, options.filter)
         self.version += 1
         return row
 
@@ -474,6 +497,7 @@ class Dispatcher:
             self._by_owner[row.owner] -= 1
             if self._by_owner[row.owner] <= 0:
                 del self._by_owner[row.owner]
+            self._patterns.remove(row.owner, row.options.filter)
             self.version += 1
             self._rested.pop(id, None)
 

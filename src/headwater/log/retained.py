@@ -121,19 +121,19 @@ class Retained:
                 yield topic, found[topic]
 
     def matching_after(
-        self, after: str, wanted: Callable[[str], bool], now_us: int
-    ) -> Iterator[tuple[str, RetainedRow]]:
-        """The same, after a topic, as far as somebody takes them."""
+        self, after: str, beginning: str, wanted: Callable[[str], bool], now_us: int
+    ) -> Iterator[tuple[str, RetainedRow | None]]:
+        """The same, after a topic, of those that begin so, as far as somebody takes them; also the names of those that
+        are not wanted."""
         if not self.count:
             return
         changed = dict(self._changed)
-        fresh = sorted(topic for topic in changed if topic > after)
-        stored = ((rows.name_in(key), value) for key, value in rows.scan_after(self._state, self._prefix, after))
-        for topic, value in merged(fresh, stored):
+        fresh = sorted(topic for topic in changed if topic > after and topic.startswith(beginning))
+        for topic, value in merged(fresh, rows.scan_after(self._state, self._prefix, after, beginning)):
+            row = None
             if wanted(topic):
                 row = changed[topic] if topic in changed else decode_row(value or b"")
-                if row is not None and not 0 < row.expires_us <= now_us:
-                    yield topic, row
+            yield topic, None if row is None or 0 < row.expires_us <= now_us else row
 
     def admit(self, sizes: Mapping[str, int], fresh: Container[str] = ()) -> None:
         """Refuse more than the limits allow; changes nothing. Sizes are those that each topic has after it; the fresh

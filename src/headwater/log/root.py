@@ -431,18 +431,21 @@ class Root:
             count, offset = found[topic]
             yield TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
 
-    def topics_after(self, after: str, wanted: Callable[[str], bool], now_us: int) -> Iterator[TopicInfo]:
-        """The same, after one, as far as somebody takes them."""
+    def topics_after(
+        self, after: str, beginning: str, wanted: Callable[[str], bool], now_us: int
+    ) -> Iterator[tuple[str, TopicInfo | None]]:
+        """The same, after one, of those that begin so, as far as somebody takes them; also the names of those that are
+        not wanted."""
         messages, last = dict(self._messages), dict(self._last)
         self._fold(messages, last)
-        fresh = sorted(topic for topic in messages if topic > after)
-        stored = ((rows.name_in(key), value) for key, value in rows.scan_after(self._state, self._prefix, after))
-        for topic, value in merged(fresh, stored):
+        fresh = sorted(topic for topic in messages if topic > after and topic.startswith(beginning))
+        for topic, value in merged(fresh, rows.scan_after(self._state, self._prefix, after, beginning)):
             if not wanted(topic):
+                yield topic, None
                 continue
             count, offset = (0, 0) if value is None else decode_counts(value)
             count, offset = count + messages.get(topic, 0), last.get(topic, offset)
-            yield TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
+            yield topic, TopicInfo(topic, count, offset, self.retained.is_kept(topic, now_us))
 
     def topic(self, name: str) -> tuple[int, int] | None:
         """How many messages a topic had, and the last one's offset; None if there is no such topic."""

@@ -157,7 +157,9 @@ class WatchPump(Pump):
         watch.wake = self.ring
 
     def _pump(self) -> None:
-        if self._may_send and (messages := self.watch.take()):
+        if not self._may_send:
+            self.session.hold_back(self)
+        elif messages := self.watch.take():
             self._send(Selection(MQTT_SYS, None, None, messages))
 
     def leave(self) -> None:

@@ -65,7 +65,7 @@ class Flight:
 
     def suspend(self) -> None:
         """The connection is lost."""
-        kinds = {one.number: one.kind for one in self._session.row.subscriptions}
+        kinds = {one.number: one.kind for one in self._session.subscriptions.values()}
 
         def comes_again(sent: Sent) -> bool:
             """Not what is no longer subscribed to, nor what goes to others who share the subscription."""
@@ -117,7 +117,7 @@ class Flight:
 
     def restore(self, found: dict[int, Sent]) -> None:
         """Numbers were found in the store, also of subscriptions that are gone."""
-        known = {one.number for one in self._session.row.subscriptions}
+        known = {one.number for one in self._session.subscriptions.values()}
         gone: dict[int, Sent] = {}
         for number, sent in found.items():
             if sent.is_received or sent.place[0] in known:

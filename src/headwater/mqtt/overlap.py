@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headwater.delivery.start import Ends
+from headwater.memo import Memo
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Sent
 from headwater.server import pump as served
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 COMPARED_MAX = 32
 """Filters of a session that are compared with each other; with more of them, each may meet another."""
+MEETINGS_MAX = 1024
+"""Meetings of a session that are remembered;"""
+MEETING_NUMBERS_MAX = 16 * MEETINGS_MAX
+"""and subscriptions in all of them. At either limit, remembering starts anew."""
 PLAIN = ("live", "session")
 
 
@@ -65,7 +70,7 @@ class Overlaps:
         self._absent: set[int] = set()
         """Durable ones that are not known to be served over this connection."""
         self._crossing: set[int] | None = None
-        self._meetings: dict[tuple[tuple[int, ...], bool], Meeting] = {}
+        self._meetings: Memo[tuple[tuple[int, ...], bool], Meeting] = Memo(MEETINGS_MAX, MEETING_NUMBERS_MAX)
 
     # Which there are
 
@@ -77,7 +82,7 @@ class Overlaps:
                 self._absent.add(one.number)
         self._found[one.number] = one
         self._crossing = None
-        self._meetings.clear()
+        self._meetings.forget()
 
     def begin(self, number: int, ends: Ends) -> None:
         """A durable subscription is being made, and reads what comes after these places."""
@@ -91,7 +96,7 @@ class Overlaps:
             self._ends.pop(number, None)
             self._absent.discard(number)
             self._crossing = None
-            self._meetings.clear()
+            self._meetings.forget()
 
     def on_lost(self) -> None:
         """The connection is gone: live subscriptions begin anew over the next, and durable ones were there before."""
@@ -101,9 +106,12 @@ class Overlaps:
     @property
     def is_whole(self) -> bool:
         """Whether each durable subscription is served: before, nobody could note what is done with in it."""
-        if self._absent:
-            self._absent -= self._session.pumps.keys()
-        return not self._absent
+        while self._absent:
+            number = self._absent.pop()
+            if number not in self._session.pumps:
+                self._absent.add(number)
+                return False
+        return True
 
     @property
     def crossing(self) -> set[int]:
@@ -122,9 +130,9 @@ class Overlaps:
     def meeting(self, topic: str, is_own: bool) -> Meeting:
         """Who matches a message of a topic, which may be the client's own."""
         match = self._trees.match(topic)
-        found = self._meetings.get((match, is_own))
+        found = self._meetings.known.get((match, is_own))
         if found is None:
-            found = self._meetings[match, is_own] = self._meet(match, is_own)
+            found = self._meetings.keep((match, is_own), self._meet(match, is_own), len(match))
         return found
 
     def _meet(self, match: tuple[int, ...], is_own: bool) -> Meeting:

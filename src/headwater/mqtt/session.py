@@ -164,7 +164,7 @@ class MqttSession(SubscribingSession):
             self.mqtt.wills.publish(left)
         self._will.publish()
         super().end()
-        for one in self.row.subscriptions:
+        for one in self.subscriptions.values():
             if one.kind == "named":
                 self._delete_shared(one.id)
 
@@ -289,7 +289,7 @@ class MqttSession(SubscribingSession):
             log.at_will(logging.WARNING, "mqtt-gap", session=self.row.id, gap=str(error))
 
     def _drop_row(self, name: str) -> None:
-        one = next((one for one in self.row.subscriptions if one.id == name), None)
+        one = self.subscriptions.get(name)
         if one is not None:
             self._forget_wish(one.number)
             self._sending.forget(one.number)  # which is stored before the row is

@@ -30,11 +30,12 @@ from headwater.mqtt.refusal import reason_of
 from headwater.mqtt.replaying import Place, split_replay
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import NUMBER_MAX
+from headwater.server.answers import page_by_page
 from headwater.server.pump import UNBOUNDED, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.topics.name import check_filter
-from headwater.wire.request import page_of
+from headwater.wire.request import Page
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -70,11 +71,11 @@ class SubscribingSession(Session):
 
     def _resume_all(self) -> None:
         """The client is back: every subscription of its session goes on."""
-        for one in self.row.subscriptions:
+        for one in self.subscriptions.values():
             self._note_wish(one)
             if one.kind == "live" and one.number not in self.pumps:
                 self._open_live(one, False, self._note)
-        self._attach_all([one for one in self.row.subscriptions if one.kind != "live"])
+        self._attach_all([one for one in self.subscriptions.values() if one.kind != "live"])
 
     def _note_wish(self, one: SubscriptionOf) -> None:
         wish = self.wishes[one.number] = one.extension or SubscriptionOptions()
@@ -183,7 +184,7 @@ class SubscribingSession(Session):
     ) -> None:
         """History, and then what comes. It lasts as long as the connection, and asks for no acknowledgements: each
         message says where a client that comes back can go on."""
-        core, serving = self.sessions.broker.core, self.sessions.serving
+        core, serving, owner = self.sessions.broker.core, self.sessions.serving, self.share
         check_filter(wanted, core.config)
         self.sessions.broker.check_subscribe(self.row.user, self.row.id, wanted)
         known = self.replays.get(one.filter)
@@ -199,8 +200,8 @@ class SubscribingSession(Session):
 
         def make() -> Reading:
             if isinstance(place, int):
-                return core.read(wanted, after=max(0, place - 1), follows=True)
-            return core.read(wanted, since=place, follows=True)
+                return core.read(wanted, after=max(0, place - 1), follows=True, owner=owner)
+            return core.read(wanted, since=place, follows=True, owner=owner)
 
         def opened(error: BaseException | None) -> None:
             if error is not None:
@@ -219,8 +220,7 @@ class SubscribingSession(Session):
     def _known(self, filter: str) -> SubscriptionOf | None:
         if filter in self.replays:
             return self.replays[filter]
-        names = (filter, f"{self.row.id}:{filter}")
-        return next((one for one in self.row.subscriptions if one.id in names), None)
+        return self.subscriptions.get(filter) or self.subscriptions.get(f"{self.row.id}:{filter}")
 
     def _made(
         self,
@@ -274,14 +274,19 @@ class SubscribingSession(Session):
         """A page after another, each once the client takes more."""
         core, told = self.sessions.broker.core, self.mqtt.broker_topics
 
+        page: Page[Message] = Page()
+
         def look() -> list[Message]:
-            if is_of_sys(one.filter):
-                return told.retained(one.filter)
-            return core.retained_after(one.filter, after, lambda found: page_of(found, None))
+            return told.retained(one.filter)
+
+        if not is_of_sys(one.filter):
+            look = page_by_page(lambda after: core.retained_after(one.filter, after, page), page, after)
 
         def show(messages: list[Message] | None, error: BaseException | None) -> None:
             pump = self.pumps.get(one.number)
-            if messages and error is None and pump is not None and connection is self.connection:
+            if pump is None or connection is not self.connection or not pump.is_allowed:
+                return
+            if messages and error is None:
                 for message in messages:
                     self.deliver(pump, Selection(message.root, None, None, (message,)))
                 if not is_of_sys(one.filter):
@@ -295,11 +300,11 @@ class SubscribingSession(Session):
         if is_of_sys(one.filter):
             self._watch(one, with_retained, then)
             return
-        core = self.sessions.broker.core
+        core, owner = self.sessions.broker.core, self.share
         self.sessions.entry.give_places()  # what came before this SUBSCRIBE is before it, also in the log
 
         def make() -> Live:
-            live = core.listen(one.filter)
+            live = core.listen(one.filter, owner=owner)
             while not with_retained and live.take_retained() is not None:
                 pass
             return live
@@ -392,7 +397,7 @@ class SubscribingSession(Session):
 
     def _delete_shared(self, id: str) -> None:
         """A subscription that others may share is deleted with the last of them."""
-        if not any(other.id == id for session in self.sessions.all() for other in session.row.subscriptions):
+        if not self.sessions.has_taker(id):
             self.later(partial(self._delete, id), lambda _, error: self._note(error))
 
 

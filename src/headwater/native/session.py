@@ -312,10 +312,10 @@ class NativeSession(Speech, Session):
         )
 
     def _subscribe_live(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
-        core = self.sessions.broker.core
+        core, owner = self.sessions.broker.core, self.share
 
         def make() -> Live:
-            return core.listen(request.filter, request.when_full)  # type: ignore[arg-type]  # checked
+            return core.listen(request.filter, request.when_full, owner)  # type: ignore[arg-type]  # checked
 
         def serve(live: Live) -> Pump:
             return LivePump(self, request.number, live, credit)
@@ -323,12 +323,13 @@ class NativeSession(Speech, Session):
         self._open(request.number, request.filter, make, serve, self._then_tell(id, request))
 
     def _read(self, id: int, request: Subscribe, credit: tuple[int, int]) -> None:
-        core = self.sessions.broker.core
+        core, owner = self.sessions.broker.core, self.share
         since = None if request.since_us is None else Answers.datetime(request.since_us)
 
         def make() -> Reading:
             follows = request.kind == "follow"
-            return core.read(request.filter, request.after, since, None if follows else request.upto, follows=follows)
+            upto = None if follows else request.upto
+            return core.read(request.filter, request.after, since, upto, follows=follows, owner=owner)
 
         def serve(reading: Reading) -> Pump:
             return ReadingPump(self, request.number, request.kind, reading, credit)

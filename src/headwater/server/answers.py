@@ -16,12 +16,14 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from headwater.actor import Unfinished
 from headwater.audit import acting
 from headwater.clock import to_datetime
 from headwater.delivery.dead_letters import Allow
 from headwater.delivery.start import Start
 from headwater.errors import Malformed
 from headwater.log.publish import Part
+from headwater.message import Message, TopicInfo
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.server.subscriptions import Subscriptions
@@ -30,7 +32,7 @@ from headwater.topics.name import check_filter, root_of
 from headwater.wire import administration, requests
 from headwater.wire.frame import Kind, pack
 from headwater.wire.operations import OPERATIONS, Operation, Right
-from headwater.wire.request import PAGE_MAX, Change, Request, page_of
+from headwater.wire.request import PAGE_MAX, Change, Page, Request, page_of
 from headwater.wire.requests import encode
 
 if TYPE_CHECKING:
@@ -169,20 +171,23 @@ class Answers:
         return lambda: self._broker.core.staging.drop(own, request.epoch)
 
     def topics(self, session: Session, request: requests.Topics) -> Work:
-        core = self._broker.core
+        core, page = self._broker.core, Page[TopicInfo](request.limit)
         check_filter(request.filter, core.config)
         sees = partial(self._sees, session)
-        take = partial(page_of, limit=request.limit)
-        return lambda: core.topics_after(request.filter, request.after, take, sees)
+        sees_some = partial(self._broker.may_see_some, session.row.user, session.row.id)
+
+        def look(after: str) -> str | None:
+            return core.topics_after(request.filter, after, page, sees, sees_some)
+
+        return page_by_page(look, page, request.after)
 
     def retained(self, session: Session, request: requests.Retained) -> Work:
-        core = self._broker.core
+        core, page = self._broker.core, Page[Message](request.limit)
 
-        def work() -> list[tuple[object, ...]]:
-            page = core.retained_after(request.filter, request.after, lambda found: page_of(found, request.limit))
-            return [(one.topic, one.offset, one.payload, one.time_us, one.key, one.headers) for one in page]
+        def told() -> list[tuple[object, ...]]:
+            return [(one.topic, one.offset, one.payload, one.time_us, one.key, one.headers) for one in page.rows]
 
-        return work
+        return page_by_page(lambda after: core.retained_after(request.filter, after, page), page, request.after, told)
 
     def list_subscriptions(self, session: Session, request: requests.Subscriptions) -> Work:
         broker = self._broker
@@ -276,3 +281,18 @@ class Answers:
             return requests.Delayed(core.store(item).time_us)
 
         return work
+
+
+def page_by_page(
+    look: Callable[[str], str | None], page: Page[Any], after: str, told: Callable[[], Any] | None = None
+) -> Work:
+    """Look at topics until a page is full or there are no others. Others have their turn after each look, which is at
+    so many topics, as they may all be such as are not asked for, or may not be seen."""
+
+    def work() -> Any:
+        last = look(after)
+        if last is not None and not page.is_full:
+            return Unfinished(page_by_page(look, page, last, told))
+        return page.rows if told is None else told()
+
+    return work

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.access.acl import Acl
 from headwater.access.clients import Clients
-from headwater.access.grant import Grant
+from headwater.access.grant import Grant, Revoked
 from headwater.access.jwt import looks_like_token
 from headwater.access.methods import Methods
 from headwater.access.name import INNER, quoted
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headwater.server.bearers import Bearers
     from headwater.server.connection import Connection
     from headwater.server.extension import Extension
+    from headwater.server.rechecks import Rechecks
     from headwater.server.sessions import Sessions
     from headwater.server.watch.overview import Overview
 
@@ -46,6 +47,7 @@ class Broker:
     """Decides for the whole server."""
 
     sessions: Sessions
+    rechecks: Rechecks
     overview: Overview
 
     def __init__(self, core: Core, serving: Serving) -> None:
@@ -83,17 +85,21 @@ class Broker:
 
     def _rights(self, session: str) -> Acl | Grant:
         """What says what a session may: the rules, and beside them what its client's token grants."""
-        if not self.methods.takes_tokens:
+        if not self.methods.takes_tokens and not self.rechecks.clients:
             return self.acl
         known = self.sessions.get(session)
+        if known is not None and known.row.user in self.rechecks.clients:
+            objection = known.objection
+            if objection is not None:
+                return Revoked(self.acl, known.row.user, str(objection.args[0]))
         return self.acl if known is None or known.grant is None else known.grant
 
     def regrant(self, connection: Connection) -> None:
         """The client of a session has brought another token: what the one before allowed alone is over."""
-        for session in self.sessions.all():
-            if session.connection is connection:
-                session.grant = connection.grant
-                session.recheck()
+        session = self.sessions.served_over(connection)
+        if session is not None:
+            session.grant = connection.grant
+            self.rechecks.on_grant(session)
 
     def eyes(self, user: str, session: str) -> str:
         """What is the same for sessions that see the same topics."""
@@ -233,16 +239,16 @@ class Broker:
             return True
         return self._rights(session).may_subscribe(user, filter)
 
+    def may_see_some(self, user: str, session: str, filter: str) -> bool:
+        """Whether there may be anything among what a filter matches that the user may see."""
+        if self._is_open or user == INNER or root_of(filter) == REPLY_ROOT:
+            return True
+        return self._rights(session).may_see_some(user, filter)
+
     def check_channel(self, user: str, filter: str) -> None:
         """NotAllowed (403) unless the user may have what a filter matches pushed somewhere."""
         if not (self._is_open or user == INNER):
             self.acl.check_channel(user, filter)
-
-    def recheck(self) -> None:
-        """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
-        self.sessions.recheck()
-        for extension in self.extensions:
-            extension.recheck()
 
     def check_subscription(self, user: str, session: str, name: str) -> None:
         """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and

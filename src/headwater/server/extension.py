@@ -6,7 +6,7 @@ has no answer of its own: the first to answer is the one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,5 +48,6 @@ class Extension:
         """Whether a subscription is one of this extension's, and of this user's."""
         return False
 
-    def recheck(self) -> None:
-        """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
+    def recheck(self, users: Collection[str]) -> None:
+        """Rules or clients have changed, which concerns these users, or all if EVERYONE is among them: whoever has lost
+        a right loses what it was for, now."""

@@ -95,6 +95,12 @@ class Party(Protocol):
     def share_max(self) -> int:
         """How many messages it takes at once of a subscription that others take from, too."""
 
+    def hold_back(self, pump: Pump) -> None:
+        """A pump that may have something to send cannot: it is woken when the connection takes more."""
+
+    def may_take(self, pump: Pump) -> bool:
+        """Whether it may still have what a subscription brings; asked after rules or clients have changed."""
+
     def tell(self, message: object) -> None:
         """Frames have come."""
 

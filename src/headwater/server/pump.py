@@ -101,11 +101,14 @@ class Pump(Actor):
         "_credit_bytes",
         "_credit_messages",
         "_is_fetching",
+        "_rechecks",
         "_rest",
+        "_version",
         "filter",
         "id",
         "is_abandoned",
         "is_held",
+        "is_held_back",
         "is_left",
         "is_rung",
         "kind",
@@ -125,6 +128,8 @@ class Pump(Actor):
         self.is_rung = False
         self.is_held = False
         """Whether it is to send nothing yet, as its client is not told that it is there."""
+        self.is_held_back = False
+        """Whether it could not send, and waits to be woken when its connection takes more."""
         self.is_left = False
         """Whether its session has let go of it."""
         self.is_abandoned = False
@@ -135,6 +140,9 @@ class Pump(Actor):
         """What is left of a selection for which there was not credit enough."""
         self._is_fetching = False
         """Whether a thread reads for it."""
+        self._rechecks = session.sessions.broker.rechecks
+        self._version = -1
+        """Of the rules and clients by which it was last asked whether it may send."""
         self._grant(*credit)
 
     def receive(self, message: Any) -> None:
@@ -193,7 +201,22 @@ class Pump(Actor):
             and not connection.is_closed
             and self._credit_messages > 0
             and self._credit_bytes > 0
+            and (self._version == self._rechecks.version or self.is_allowed)
         )
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the client may have what it brings, by the rules of this very moment; it is ended soon if not."""
+        version = self._rechecks.version  # read first: a change sets it last
+        if self._version != version:
+            if not self.session.may_take(self):
+                return False
+            self._version = version
+        return True
+
+    def doubt(self) -> None:
+        """It is to be asked again whether the client may have this."""
+        self._version = -1
 
     @property
     def _room_bytes(self) -> int:
@@ -329,6 +352,8 @@ class LivePump(Pump):
             if found is None:
                 break
             self._send_some(found)
+        else:
+            self.session.hold_back(self)
         if live.dropped != self._dropped:
             self._note_drops()
             self.notice("dropped", count=self._dropped)
@@ -384,6 +409,7 @@ class ReadingPump(Pump):
                 return
             self._send_some(found)
             has_sent = True
+        self.session.hold_back(self)
 
     def _on_unread(self, error: Exception) -> None:
         if isinstance(error, HeadwaterError):
@@ -427,6 +453,7 @@ class DurablePump(Pump):
         if self.durable.consumers > 1:
             room = min(room, self.session.share_max)
         if not (room > 0 and self._may_send) and not self.durable.is_ended:
+            self.session.hold_back(self)
             return
         room_bytes = self._room_bytes
         try:

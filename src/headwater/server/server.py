@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from headwater import threads
+from headwater.access.name import EVERYONE
 from headwater.config import Serving
 from headwater.core import Core
 from headwater.errors import Closed, Malformed
@@ -30,6 +31,7 @@ from headwater.server.listener import Listener
 from headwater.server.log import Log
 from headwater.server.outbox import Outbox
 from headwater.server.proofs import Proofs
+from headwater.server.rechecks import Rechecks
 from headwater.server.sessions import Sessions
 from headwater.server.tls import Tls, open_tls
 from headwater.server.watch.figures import Collector
@@ -97,7 +99,9 @@ class Server:
         self.attention = Attention(loop, core.clock, serving.attention_us)
         self.outbox = Outbox()
         self.listener = Listener(loop, self.broker, core.config, serving, self.wakes, self.outbox, self.attention)
-        self.broker.acl.on_change = self.broker.clients.on_change = self._on_rights
+        self.rechecks = self.broker.rechecks = Rechecks(loop, self.broker)
+        self.broker.acl.on_change = self.rechecks.on_rules
+        self.broker.clients.on_change = self.rechecks.on_clients
         self.pulse = Pulse(loop)
         collector = Collector(core, serving, self.listener, self.sessions, self.pulse)
         health = Health(core, serving, self.pulse)
@@ -157,15 +161,10 @@ class Server:
         self.broker.clients.reload()
         self.broker.acl.reload()
         self.broker.tokens.reload()
-        self.broker.recheck()
+        self.rechecks.on_rules((EVERYONE,))
         if self.issuer is not None:
             self.issuer.refresh()
         return self._tls is None or self._tls.reload()
-
-    def _on_rights(self) -> None:
-        """Rules or clients have changed, by whatever thread: whoever has lost a right loses it now."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.broker.recheck)
 
     async def drain(self) -> None:
         """Take nobody in any more, finish what is under way, and tell the clients."""
@@ -197,6 +196,7 @@ class Server:
         if not self._is_stopping:
             await self.drain()
         self.broker.acl.on_change = self.broker.clients.on_change = None
+        self.rechecks.close()
         self.sessions.is_closing = True
         for extension in reversed(self.broker.extensions):
             await extension.close()

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from headwater.actor import Actor, Offload
+from headwater.actor import Actor, Offload, Unfinished
 from headwater.delivery.lane import Remote
 from headwater.delivery.options import Options
 from headwater.delivery.rows import RowsItem
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = Log("headwater.server")
 
+WAKES_AT_ONCE = 64
+"""Pumps of a session that are woken in the turn in which its connection takes more."""
 RESTARTS_MAX = 3
 """Times that a pump is started again by itself; then its client is told to subscribe again."""
 
@@ -67,25 +69,29 @@ class Session(Actor):
 
     __slots__ = (
         "_asked",
+        "_held_back",
         "_is_asked",
         "_is_dismissed",
         "_names",
         "_numbers",
         "_offload",
         "_restarts",
-        "_turn",
+        "_without_room",
         "connection",
         "grant",
         "is_ended",
         "pumps",
         "row",
         "sessions",
+        "subscriptions",
     )
 
     def __init__(self, sessions: Sessions, row: SessionRow) -> None:
         super().__init__(self, sessions.serving.mailbox_max)
         self.sessions = sessions
-        self.row = row
+        self.row = msgspec.structs.replace(row, subscriptions=())
+        self.subscriptions: dict[str, SubscriptionOf] = {one.id: one for one in row.subscriptions}
+        """By their ids, those that go on when it is resumed, each stored in a row of its own."""
         self.connection: Connection | None = None
         self.grant: Grant | None = None
         """What the token of its last connection allows, besides rules."""
@@ -98,7 +104,10 @@ class Session(Actor):
         self._names: set[str] = set()
         """Ids of the durable ones among them."""
         self._restarts: dict[int, int] = {}
-        self._turn = 0
+        self._held_back: deque[Pump] | None = None
+        """Those that may have something to send, and could not,"""
+        self._without_room: deque[Pump] | None = None
+        """and those of durable subscriptions, who need room, too."""
         self._offload: Offload | None = None
         self._asked: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] | None = None
         """Requests that wait for those before them, and for the client to take its answers."""
@@ -133,6 +142,11 @@ class Session(Actor):
     def answer_when(self, id: int, future: Future[object]) -> None:
         """Answer what the client asked for once rows are on disk."""
 
+    @property
+    def share(self) -> str:
+        """Whose share what its connection makes counts in."""
+        return self.connection.share if self.connection is not None else ""
+
     # Connections come and go
 
     def attach(self, connection: Connection) -> None:
@@ -151,7 +165,7 @@ class Session(Actor):
     def on_registered(self, connection: Connection) -> None:
         """The client knows that the session is its own: every durable subscription of it goes on."""
         if connection is self.connection:
-            self._attach_all(self.row.subscriptions)
+            self._attach_all(tuple(self.subscriptions.values()))
 
     def _attach_all(self, subscriptions: Sequence[SubscriptionOf]) -> None:
         for one in subscriptions:
@@ -195,6 +209,7 @@ class Session(Actor):
         while self._asked:  # whoever asked is gone; what was asked for comes before what is done about that
             self.later(*self._asked.popleft())
         pumps, self.pumps = self.pumps, {}
+        self._held_back = self._without_room = None
         self._numbers, self._names = set(), set()  # what is being made was for a connection that is gone
         for pump in pumps.values():
             self._let_go(pump)
@@ -212,13 +227,33 @@ class Session(Actor):
         self.later(work, lambda _, error: self._note(error))
 
     def on_writable(self) -> None:
-        """The connection takes more."""
-        pumps = tuple(self.pumps.values())
+        """The connection takes more: those who could not send are woken, who has waited for longest first."""
         self._work_on()
-        self._turn += 1
-        first = self._turn % len(pumps) if pumps else 0
-        for pump in pumps[first:] + pumps[:first]:  # or the first would take all
-            pump.tell(served.WAKE)
+        for waiting, needs_room in ((self._held_back, False), (self._without_room, True)):
+            for count in range(len(waiting) if waiting is not None else 0):
+                if self.connection is None or not self.connection.is_writable or (needs_room and self.room <= 0):
+                    break
+                assert waiting is not None
+                pump = waiting.popleft()
+                pump.is_held_back = False
+                if count < WAKES_AT_ONCE:
+                    pump.tell(served.WAKE)
+                else:
+                    pump.ring()  # others have their turn
+
+    def hold_back(self, pump: Pump) -> None:
+        """A pump may have something to send, and cannot: it is woken when the connection takes more."""
+        if pump.is_held_back:
+            return
+        pump.is_held_back = True
+        if isinstance(pump, DurablePump):
+            if self._without_room is None:
+                self._without_room = deque()
+            self._without_room.append(pump)
+        else:
+            if self._held_back is None:
+                self._held_back = deque()
+            self._held_back.append(pump)
 
     def leaves(self) -> list[Callable[[], object]]:
         """What is left to do in a thread when the server ends."""
@@ -247,7 +282,7 @@ class Session(Actor):
                 self.sessions.broker.core.durables.expire(name)
             except NotFound:
                 pass
-        self.sessions.forget(self.row)
+        self.sessions.forget(self)
 
     def _drop(self, one: SubscriptionOf) -> None:
         """A subscription whose right is gone: one of the session's own is deleted, a named one stays for others."""
@@ -296,8 +331,13 @@ class Session(Actor):
             answer(None if error is not None else found.result(), error)
 
         def done(value: Any, error: BaseException | None) -> None:
+            if isinstance(value, Unfinished) and self.connection is connection:
+                self.later(value.go_on, done)
+                return
             try:
-                if isinstance(value, Future):
+                if isinstance(value, Unfinished):
+                    answer(None, Closed("the connection was lost"))
+                elif isinstance(value, Future):
                     asyncio.wrap_future(value, loop=self.sessions.loop).add_done_callback(later_done)
                 else:
                     answer(value, error)
@@ -325,9 +365,7 @@ class Session(Actor):
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
         """Store that the session takes from a subscription."""
-        others = tuple(other for other in self.row.subscriptions if other.id != one.id)
-        self.row = msgspec.structs.replace(self.row, subscriptions=(*others, one))
-        self.sessions.note(self.row, then)
+        self.sessions.hold(self, one, then)
 
     def _attach_durable(
         self,
@@ -343,8 +381,7 @@ class Session(Actor):
         dispatcher = self.sessions.broker.core.dispatcher
         ticket = Remote()
         one = fresh or Fresh(Options(id=name, filter=filter), {}, "latest")
-        connection = self.connection
-        owner = connection.share if connection is not None else ""
+        connection, owner = self.connection, self.share
         names = self._names
         names.add(name)
 
@@ -418,10 +455,7 @@ class Session(Actor):
     # Leaving
 
     def _drop_row(self, name: str) -> None:
-        others = tuple(one for one in self.row.subscriptions if one.id != name)
-        if len(others) != len(self.row.subscriptions):
-            self.row = msgspec.structs.replace(self.row, subscriptions=others)
-            self.sessions.keep(self.row)
+        self.sessions.let_go(self, name)
 
     def on_over(self, pump: Pump) -> None:
         """History was read to its end."""
@@ -472,8 +506,26 @@ class Session(Actor):
 
     # Rights
 
-    def recheck(self) -> None:
-        """Rules or clients have changed."""
+    @property
+    def objection(self) -> NotAllowed | None:
+        """Why it may do nothing any more: its client was removed, or has another secret than it came with."""
+        broker, connection = self.sessions.broker, self.connection
+        found = None if connection is None else broker.objection(connection)
+        if found is None and broker.is_disowned(self.row.user, self.row.owner_id):
+            found = NotAllowed(f'client "{self.row.user}" was removed')
+        return found
+
+    def may_take(self, pump: Pump) -> bool:
+        """Whether it may still have what one of its subscriptions brings."""
+        return self.sessions.broker.may_subscribe(self.row.user, self.row.id, pump.filter)
+
+    def doubt(self) -> None:
+        """What it was allowed so far is to be asked for again."""
+        for pump in self.pumps.values():
+            pump.doubt()
+
+    def recheck(self) -> Iterator[None]:
+        """Rules or clients have changed: look at each subscription, a step each."""
         broker = self.sessions.broker
         connection = self.connection
         objection = None if connection is None else broker.objection(connection)
@@ -484,14 +536,18 @@ class Session(Actor):
         if self.is_ended or objection is not None:
             return
         for pump in tuple(self.pumps.values()):
+            yield
             if not broker.may_subscribe(self.row.user, self.row.id, pump.filter):
                 try:
                     broker.check_subscribe(self.row.user, self.row.id, pump.filter)
                 except NotAllowed as error:
                     self.on_ended(pump, error)
-        if connection is None and broker.methods.takes_tokens:
-            return  # what a token may grant is seen when the client comes back, and brings one
-        for one in self.row.subscriptions:
+        for one in tuple(self.subscriptions.values()):
+            yield
+            if not self.sessions.has(self.row.id):
+                return  # it has ended meanwhile
+            if self.connection is None and broker.methods.takes_tokens:
+                return  # what a token may grant is seen when the client comes back, and brings one
             if not broker.may_subscribe(self.row.user, self.row.id, one.filter):
                 self._drop(one)
 

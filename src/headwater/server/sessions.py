@@ -28,7 +28,7 @@ from headwater.server.entry import Entry
 from headwater.server.lanes import Lanes
 from headwater.server.log import Log
 from headwater.server.session import Session
-from headwater.server.session_row import SessionRow, stored_sessions
+from headwater.server.session_row import SessionRow, SubscriptionOf, held_key, key_of, keys_held, row_of, stored
 from headwater.server.slices import Slices
 from headwater.store import state as rows
 from headwater.store.state import State
@@ -73,6 +73,10 @@ class Sessions:
         self.counts = core.roots.counts
         self._sessions: dict[str, Session] = {}
         self._by_share: Counter[str] = Counter()
+        self._by_user: dict[str, dict[str, None]] = {}
+        """Ids of sessions."""
+        self._takers: Counter[str] = Counter()
+        """How many sessions take from a named subscription, whether or not they are connected."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._kick: asyncio.TimerHandle | None = None
         self.is_closing = False
@@ -80,7 +84,10 @@ class Sessions:
 
     def recover(self) -> None:
         """Go on with sessions that are stored; what is unknown to every protocol stays as it is."""
-        for row in sorted(stored_sessions(self._state), key=lambda row: row.began_us):
+        found, changed = stored(self._state)
+        if changed:
+            self.write(changed)
+        for row in sorted(found, key=lambda row: row.began_us):
             try:
                 session = self._add(row)
             except Malformed as error:
@@ -100,6 +107,9 @@ class Sessions:
             raise Malformed("no protocol of this server has such sessions")
         self._sessions[row.id] = session
         self._by_share[row.share or row.user] += 1
+        self._by_user.setdefault(row.user, {})[row.id] = None
+        for one in session.subscriptions.values():
+            self._count_taker(session, one, 1)
         return session
 
     def __len__(self) -> int:
@@ -109,9 +119,21 @@ class Sessions:
         """Every session, connected or not."""
         return tuple(self._sessions.values())
 
+    def ids(self) -> dict[str, None]:
+        """Of every session."""
+        return dict.fromkeys(self._sessions)
+
+    def ids_of(self, user: str) -> dict[str, None]:
+        """Of those of a user."""
+        return dict(self._by_user.get(user, ()))
+
     def get(self, id: str) -> Session | None:
         """One of them."""
         return self._sessions.get(id)
+
+    def served_over(self, connection: Connection) -> Session | None:
+        """The one whose connection this is."""
+        return connection.session if isinstance(connection.session, Session) else None
 
     def has(self, id: str) -> bool:
         """Whether there is a session of this id."""
@@ -216,7 +238,7 @@ class Sessions:
         self.take_up(session, connection)
         there = tuple(
             Subscribed(number=one.number, id=one.id, filter=one.filter, kind=one.kind, existed=True)
-            for one in session.row.subscriptions
+            for one in session.subscriptions.values()
         )
         answer = Registered(
             session=session.row.id,
@@ -239,15 +261,46 @@ class Sessions:
 
     def keep(self, row: SessionRow, then: Then | None = None, more: rows.Rows | None = None) -> None:
         """Store a session as it is now, and more rows with it."""
-        self.write({rows.SESSION + row.id.encode(): rows.pack(row), **(more or {})}, then)
+        self.write({**row_of(row), **(more or {})}, then)
 
     def note(self, row: SessionRow, then: Then, more: rows.Rows | None = None) -> None:
         """Store a session as it is now, durably only if it outlives its connection, or something stored with it does.
         The row of any other is there to find by, after a crash, what is stored of it, and is so before that."""
         if row.expire_after_s or more:
             self.keep(row, then, more)
-            return
-        self._rows.enqueue({rows.SESSION + row.id.encode(): rows.pack(row)})
+        else:
+            self._note_soon(row_of(row), then)
+
+    def hold(self, session: Session, one: SubscriptionOf, then: Then) -> None:
+        """Store, in the same way, that a session takes from a subscription."""
+        if one.id not in session.subscriptions:
+            self._count_taker(session, one, 1)
+        session.subscriptions[one.id] = one
+        changed: rows.Rows = {held_key(session.row.id, one.id): rows.pack(one)}
+        if session.row.expire_after_s:
+            self.write(changed, then)
+        else:
+            self._note_soon(changed, then)
+
+    def let_go(self, session: Session, name: str) -> None:
+        """A session takes from a subscription no more."""
+        one = session.subscriptions.pop(name, None)
+        if one is not None:
+            self._count_taker(session, one, -1)
+            self.write({held_key(session.row.id, name): None})
+
+    def has_taker(self, name: str) -> bool:
+        """Whether any session takes from a named subscription."""
+        return name in self._takers
+
+    def _count_taker(self, session: Session, one: SubscriptionOf, more: int) -> None:
+        if one.kind == "named" and self._sessions.get(session.row.id) is session:
+            self._takers[one.id] += more
+            if not self._takers[one.id]:
+                del self._takers[one.id]
+
+    def _note_soon(self, changed: rows.Rows, then: Then) -> None:
+        self._rows.enqueue(changed)
         if self._kick is None:
             self._kick = self.loop.call_later(LATER_S, self._write_noted)
         self.loop.call_soon(then, None, None)
@@ -301,9 +354,11 @@ class Sessions:
         self._forget(session)
         session.end()
 
-    def forget(self, row: SessionRow) -> None:
+    def forget(self, session: Session) -> None:
         """Nothing is left of a session: now it is gone for good. A crash before this lets it end once more."""
-        self.write({rows.SESSION + row.id.encode(): None})
+        name = session.row.id
+        waiting = [held_key(name, one) for one in tuple(session.subscriptions)]  # to be written, perhaps
+        self.write(dict.fromkeys([*keys_held(self._state, name), *waiting, key_of(name)]))
 
     def subscriptions_of(self, id: str) -> list[str]:
         """A session's own subscriptions, as they are stored."""
@@ -312,19 +367,18 @@ class Sessions:
 
     def _forget(self, session: Session) -> None:
         self._stop_timer(session)
+        for one in session.subscriptions.values():
+            self._count_taker(session, one, -1)
         if self._sessions.pop(session.row.id, None) is not None:
             share = session.row.share or session.row.user
             self._by_share[share] -= 1
             if not self._by_share[share]:
                 del self._by_share[share]
+            its = self._by_user[session.row.user]
+            del its[session.row.id]
+            if not its:
+                del self._by_user[session.row.user]
             session.on_forgotten()
-
-    # Rights change
-
-    def recheck(self) -> None:
-        """Rules or clients have changed: whoever has lost a right loses what it was for, now."""
-        for session in self.all():
-            session.recheck()
 
     async def close(self) -> None:
         """The server ends: nobody takes from the bus any more, and sessions stay as they are stored."""

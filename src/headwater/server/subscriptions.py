@@ -35,7 +35,7 @@ class Subscriptions:
         check_start(request.filter, start)
         given: dict[str, Any] = {name: value for name, value in request.options.items() if value is not None}
         broker, row = self._broker, session.row
-        owner = session.connection.share if session.connection is not None else ""
+        owner = session.share
 
         def work() -> None:
             try:

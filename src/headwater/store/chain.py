@@ -43,7 +43,7 @@ _MEMBERS: Mapping[int, tuple[bytes, ...]] = {
         rows.MENDED,
         rows.REDRIVEN,
     ),
-    SESSIONS: (rows.SESSION, rows.SENT, rows.RECEIVED, rows.WILL),
+    SESSIONS: (rows.SESSION, rows.HELD, rows.SENT, rows.RECEIVED, rows.WILL),
     TOPICS: (rows.STREAM, rows.TOPIC, rows.RETAINED, rows.PRODUCER, rows.DELAYED),
 }
 TOLD: Mapping[int, str] = {

@@ -19,9 +19,12 @@ from headwater.store.keys import KEY
 from headwater.store.manifest import MANIFEST, list_found
 from headwater.store.seed import secret_with, seed_within
 
-FORMAT = 2
-UPGRADES: dict[int, Callable[[Files, str], None]] = {1: list_found}
-"""From format n to n + 1; each leaves a whole folder behind, or can be repeated."""
+FORMAT = 3
+UPGRADES: dict[int, Callable[[Files, str], None]] = {1: list_found, 2: lambda _files, _folder: None}
+"""From format n to n + 1; each leaves a whole folder behind, or can be repeated. What changes with 3 is done by the
+server, which gives the subscriptions of each session rows of their own (`server.session_row`)."""
+READABLE = 2
+"""The oldest format that those who only read take as it is."""
 
 COPY_BYTES = 1 << 20
 SEED_BYTES = 8
@@ -71,11 +74,12 @@ def prepare(files: Files, folder: str) -> Seed:
 
 
 def check(files: Files, folder: str, *, is_older_fine: bool = False) -> Seed:
-    """That there is a folder of the present format to read, or of an older one; answers its seed."""
+    """That there is a folder to read, of a format that differs in nothing that is read, or of any older one; answers
+    its seed."""
     version = _version(files, folder)
     if version is None:
         raise NotFound(f'"{folder}" is no Headwater folder; a bus makes it with headwater.open("{folder}")')
-    if version.format < FORMAT and not is_older_fine:
+    if version.format < READABLE and not is_older_fine:
         raise Malformed(
             f'"{folder}" has format {version.format}; open it once for writing to bring it to format {FORMAT}'
         )

@@ -33,6 +33,8 @@ REDRIVEN = b"D"
 PURGE = b"X"
 GAP = b"G"
 SESSION = b"E"
+HELD = b"e"
+"""What sessions take from, a row for each subscription: session and id, with a NUL between."""
 SENT = b"o"
 """Messages that went to an MQTT client with a number, by session and number."""
 RECEIVED = b"j"
@@ -174,9 +176,10 @@ def place_in(key: bytes) -> tuple[int, int]:
     return int(stream), int(offset)
 
 
-def scan_after(state: State, prefix: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
-    """Rows of names after one, in order; all of them after the empty one."""
-    return state.scan(prefix, prefix + name.encode() + b"\0" if name else None)
+def scan_after(state: State, prefix: bytes, name: str, beginning: str = "") -> Iterator[tuple[str, bytes]]:
+    """Names after one, of those that begin so, and their rows, in order; all of them after the empty one."""
+    start = prefix + name.encode() + b"\0" if name > beginning or (name and name == beginning) else None
+    return ((name_in(key), value) for key, value in state.scan(prefix + beginning.encode(), start))
 
 
 def successor(prefix: bytes) -> bytes | None:

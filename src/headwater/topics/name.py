@@ -186,6 +186,11 @@ def _shown(name: str) -> str:
     return f'"{repr(cut)[1:-1]}"'
 
 
+def beginning_of(filter: str) -> str:
+    """What the name of every topic begins with that a filter matches."""
+    return filter.partition("+")[0].removesuffix("#").removesuffix("/") if is_wild(filter) else filter
+
+
 def is_everything_of(filter: str, root: str) -> bool:
     """Whether a filter matches every topic of a root."""
     return filter == f"{root}/#" or (filter in ("#", "+/#") and not root.startswith("$"))

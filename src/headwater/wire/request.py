@@ -71,12 +71,44 @@ def carried(one: object) -> int:
     return size + sum(len(name) + len(value) for name, value in headers) + sum(map(len, errors))
 
 
+class Page(Generic[A]):
+    """Rows of a listing that fit into one answer."""
+
+    __slots__ = ("_bytes_left", "_count_left", "rows")
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.rows: list[A] = []
+        self._count_left = min(limit or PAGE_MAX, PAGE_MAX)
+        self._bytes_left = PAGE_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more."""
+        return self._count_left <= 0 or self._bytes_left <= 0
+
+    def add(self, one: A) -> None:
+        """One more row."""
+        self.rows.append(one)
+        self._count_left -= 1
+        self._bytes_left -= carried(one)
+
+    def rest(self) -> Page[A]:
+        """An empty one for the rest, to be tried and then taken, or thrown away."""
+        made: Page[A] = Page()
+        made._count_left, made._bytes_left = self._count_left, self._bytes_left
+        return made
+
+    def take(self, rest: Page[A]) -> None:
+        """What was put on its rest."""
+        self.rows += rest.rows
+        self._count_left, self._bytes_left = rest._count_left, rest._bytes_left
+
+
 def page_of(rows: Iterable[A], limit: int | None) -> list[A]:
     """The first of these that fit into one answer."""
-    count, size, page = min(limit or PAGE_MAX, PAGE_MAX), 0, list[A]()
+    page: Page[A] = Page(limit)
     for one in rows:
-        page.append(one)
-        size += carried(one)
-        if len(page) >= count or size >= PAGE_BYTES:
+        page.add(one)
+        if page.is_full:
             break
-    return page
+    return page.rows

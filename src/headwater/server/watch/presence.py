@@ -140,7 +140,7 @@ class Presence:
         there = {one.id for one in served}
         served += [
             wire.SessionSubscription(kind=one.kind, filter=one.filter, id=one.id)
-            for one in row.subscriptions
+            for one in session.subscriptions.values()
             if one.id not in there
         ]
         return wire.SessionInfo(
