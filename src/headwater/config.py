@@ -145,8 +145,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Producers
     producer_window: int = 64
     """Sequences per producer and root whose repeats are answered with the first receipt; older: Conflict (409)."""
-    producers_max: int = 10_000
-    """Producers remembered per root; the one unused for longest is forgotten first."""
+    producers_max: int = 100_000
+    """Producers remembered per root; of who has most of them, the one unused for longest is forgotten first."""
+    producers_per_client_max: Annotated[int, PER_CLIENT] = 10_000
+    """Of them, those of one client of a server: it forgets the one that it has not used for longest itself."""
     producer_bytes_max: int = 256
     """A longer producer name: Malformed (422)."""
 

@@ -397,7 +397,7 @@ class Staging:
         stored: dict[str, list[int]] = {}
         for name, item in items:
             root = self._roots.get(name)
-            if root is not None and root.is_stored(item.producer or "", item.sequence):
+            if root is not None and item.sequence <= root.producers.last(item.producer or ""):
                 stored.setdefault(name, []).append(id(item))
         window = self._config.producer_window
         return {one for found in stored.values() for one in found[: max(0, len(found) - window)]}
@@ -410,7 +410,9 @@ class Staging:
                 data = batch.body.payload(staged.offset - batch.first_offset)
                 part = self._checks.body(root, staged.count, staged.crc, data)
                 name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
-                return Publish(part.topics, [part], len(data), name, sequence, is_one=False)
+                item = Publish(part.topics, [part], len(data), name, sequence, is_one=False)
+                item.made_by = staged.share
+                return item
         raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" is gone; stage it again')
 
     # Dropping
