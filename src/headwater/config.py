@@ -246,6 +246,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """With order="key": messages read and held back behind failed keys; beyond it reading waits."""
     dead_letters_max: int = 100_000
     """Dead letters per subscription; beyond it the oldest is dropped, and an event says so."""
+    dead_letters_per_client_max: Annotated[int, PER_CLIENT] = 1_000_000
+    """Dead letters of all subscriptions that one client of a server made, those that were redriven and are not done
+    included. Beyond it nothing dies: what fails for the last time, or is rejected, is tried again after the longest
+    delay, until there is room; an event says so."""
+    dead_letter_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
+    """The same, in bytes."""
+    mended_per_client_max: Annotated[int, PER_CLIENT] = 400_000
+    """Mended letters of one client of a server that wait to be redriven; more: QuotaExceeded (429)."""
+    mended_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
+    """The same, in bytes."""
 
     # Live subscriptions
     live_messages_max: int = 100_000

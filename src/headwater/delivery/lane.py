@@ -45,6 +45,8 @@ class Event(StrEnum):
     """Recalled, no attempt counted: an earlier one failed, its consumer is gone, or somebody moved the cursor."""
     EXHAUST = "exhaust"
     """A nack or timeout that was the last attempt allowed."""
+    FULL = "full"
+    """What would have killed it, but its subscription's client may have no more dead letters: it is tried again."""
     SPARE = "spare"
     """Done with for another reason than an ack: its client has it from elsewhere."""
 
@@ -57,6 +59,7 @@ TRANSITIONS: dict[tuple[MessageState, Event], MessageState] = {
     (MessageState.IN_FLIGHT, Event.TIMEOUT): MessageState.RETRY,
     (MessageState.IN_FLIGHT, Event.REJECT): MessageState.DEAD,
     (MessageState.IN_FLIGHT, Event.EXHAUST): MessageState.DEAD,
+    (MessageState.IN_FLIGHT, Event.FULL): MessageState.RETRY,
     (MessageState.IN_FLIGHT, Event.RECALL): MessageState.PENDING,
     (MessageState.PENDING, Event.SPARE): MessageState.ACKED,
     (MessageState.IN_FLIGHT, Event.SPARE): MessageState.ACKED,

@@ -28,7 +28,7 @@ from headwater.errors import Conflict, Malformed
 class Subscription:
     """The state machine of one durable subscription."""
 
-    __slots__ = ("_jitter", "_ledger", "config", "consumers", "options", "paused")
+    __slots__ = ("_jitter", "_ledger", "config", "consumers", "dead_room", "options", "paused")
 
     def __init__(
         self, options: Options, config: Config, jitter: Callable[[], float] = random.random, last_number: int = 0
@@ -38,6 +38,8 @@ class Subscription:
         self.config = config
         self.paused = False
         """Nothing is delivered while True."""
+        self.dead_room = 1 << 62
+        """How many more messages may die; the next waits for another attempt instead."""
         self._jitter = jitter
         self._ledger = Ledger(options.order)
         self._ledger.number = last_number
@@ -346,9 +348,12 @@ class Subscription:
     ) -> None:
         """A message in flight failed: it waits for its next attempt, or is dead."""
         attempts = self.attempt(lane.id, offset)
+        is_last = event is Event.REJECT or 0 < self.options.max_attempts <= attempts
+        if is_last and self.dead_room <= 0:
+            event, delay_s = Event.FULL, self.options.retry_delays_s(self.config)[1]
         if event is not Event.REJECT:
             self._ledger.recall(self._ledger.after(lane, offset), f"message {offset} before it failed ({event})")
-            if 0 < self.options.max_attempts <= attempts:
+            if is_last and event is not Event.FULL:
                 event = Event.EXHAUST
         after = step(MessageState.IN_FLIGHT, event)
         lane.in_flight[offset].take(offset, f"it failed ({event}) and is now {after}")
@@ -358,6 +363,7 @@ class Subscription:
             failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us)
             self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
         else:
+            self.dead_room -= 1
             changes.dead.append((lane.id, offset, Failure(attempts, now.wall_us, errors)))
             self._ledger.finish(lane, (offset,), event, changes)
 
