@@ -49,7 +49,7 @@ class DeadShares:
     def redrive(self, number: int, letters: int, size: int) -> None:
         """So many are handed out again, and count until they are done."""
         with self._lock:
-            if number in self._known:
+            if letters and number in self._known:
                 before, bytes_before = self._redriven.get(number, (0, 0))
                 self._redriven[number] = before + letters, bytes_before + size
                 owner, known, bytes_known = self._known[number]
