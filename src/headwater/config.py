@@ -421,7 +421,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     keepalive_s: float = 30.0
     """With nothing heard for so long PING is sent; with nothing for twice as long the connection is closed."""
     frame_s: float = 30.0
-    """A frame that has begun and not ended by then, with a second more for each 64 KiB of it: Malformed (422)."""
+    """A frame, or packet, that has begun has so long to end, and what comes of it gives it a second back for each 64
+    KiB: one that stands still for so long, or is slower, is refused, Malformed (422)."""
     write_bytes_max: Annotated[int, PER_CONNECTION] = 8 * MIB
     """Bytes that wait for a slow reader; beyond it nothing more is taken for it from its subscriptions."""
     write_stalled_s: float = 60.0
@@ -432,6 +433,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Publishes of a connection that are not on disk yet; beyond it nothing more is read from it."""
     publish_bytes_in_flight_max: Annotated[int, PER_CONNECTION] = 32 * MIB
     """The same, in bytes."""
+    unanswered_bytes_per_client_max: Annotated[int, PER_CLIENT] = 256 * MIB
+    """Bytes that all connections of one client make the server hold: of frames that have begun, requests that are not
+    answered and publishes that are not on disk; at least one frame of `batch_bytes_max`. While some of it is on its way
+    to be answered, nothing more is read beyond it; where it is all of frames that do not end, the connection that
+    brings more is closed: QuotaExceeded (429)."""
     attention_us: int = 100
     """How long the server looks for the next message before it sleeps, where looking pays; 0: it sleeps at once."""
     requests_in_flight_max: Annotated[int, PER_CONNECTION] = 256

@@ -79,7 +79,11 @@ class NativeSession(Speech, Session):
             case Kind.CREDIT:
                 self._tell(frame.id, served.Credit(*batches.read_credit(frame)))
             case Kind.REQUEST:
-                self._on_request(frame.id, read_request(frame))
+                connection.request_bytes = len(frame.payload)
+                try:
+                    self._on_request(frame.id, read_request(frame))
+                finally:
+                    connection.request_bytes = 0
             case Kind.PING:
                 connection.write(pack(Kind.PONG, 0, frame.payload))
             case Kind.GOODBYE:
