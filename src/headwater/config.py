@@ -17,10 +17,14 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+PER_MESSAGE = msgspec.Meta(extra={"limits": "a message or call"})
+PER_ROOT = msgspec.Meta(extra={"limits": "a root"})
+PER_SUBSCRIPTION = msgspec.Meta(extra={"limits": "a subscription"})
 PER_CONNECTION = msgspec.Meta(extra={"limits": "a connection"})
 PER_CLIENT = msgspec.Meta(extra={"limits": "a client"})
 PER_ADDRESS = msgspec.Meta(extra={"limits": "an address"})
 IN_ALL = msgspec.Meta(extra={"limits": "all"})
+SCOPES = (PER_MESSAGE, PER_SUBSCRIPTION, PER_CONNECTION, PER_CLIENT, PER_ADDRESS, PER_ROOT, IN_ALL)
 """Of whom a limit is; docs/access.md has a table of them, which is made from here."""
 
 AUTH_METHODS = ("scram", "certificate", "gatekeeper", "jwt")
@@ -102,11 +106,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """All settings of a bus."""
 
     # Topics and filters
-    topic_bytes_max: int = 1024
+    topic_bytes_max: Annotated[int, PER_MESSAGE] = 1024
     """Longer topic names and filters: Malformed (422)."""
-    topic_levels_max: int = 32
+    topic_levels_max: Annotated[int, PER_MESSAGE] = 32
     """Topics and filters with more levels: Malformed (422)."""
-    root_bytes_max: int = 64
+    root_bytes_max: Annotated[int, PER_MESSAGE] = 64
     """A longer first level: Malformed (422); it names a folder on disk."""
     roots_max: Annotated[int, IN_ALL] = 4096
     """A publish that would create one more root: QuotaExceeded (429). A root is a folder of its own, with about 70 KiB
@@ -114,11 +118,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     roots_per_client_max: Annotated[int, PER_CLIENT] = 1024
     """A publish with which a client of a server would have made one more, of those that are there: QuotaExceeded (429).
     A client is a user; without authentication, an address and a client id."""
-    topics_per_root_max: int = 1_000_000
+    topics_per_root_max: Annotated[int, PER_ROOT] = 1_000_000
     """A publish that would create one more topic: QuotaExceeded (429)."""
     topics_per_client_max: Annotated[int, PER_CLIENT] = 500_000
     """A publish with which a client of a server would have made one more topic of a root: QuotaExceeded (429)."""
-    purges_max: int = 10_000
+    purges_max: Annotated[int, PER_ROOT] = 10_000
     """Purges remembered per root, until retention has deleted what they hide or a wider one covers them; one more:
     QuotaExceeded (429)."""
     match_cache_topics: int = 100_000
@@ -127,15 +131,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Wildcard subscribes that a remembered match is checked against before it is looked up again."""
 
     # Messages
-    message_bytes_max: int = 8 * MIB
+    message_bytes_max: Annotated[int, PER_MESSAGE] = 8 * MIB
     """A larger payload: TooLarge (413)."""
-    batch_bytes_max: int = 64 * MIB
+    batch_bytes_max: Annotated[int, PER_MESSAGE] = 64 * MIB
     """A larger `publish_many` to one root: TooLarge (413)."""
-    headers_max: int = 64
+    headers_max: Annotated[int, PER_MESSAGE] = 64
     """More headers on a message: Malformed (422)."""
-    header_bytes_max: int = 32 * KIB
+    header_bytes_max: Annotated[int, PER_MESSAGE] = 32 * KIB
     """Header names and values of a message together: TooLarge (413)."""
-    key_bytes_max: int = 1024
+    key_bytes_max: Annotated[int, PER_MESSAGE] = 1024
     """A longer key: TooLarge (413)."""
     compression: Literal["none", "zstd"] = "none"
     """zstd needs the extra `headwater[zstd]`; batches that do not shrink are stored as they are."""
@@ -145,9 +149,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Producers
     producer_window: int = 64
     """Sequences per producer and root whose repeats are answered with the first receipt; older: Conflict (409)."""
-    producers_max: int = 10_000
-    """Producers remembered per root; the one unused for longest is forgotten first."""
-    producer_bytes_max: int = 256
+    producers_max: Annotated[int, PER_ROOT] = 100_000
+    """Producers remembered per root; of who has most of them, the one unused for longest is forgotten first."""
+    producers_per_client_max: Annotated[int, PER_CLIENT] = 10_000
+    """Of them, those of one client of a server: it forgets the one that it has not used for longest itself."""
+    producer_bytes_max: Annotated[int, PER_MESSAGE] = 256
     """A longer producer name: Malformed (422)."""
 
     # Streams
@@ -157,9 +163,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The most that a segment is extended ahead; small streams are extended by their own size."""
     journal_bytes: int = 32 * MIB
     """When the journal is this large, the segments are synced and it starts again."""
-    group_bytes_max: int = 64 * MIB
+    group_bytes_max: Annotated[int, IN_ALL] = 64 * MIB
     """Bytes that may wait for one commit; a publisher waits its turn beyond it."""
-    group_messages_max: int = 100_000
+    group_messages_max: Annotated[int, IN_ALL] = 100_000
     """Messages that may wait for one commit; a publisher waits its turn beyond it."""
     tail_bytes: int = 2 * MIB
     """Newest batches of a root that stay in memory for its readers: their bytes, and what is remembered of them once
@@ -171,7 +177,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     and readers go to the disk. With `segment_bytes` or more, the system decides."""
     read_bytes: int = 1 * MIB
     """How much a reader asks of the disk at once."""
-    open_files_max: int = 4096
+    open_files_max: Annotated[int, IN_ALL] = 4096
     """Segment files kept open, and never more than half of what the process may open (`ulimit -n`); the one unused for
     longest is closed first. If more roots than that are written to in turn, files are synced to be closed, and
     publishing to them is slower."""
@@ -181,7 +187,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Batches appended, over all roots, until the state reflects them."""
     checkpoint_topics: int = 50_000
     """Topics published to, over all roots, until the state reflects them; what recovery notes again at most."""
-    state_snapshots_max: int = 2
+    state_snapshots_max: Annotated[int, IN_ALL] = 2
     """Snapshots of the state that are kept for `headwater restore --state`; the oldest is dropped first. 0: none is
     taken. Each takes the room of the tables that it does not share with the one before it."""
     state_snapshot_every_s: float = 900.0
@@ -200,9 +206,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The lake of this bus, a folder or catalog:NAME: replay and follow read there what retention has deleted."""
 
     # Retained messages
-    retained_per_root_max: int = 1_000_000
+    retained_per_root_max: Annotated[int, PER_ROOT] = 1_000_000
     """A publish that would retain one more topic: QuotaExceeded (429)."""
-    retained_bytes_per_root_max: int = 1 * GIB
+    retained_bytes_per_root_max: Annotated[int, PER_ROOT] = 1 * GIB
     """A publish with which retained payloads, keys and headers would have more: QuotaExceeded (429)."""
 
     # Delayed messages
@@ -210,13 +216,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One more waiting message: QuotaExceeded (429)."""
     delayed_per_client_max: Annotated[int, PER_CLIENT] = 250_000
     """One more waiting message of one client of a server: QuotaExceeded (429)."""
-    delay_s_max: float = 366 * 86_400.0
+    delay_s_max: Annotated[float, PER_MESSAGE] = 366 * 86_400.0
     """A longer delay: Malformed (422)."""
 
     # Staged messages
     stage_age_s: float = 86_400.0
     """What was staged and not committed by then is dropped."""
-    stage_bytes_max: int = 1 * GIB
+    stage_bytes_max: Annotated[int, PER_MESSAGE] = 1 * GIB
     """Bytes staged for one epoch, which its commit holds in memory; a body beyond it: TooLarge (413)."""
     stage_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
     """Bytes that one client of a server has staged and not committed; more: QuotaExceeded (429)."""
@@ -231,13 +237,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     a topic take for them, at most. A filter with another one: QuotaExceeded (429)."""
     filter_patterns_max: Annotated[int, IN_ALL] = 1024
     """The same for filters of all clients together."""
-    subscription_id_bytes_max: int = 1280
+    subscription_id_bytes_max: Annotated[int, PER_MESSAGE] = 1280
     """A longer id: Malformed (422); that of a session's subscription is the session's and the filter."""
-    max_in_flight_max: int = 100_000
+    max_in_flight_max: Annotated[int, PER_SUBSCRIPTION] = 100_000
     """A larger window asked for: Malformed (422)."""
     errors_kept: int = 10
     """Errors stored per failed message, the newest of them."""
-    error_bytes_max: int = 1024
+    error_bytes_max: Annotated[int, PER_MESSAGE] = 1024
     """Longer error texts are cut."""
     retry_delay_s: float = 1.0
     """Delay before the second attempt; it doubles with each one after."""
@@ -245,23 +251,33 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The longest delay between attempts."""
     retry_jitter: float = 0.2
     """Share of the delay that is drawn at random, so that failures do not come back in step."""
-    held_max: int = 10_000
+    held_max: Annotated[int, PER_SUBSCRIPTION] = 10_000
     """With order="key": messages read and held back behind failed keys; beyond it reading waits."""
-    dead_letters_max: int = 100_000
+    dead_letters_max: Annotated[int, PER_SUBSCRIPTION] = 100_000
     """Dead letters per subscription; beyond it the oldest is dropped, and an event says so."""
+    dead_letters_per_client_max: Annotated[int, PER_CLIENT] = 1_000_000
+    """Dead letters of all subscriptions that one client of a server made, those that were redriven and are not done
+    included. Beyond it nothing dies: what fails for the last time, or is rejected, is tried again after the longest
+    delay, until there is room; an event says so."""
+    dead_letter_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
+    """The same, in bytes."""
+    mended_per_client_max: Annotated[int, PER_CLIENT] = 400_000
+    """Mended letters of one client of a server that wait to be redriven; more: QuotaExceeded (429)."""
+    mended_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
+    """The same, in bytes."""
 
     # Live subscriptions
-    live_messages_max: int = 100_000
+    live_messages_max: Annotated[int, PER_SUBSCRIPTION] = 100_000
     """Messages buffered for a live subscription; beyond it, its policy decides."""
-    live_bytes_max: int = 64 * MIB
+    live_bytes_max: Annotated[int, PER_SUBSCRIPTION] = 64 * MIB
     """Bytes buffered for a live subscription; beyond it, its policy decides."""
 
     # Others
-    audit_bytes_max: int = 16 * KIB
+    audit_bytes_max: Annotated[int, PER_MESSAGE] = 16 * KIB
     """A longer entry of the audit (`$sys/audit`) is cut; at least 8 KiB."""
     events_kept: int = 1000
     """Newest events that `bus.events()` shows."""
-    requests_max: int = 10_000
+    requests_max: Annotated[int, IN_ALL] = 10_000
     """Requests that wait for an answer; one more: QuotaExceeded (429)."""
     request_timeout_s: float = 5.0
     """How long `request` waits for a reply unless told."""
@@ -320,7 +336,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     (`hello_bytes_max`),"""
     mqtt_wills_bytes_max: Annotated[int, IN_ALL] = 256 * MIB
     """and all of them this; more: the same."""
-    mqtt_keep_alive_s_max: int = 60
+    mqtt_keep_alive_s_max: Annotated[int, PER_CONNECTION] = 60
     """The longest that a client of MQTT 5 may be silent, which is told so if it asks for more."""
 
     refusals_logged_per_minute_max: Annotated[int, PER_CLIENT] = 6
@@ -414,7 +430,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     keepalive_s: float = 30.0
     """With nothing heard for so long PING is sent; with nothing for twice as long the connection is closed."""
     frame_s: float = 30.0
-    """A frame that has begun and not ended by then, with a second more for each 64 KiB of it: Malformed (422)."""
+    """A frame, or packet, that has begun has so long to end, and what comes of it gives it a second back for each 64
+    KiB: one that stands still for so long, or is slower, is refused, Malformed (422)."""
     write_bytes_max: Annotated[int, PER_CONNECTION] = 8 * MIB
     """Bytes that wait for a slow reader; beyond it nothing more is taken for it from its subscriptions."""
     write_stalled_s: float = 60.0
@@ -425,6 +442,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Publishes of a connection that are not on disk yet; beyond it nothing more is read from it."""
     publish_bytes_in_flight_max: Annotated[int, PER_CONNECTION] = 32 * MIB
     """The same, in bytes."""
+    unanswered_bytes_per_client_max: Annotated[int, PER_CLIENT] = 256 * MIB
+    """Bytes that all connections of one client make the server hold: of frames that have begun, requests that are not
+    answered and publishes that are not on disk; at least one frame of `batch_bytes_max`. While some of it is on its way
+    to be answered, nothing more is read beyond it; where it is all of frames that do not end, the connection that
+    brings more is closed: QuotaExceeded (429)."""
     attention_us: int = 100
     """How long the server looks for the next message before it sleeps, where looking pays; 0: it sleeps at once."""
     requests_in_flight_max: Annotated[int, PER_CONNECTION] = 256
@@ -437,7 +459,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One more session of the same client: QuotaExceeded (429)."""
     session_expire_after_s: float = 300.0
     """How long a session is kept once its connection is gone, unless the client says otherwise."""
-    session_expire_after_s_max: float = 7 * 86_400.0
+    session_expire_after_s_max: Annotated[float, PER_CONNECTION] = 7 * 86_400.0
     """The longest that a client may ask for; more is cut to it."""
     subscriptions_per_session_max: Annotated[int, PER_CONNECTION] = 20_000
     """One more subscription in a session: QuotaExceeded (429)."""
@@ -461,13 +483,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Delay before the second try to reach a destination that is down; it doubles with each one after."""
     channel_retry_s_max: float = 60.0
     """The longest delay between tries."""
-    channel_batch_bytes_max: int = 1 * MIB
+    channel_batch_bytes_max: Annotated[int, PER_MESSAGE] = 1 * MIB
     """Bytes of messages in one POST; a larger message goes alone."""
-    channel_answer_bytes_max: int = 64 * KIB
+    channel_answer_bytes_max: Annotated[int, PER_CONNECTION] = 64 * KIB
     """A longer answer to a POST: the connection is closed, and only its status counts."""
 
     # How it is doing
-    figures_max: int = 100
+    figures_max: Annotated[int, IN_ALL] = 100
     """Roots and subscriptions whose own figures are told, the largest and those furthest behind; sums count all."""
     sys_every_s: float = 10.0
     """How often figures are published on `$sys/…`; 0: never."""
@@ -475,7 +497,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """If the event loop was held up for longer in the last seconds, the server says that it is not well."""
 
     # Actors
-    mailbox_max: int = 10_000
+    mailbox_max: Annotated[int, PER_CONNECTION] = 10_000
     """Messages that wait for one actor; one more: QuotaExceeded (429), and what comes from a connection waits."""
     call_s: float = 5.0
     """How long one actor waits for another's answer: TimedOut (504)."""

@@ -188,10 +188,12 @@ class Core:
         self.upkeep.on_durable(appended)
 
     def _expire(self) -> None:
-        """Drop what was staged too long ago and never committed, and listeners of collected readings."""
-        self._let_go()
+        """Drop what was staged too long ago and never committed, and listeners of collected readings; count what
+        clients have."""
+        self.roots.commit.run(self._let_go)
         self.staging.expire()
         self.mending.expire()
+        self.dispatcher.count_dead()
 
     # Closing
 

@@ -17,7 +17,7 @@ class Event(msgspec.Struct, frozen=True):
     """Something that happened."""
 
     kind: str
-    """damage, torn, mended, gap, retention, dead, dead-dropped, expired, clock, open-to-others, trouble"""
+    """damage, torn, mended, gap, retention, dead, dead-dropped, dead-full, expired, clock, open-to-others, trouble"""
     text: str
     time_us: int
 

@@ -13,9 +13,12 @@ dropped after `stage_age_s`.
 
 from __future__ import annotations
 
+import heapq
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from zlib import crc32
 
 import msgspec
 
@@ -40,6 +43,10 @@ EPOCH_MAX = (1 << 62) // BATCHES_PER_EPOCH_MAX
 PART_BYTES_MAX = 256
 SIZES_MAX = 10_000
 """Epochs whose bytes are remembered; those of others are counted again."""
+BODIES_TOGETHER = 256
+"""Bodies that follow one another in `$staged` and are counted together: those before the first that is needed go."""
+KEEPERS = 16
+"""Producers are told apart by so many locks, each held while rows of theirs change."""
 _EPOCH = struct.Struct(">Q")
 
 Span = tuple[int, int]
@@ -70,6 +77,72 @@ class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
     """An epoch, and the parts of it that are being committed."""
 
 
+class Bodies:
+    """What of `$staged` is needed, and how much of it each client of a server has; counted once, when the folder is
+    opened, and kept up to date from then on, so that nobody looks at what others have staged."""
+
+    def __init__(self) -> None:
+        self._lock = threads.Lock()
+        self._counts: dict[int, int] = {}
+        """By place in `$staged`, so many together: bodies that have a row."""
+        self._places: list[int] = []
+        """A heap of them; those without a count are passed over."""
+        self._by_share: Counter[str] = Counter()
+        self.count = 0
+        """Bodies that have a row."""
+
+    def load(self, row: StagedRow) -> None:
+        """A body was staged before the folder was opened."""
+        with self._lock:
+            self._by_share[row.share] += row.bytes
+        self.add(row)
+
+    def take(self, share: str, size: int, replaced: int, limit: int) -> None:
+        """Have room for a body in a client's share, which comes in place of so much; QuotaExceeded (429) if there is
+        none."""
+        with self._lock:
+            known = self._by_share[share]
+            if share and known - replaced + size > limit:
+                raise QuotaExceeded(
+                    f'client "{share}" has staged {known} bytes, and stage_bytes_per_client_max is '
+                    f"{limit}; commit or drop some epochs, or raise the setting"
+                )
+            self._by_share[share] += size
+
+    def give_back(self, share: str, size: int) -> None:
+        """It is not stored, or not any more."""
+        with self._lock:
+            self._by_share[share] -= size
+            if self._by_share[share] <= 0:
+                del self._by_share[share]
+
+    def add(self, row: StagedRow) -> None:
+        """A body has a row; its room was taken before."""
+        place = row.offset // BODIES_TOGETHER
+        with self._lock:
+            self.count += 1
+            if place not in self._counts:
+                heapq.heappush(self._places, place)
+            self._counts[place] = self._counts.get(place, 0) + 1
+
+    def remove(self, row: StagedRow) -> None:
+        """A body has no row any more."""
+        place = row.offset // BODIES_TOGETHER
+        with self._lock:
+            self.count -= 1
+            self._counts[place] -= 1
+            if not self._counts[place]:
+                del self._counts[place]
+        self.give_back(row.share, row.bytes)
+
+    def first(self) -> int | None:
+        """No body before this offset is needed; None if none is."""
+        with self._lock:
+            while self._places and self._places[0] not in self._counts:
+                heapq.heappop(self._places)
+            return self._places[0] * BODIES_TOGETHER if self._places else None
+
+
 class Staging:
     """All staged publishes of a bus."""
 
@@ -94,13 +167,20 @@ class Staging:
         """Held by whoever commits, drops or expires."""
         self._sizes: Memo[tuple[str, int], int] = Memo(SIZES_MAX)
         """By producer and epoch: bytes that were staged, at most."""
-        self._by_share: Counter[str] = Counter()
-        """Bytes that each client of a server has staged, at most."""
+        self._bodies = Bodies()
+        self._keepers = tuple(threads.Lock() for _ in range(KEEPERS))
         self._coming: dict[object, int] = {}
         """Of bodies that have no row yet: offsets that they are not before."""
 
+    @property
+    def count(self) -> int:
+        """How many bodies are staged and not committed."""
+        return self._bodies.count
+
     def recover(self) -> None:
         """Finish commits that were interrupted, and drop what was staged too long ago."""
+        for _, value in self._state.scan(rows.STAGED):
+            self._bodies.load(msgspec.msgpack.decode(value, type=StagedRow))
         for key, value in list(self._state.scan(rows.COMMITTED)):
             row = msgspec.msgpack.decode(value, type=CommittedRow)
             if row.under_way is None:
@@ -137,16 +217,43 @@ class Staging:
             return  # it is committed, and staging it once more changes nothing
         if known.under_way is not None and known.under_way[0] == epoch:
             raise Conflict(f'epoch {epoch} of producer "{producer}" is being committed; stage a later one')
+        key = self._key(producer, epoch, part, root)
         self._admit(producer, epoch, part, root, len(body))
-        self._admit_share(share, len(body))
+        before = self._staged_at(key)
+        replaced = before.bytes if before is not None and before.share == share else 0
+        self._bodies.take(share, len(body), replaced, self._config.stage_bytes_per_client_max)
         coming = object()
         self._coming[coming] = self._end() + 1
         try:
             offset = self._store(body)
             row = StagedRow(offset, count, crc, self._clock.now_us(), len(body), owner, share)
-            self._commit.write({self._key(producer, epoch, part, root): rows.pack(row)})
+            with self._keeper(producer):
+                before = self._staged_at(key)
+                self._commit.write({key: rows.pack(row)})
+                self._bodies.add(row)
+                if before is not None:
+                    self._bodies.remove(before)
+        except BaseException:
+            self._bodies.give_back(share, len(body))
+            raise
         finally:
             del self._coming[coming]
+
+    def _keeper(self, producer: str) -> threads.Lock:
+        """Held while rows of a producer change, so that what was there before is known."""
+        return self._keepers[crc32(producer.encode()) % KEEPERS]
+
+    def _staged_at(self, key: bytes) -> StagedRow | None:
+        value = self._state.get(key)
+        return None if value is None else msgspec.msgpack.decode(value, type=StagedRow)
+
+    def _remove(self, producer: str, find: Callable[[], Iterable[bytes]], also: Rows | None = None) -> None:
+        """Forget what was staged under these keys of a producer, together with other rows that change."""
+        with self._keeper(producer):
+            gone = {key: row for key in find() if (row := self._staged_at(key)) is not None}
+            self._commit.write({**(also or {}), **dict.fromkeys(gone)})
+            for row in gone.values():
+                self._bodies.remove(row)
 
     def _admit(self, producer: str, epoch: int, part: str, root: str, size: int) -> None:
         """TooLarge (413) if an epoch would have more bytes than its commit may hold."""
@@ -164,29 +271,6 @@ class Staging:
                 "commit smaller epochs, or raise the setting"
             )
         self._sizes.keep(key, known + size)
-
-    def _admit_share(self, share: str, size: int) -> None:
-        """QuotaExceeded (429) if one client of a server would have staged more than its share."""
-        limit = self._config.stage_bytes_per_client_max
-        if share and self._by_share[share] + size > limit:
-            self._count_shares()  # of what was replaced since, the last counts
-            if self._by_share[share] + size > limit:
-                raise QuotaExceeded(
-                    f'client "{share}" has staged {self._by_share[share]} bytes, and stage_bytes_per_client_max is '
-                    f"{limit}; commit or drop some epochs, or raise the setting"
-                )
-        if share:
-            self._by_share[share] += size
-
-    def _count_shares(self) -> list[int]:
-        """Count what each client has staged; answers where the bodies are."""
-        by_share, offsets = Counter[str](), []
-        for _, value in self._state.scan(rows.STAGED):
-            row = msgspec.msgpack.decode(value, type=StagedRow)
-            by_share[row.share] += row.bytes
-            offsets.append(row.offset)
-        self._by_share = by_share
-        return offsets
 
     def stage_messages(
         self, producer: str, epoch: int, messages: Iterable[tuple[str, bytes] | Outgoing], *, part: str = ""
@@ -259,13 +343,13 @@ class Staging:
         """NotFound (404) if one of these parts was not staged; what a client of the same name staged that was removed
         since is dropped first."""
         staged = list(self._staged(producer, epoch))
-        gone: Rows = {
-            self._key(producer, epoch, part, root): None
+        gone = [
+            self._key(producer, epoch, part, root)
             for _, part, root, row in staged
             if owner and row.owner not in ("", owner)
-        }
+        ]
         if gone:
-            self._commit.write(gone)
+            self._remove(producer, lambda: gone)
             raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" was another client\'s')
         there = {part for _, part, _, _ in staged}
         missing = [part for part in parts if part not in there and part]
@@ -304,8 +388,7 @@ class Staging:
             if id(item) in before and root in gave:
                 gave[root] = (gave[root][0] - len(item.topics), gave[root][1])
         done: Rows = {self._committed_key(producer): rows.pack(CommittedRow(last=epoch, gave=gave))}
-        done.update(dict.fromkeys(self._keys_upto(producer, epoch)))
-        self._commit.write(done)
+        self._remove(producer, lambda: self._keys_upto(producer, epoch), done)
         self._trim()
         return gave
 
@@ -314,7 +397,7 @@ class Staging:
         stored: dict[str, list[int]] = {}
         for name, item in items:
             root = self._roots.get(name)
-            if root is not None and root.is_stored(item.producer or "", item.sequence):
+            if root is not None and item.sequence <= root.producers.last(item.producer or ""):
                 stored.setdefault(name, []).append(id(item))
         window = self._config.producer_window
         return {one for found in stored.values() for one in found[: max(0, len(found) - window)]}
@@ -327,7 +410,9 @@ class Staging:
                 data = batch.body.payload(staged.offset - batch.first_offset)
                 part = self._checks.body(root, staged.count, staged.crc, data)
                 name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
-                return Publish(part.topics, [part], len(data), name, sequence, is_one=False)
+                item = Publish(part.topics, [part], len(data), name, sequence, is_one=False)
+                item.made_by = staged.share
+                return item
         raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" is gone; stage it again')
 
     # Dropping
@@ -339,8 +424,9 @@ class Staging:
             row = self._row(producer)
             if row.under_way is not None and row.under_way[0] == epoch:
                 raise Conflict(f'epoch {epoch} of producer "{producer}" is being committed')
-            self._commit.write(
-                {self._key(producer, epoch, part, root): None for _, part, root, _ in self._staged(producer, epoch)}
+            self._remove(
+                producer,
+                lambda: [self._key(producer, epoch, part, root) for _, part, root, _ in self._staged(producer, epoch)],
             )
         self._trim()
 
@@ -349,9 +435,11 @@ class Staging:
         if not self._deciding.acquire(blocking=False):  # who has it may wait for the thread that calls this
             return
         try:
-            gone: Rows = dict.fromkeys(self._expired())
-            if gone:
-                self._commit.write(gone)
+            gone: dict[str, list[bytes]] = {}
+            for key in self._expired():
+                gone.setdefault(_place(key)[0], []).append(key)
+            for producer, keys in gone.items():
+                self._remove(producer, partial(iter, keys))
         finally:
             self._deciding.release()
         if gone:
@@ -378,7 +466,9 @@ class Staging:
             return
         # In this order: a body gets its row before it is no longer among those that come.
         needed = [*tuple(self._coming.values()), root.stream.durable + 1]
-        needed += self._count_shares()
+        first = self._bodies.first()
+        if first is not None:
+            needed.append(first)
         if min(needed) > root.stream.first_offset:
             root.stream.trim(min(needed) - 1)
 
@@ -406,9 +496,10 @@ class Staging:
 
     def _keys_upto(self, producer: str, epoch: int) -> Iterator[bytes]:
         prefix = rows.STAGED + producer.encode() + b"\0"
-        for key, _ in list(self._state.scan(prefix)):
-            if _place(key)[1] <= epoch:
-                yield key
+        for key, _ in self._state.scan(prefix):
+            if _place(key)[1] > epoch:
+                return  # they come in the order of their epochs
+            yield key
 
 
 def _place(key: bytes) -> tuple[str, int, str, str]:

@@ -294,7 +294,7 @@ class Upkeep:
             self._dispatcher.expire()
         except (OSError, HeadwaterError) as error:
             self._events.trouble(f"subscriptions could not be looked after: {error}")
-        run(self._expire_staged)
+        self._expire_staged()
         for root in self._roots.all():
             if self._is_closed:
                 return

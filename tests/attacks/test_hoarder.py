@@ -164,3 +164,15 @@ def test_a_service_has_thousands_of_durable_subscriptions_in_one_session(tmp_pat
         message = consumers[-1].next(timeout_s=60)
         assert message is not None
         assert message.payload == b"1"
+
+
+def test_topics_that_staged_messages_make_are_shared(house: House) -> None:
+    with house.connect("hoarder") as hoarder, house.connect("other") as other:
+        other.publish("home/first", b"")
+        many = [(f"home/{count}", b"") for count in range(LIMITS.topics_per_client_max)]
+        hoarder.stage("p", 1, many)
+        hoarder.stage("p", 2, [("home/more", b"")])
+        hoarder.commit_stage("p", 1)
+        with pytest.raises(QuotaExceeded, match=r"hoarder.*topics_per_client_max"):
+            hoarder.commit_stage("p", 2)
+        other.publish("home/second", b"")

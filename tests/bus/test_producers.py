@@ -131,8 +131,8 @@ def test_the_producer_unused_for_longest_is_forgotten_first(folder: Path, clock:
         clock.advance(1)
         bus.publish("x/y", b"", producer="b", sequence=2)
     with headwater.open(folder, config, clock=clock) as bus:
-        repeats = {producer: bus.publish("x/y", b"", producer=producer, sequence=1).duplicate for producer in "abcd"}
-    assert repeats == {"a": False, "b": True, "c": True, "d": True}
+        repeats = {producer: bus.publish("x/y", b"", producer=producer, sequence=1).duplicate for producer in "bcda"}
+    assert repeats == {"b": True, "c": True, "d": True, "a": False}
 
 
 def test_a_repeat_of_what_is_stored_is_answered_though_a_later_sequence_comes_in_the_same_group() -> None:

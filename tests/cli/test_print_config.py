@@ -68,6 +68,33 @@ def test_the_limits_in_the_docs_are_what_the_code_says():
         assert f"| an address | `{name}` |" in limits()
 
 
+PACES = {"retry_delay_s_max", "http_restart_s_max", "channel_retry_s_max", "loop_lag_s_max"}
+"""How long the broker itself waits, at most: nobody can fill them."""
+
+
+def test_every_limit_says_of_whom_it_is_and_is_in_the_table():
+    names = {
+        field.name
+        for struct in (Config, Serving)
+        for field in msgspec.structs.fields(struct)
+        if field.name.endswith("_max") and field.name not in PACES
+    }
+    listed = re.findall(r"(?m)^\| [a-z ]+ \| `(\w+)` \|", limits())
+    assert sorted(names - set(listed)) == [], "say of whom they are in config.py: Annotated[int, PER_CLIENT]"
+    assert len(listed) == len(set(listed))
+    for name in names:
+        if "_per_client_" in name:
+            assert f"| a client | `{name}` |" in limits()
+
+
+def test_every_share_of_a_client_is_explained_in_the_docs():
+    shares = (DOCS / "access.md").read_text(encoding="utf-8").partition("\n### Shares\n")[2].partition("\n## ")[0]
+    for struct in (Config, Serving):
+        for field in msgspec.structs.fields(struct):
+            if "_per_client_max" in field.name:
+                assert f"`{field.name}`" in shares, field.name
+
+
 def test_the_example_changes_nothing_and_uncommented_says_every_default(elsewhere: Path):
     (elsewhere / "headwater.toml").write_text(example())
     assert load() == msgspec.structs.replace(load(), config=Config(), serving=Serving(), process=Process())

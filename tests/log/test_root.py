@@ -186,7 +186,7 @@ def test_a_topic_is_known_once_it_has_a_message(place: Place) -> None:
 
 def sequences(place: Place, producer: str, wanted: Sequence[int]) -> list[int | None]:
     """The first offset that each sequence was given; None for one that is new."""
-    found = [place.root.repeated(producer, sequence) for sequence in wanted]
+    found = [place.root.producers.repeated(producer, sequence) for sequence in wanted]
     return [None if stored is None else stored.first_offset for stored in found]
 
 
@@ -199,12 +199,12 @@ def test_a_repeat_is_answered_with_what_it_was_given(place: Place, between: Call
     assert sequences(place, "p", [5, 7, 8]) == [1, 2, None]
     assert sequences(place, "q", [1, 2]) == [4, None]
     assert sequences(place, "new", [0]) == [None]
-    stored = place.root.repeated("p", 7)
+    stored = place.root.producers.repeated("p", 7)
     assert stored is not None
     assert (stored.count, stored.time_us) == (2, place.batches[1].header.time_us)
     for sequence in (0, 6):
         with pytest.raises(Conflict, match="count on from 8"):
-            place.root.repeated("p", sequence)
+            place.root.producers.repeated("p", sequence)
 
 
 @BETWEEN
@@ -215,7 +215,7 @@ def test_the_window_keeps_the_last_sequences(make: Callable[..., Place], between
         between(place)
     assert sequences(place, "p", [3, 4, 5]) == [4, 5, 6]
     with pytest.raises(Conflict, match="its last 3"):
-        place.root.repeated("p", 2)
+        place.root.producers.repeated("p", 2)
 
 
 def test_producers_beyond_the_limit_are_forgotten_the_one_unused_for_longest_first(make: Callable[..., Place]) -> None:

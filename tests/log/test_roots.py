@@ -553,7 +553,7 @@ def test_a_restart_brings_back_what_publishes_changed(checkpoint_batches: int) -
         assert hall is not None
         assert (home.topic_count, hall.topic_count) == (1, 2)
         assert (home.retained.count, hall.retained.count) == (0, 1)
-        assert home.repeated("p", 1) is not None
+        assert home.producers.repeated("p", 1) is not None
         assert all(found.holes == [] for found in place.met.values())
     assert place.publish(place.one("home/a")).offset == 4
 

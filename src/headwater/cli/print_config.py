@@ -15,7 +15,7 @@ from rich.text import Text
 from headwater import config as bus_settings
 from headwater import settings as process_settings
 from headwater.cli.output import console, emit, safe
-from headwater.config import IN_ALL, PER_ADDRESS, PER_CLIENT, PER_CONNECTION, Config, Retention, Serving
+from headwater.config import SCOPES, Config, Retention, Serving
 from headwater.settings import DEFAULT, Loaded, Process, is_size, known
 
 SECTION = re.compile(r"    # (.+)")
@@ -152,7 +152,7 @@ def _wrapped(text: str) -> list[str]:
 def limits() -> str:
     """What is limited, and of whom: a table as Markdown has them."""
     lines, rows = described(), []
-    for whose in (PER_CONNECTION, PER_CLIENT, PER_ADDRESS, IN_ALL):
+    for whose in SCOPES:
         for struct in (Serving, Config):
             rows += [
                 f"| {_whose(whose)} | `{field.name}` | {written(field.name, field.default).strip(chr(34))} "

@@ -13,8 +13,9 @@ from headwater.channels.row import ChannelRow
 from headwater.delivery.lane import Failure
 from headwater.delivery.mending import MendedRow, RedrivenRow
 from headwater.delivery.rows import DeadRow, SubscriptionRow, decode_waiting
+from headwater.log.producers import Producer
 from headwater.log.retained import RetainedRow
-from headwater.log.root import Producer, RootRow
+from headwater.log.root import RootRow
 from headwater.mqtt.receiving import ReceivedRow
 from headwater.mqtt.wills import WillRow
 from headwater.mqtt.window import Sent

@@ -72,7 +72,7 @@ class DeadLetters:
 
     def get(self, id: str, offset: Position) -> DeadLetter:
         """One of them."""
-        found = [row.letter(id, at) for _, at, row in self._rows(self._number(id), {offset})]
+        found = [row.letter(id, at) for _, at, row, _ in self._rows(self._number(id), {offset})]
         if not found:
             raise NotFound(f'subscription "{id}" has no dead letter {offset}; headwater dead list {id} shows them')
         return found[0]
@@ -83,7 +83,8 @@ class DeadLetters:
         def work(subscriber: Subscriber) -> int:
             changed: Rows = {}
             copies: dict[int, dict[int, CopyRow]] = {}
-            for stream, offset, row in self._rows(subscriber.number, offsets):
+            sizes: list[int] = []
+            for stream, offset, row, size in self._rows(subscriber.number, offsets):
                 if allow is not None:
                     allow(row.topic, ())
                 headers = headers_of(id, offset, row, row.headers)
@@ -91,10 +92,10 @@ class DeadLetters:
                 changed[rows.key_message(rows.DEAD, subscriber.number, stream, offset)] = None
                 changed[rows.key_message(rows.COPY, subscriber.number, stream, offset)] = rows.pack(copy)
                 copies.setdefault(stream, {})[offset] = copy
-            count = sum(map(len, copies.values()))
-            if count:
-                subscriber.add_copies(changed, copies, count)
-            return count
+                sizes.append(size)
+            if sizes:
+                subscriber.redrive(changed, copies, sizes)
+            return len(sizes)
 
         return self._noted("redriven", id, self._dispatcher.use(id, work), offsets)
 
@@ -102,12 +103,12 @@ class DeadLetters:
         """Forget them; answers how many."""
 
         def work(subscriber: Subscriber) -> int:
+            found = self._rows(subscriber.number, offsets)
             changed: Rows = {
-                rows.key_message(rows.DEAD, subscriber.number, stream, offset): None
-                for stream, offset, _ in self._rows(subscriber.number, offsets)
+                rows.key_message(rows.DEAD, subscriber.number, stream, offset): None for stream, offset, *_ in found
             }
             if changed:
-                subscriber.drop_dead(changed)
+                subscriber.drop_dead(changed, sum(size for *_, size in found))
             return len(changed)
 
         return self._noted("dropped", id, self._dispatcher.use(id, work), offsets)
@@ -124,8 +125,9 @@ class DeadLetters:
             raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
         return row.number
 
-    def _rows(self, number: int, places: Collection[Position] | None) -> list[tuple[int, int, DeadRow]]:
-        found: list[tuple[int, int, DeadRow]] = []
+    def _rows(self, number: int, places: Collection[Position] | None) -> list[tuple[int, int, DeadRow, int]]:
+        """Stream, offset, the letter, and how large it is."""
+        found: list[tuple[int, int, DeadRow, int]] = []
         by_offset: dict[int, str] = {}
         for key, value in self._state.scan(rows.key_u32(rows.DEAD, number)):
             offset, row = rows.offset_in(key), msgspec.msgpack.decode(value, type=DeadRow)
@@ -138,7 +140,7 @@ class DeadLetters:
                         f'{offset} is a dead letter of "{by_offset[offset]}" and of "{root}"; '
                         f'say which: ("{root}", {offset})'
                     )
-            found.append((rows.pair_in(key)[1], offset, row))
+            found.append((rows.pair_in(key)[1], offset, row, len(value)))
         return found
 
 

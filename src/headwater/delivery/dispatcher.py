@@ -23,6 +23,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
+from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
 from headwater.delivery.options import Options
 from headwater.delivery.rows import Resting, RetainedRef, RowCommit, SubscriptionRow, Waiting
@@ -116,6 +117,7 @@ class Dispatcher:
             self._patterns.add(row.owner, row.options.filter)
         self._owners: dict[Listener, tuple[str, str]] = {}
         """Those who listen for a client: whom, and to what. Durable subscriptions count whether or not they do."""
+        self._shares = DeadShares(config)
         last = state.get(rows.COUNTERS)
         self._last_number = int.from_bytes(last, "big") if last is not None else 0
 
@@ -408,6 +410,7 @@ class Dispatcher:
             self._on_event,
             self.lowest.note,
             self._notes,
+            self._shares,
             is_read_only=self._is_read_only,
         )
 
@@ -498,8 +501,19 @@ class Dispatcher:
             if self._by_owner[row.owner] <= 0:
                 del self._by_owner[row.owner]
             self._patterns.remove(row.owner, row.options.filter)
+            self._shares.drop(row.number)
             self.version += 1
             self._rested.pop(id, None)
+
+    def count_dead(self) -> None:
+        """Count the dead letters of subscriptions that nobody has used since the bus was opened; from any thread."""
+        for row in self.each_row():
+            if not row.owner or self._shares.is_known(row.number):
+                continue
+            sizes = [len(value) for _, value in self._state.scan(rows.key_u32(rows.DEAD, row.number))]
+            with self._lock:
+                if not self._shares.is_known(row.number) and self.row(row.options.id) is not None:
+                    self._shares.load(row.number, row.owner, len(sizes), sum(sizes))
 
     def expire(self) -> list[str]:
         """Delete subscriptions that nobody used for as long as they were to be kept. From any thread."""

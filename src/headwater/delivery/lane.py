@@ -47,6 +47,8 @@ class Event(StrEnum):
     """A nack or timeout that was the last attempt allowed, or a delivery that was the last allowed."""
     VANISH = "vanish"
     """Its consumer was gone without a word: no attempt is counted, but a delivery."""
+    FULL = "full"
+    """What would have killed it, but its subscription's client may have no more dead letters: it is tried again."""
     SPARE = "spare"
     """Done with for another reason than an ack: its client has it from elsewhere."""
 
@@ -60,6 +62,7 @@ TRANSITIONS: dict[tuple[MessageState, Event], MessageState] = {
     (MessageState.IN_FLIGHT, Event.VANISH): MessageState.RETRY,
     (MessageState.IN_FLIGHT, Event.REJECT): MessageState.DEAD,
     (MessageState.IN_FLIGHT, Event.EXHAUST): MessageState.DEAD,
+    (MessageState.IN_FLIGHT, Event.FULL): MessageState.RETRY,
     (MessageState.IN_FLIGHT, Event.RECALL): MessageState.PENDING,
     (MessageState.PENDING, Event.SPARE): MessageState.ACKED,
     (MessageState.IN_FLIGHT, Event.SPARE): MessageState.ACKED,

@@ -14,11 +14,12 @@ done is remembered as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from uuid import uuid4
 
 import msgspec
 
+from headwater import threads
 from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
@@ -42,6 +43,10 @@ Contents = tuple[bytes, bytes | None, Headers]
 """Payload, key and headers, checked."""
 
 
+Shares = dict[str, tuple[int, int]]
+"""By client: how many letters, and how many bytes."""
+
+
 class MendedRow(msgspec.Struct, frozen=True, array_like=True):
     """New contents of a dead letter."""
 
@@ -50,6 +55,8 @@ class MendedRow(msgspec.Struct, frozen=True, array_like=True):
     headers: Headers
     dead_at_us: int
     time_us: int
+    share: str = ""
+    """The client of a server whose share it counts in."""
 
 
 class RedrivenRow(msgspec.Struct, frozen=True, array_like=True):
@@ -83,9 +90,21 @@ class Mending:
         self._audit = audit
         self._waiting: dict[int, int] = {}
         """By subscription: how many wait, at most."""
+        self._lock = threads.Lock()
+        self._shares: Shares | None = None
+        """By client of a server: letters that it has mended, and their bytes; counted when somebody mends, and again by
+        upkeep, as some go with their subscription;"""
+        self._since: Shares | None = None
+        """what changed since that began."""
 
     def mend(
-        self, id: str, write: str, letters: Sequence[DeadLetter], part: str = "", allow: Allow | None = None
+        self,
+        id: str,
+        write: str,
+        letters: Sequence[DeadLetter],
+        part: str = "",
+        allow: Allow | None = None,
+        share: str = "",
     ) -> None:
         """Store other contents for these letters; nothing if the write was done already."""
         _check_names(write, part)
@@ -103,13 +122,18 @@ class Mending:
                 stream, dead = self._dead(number, id, letter.topic, letter.offset, letter.dead_at_us)
                 if allow is not None:
                     allow(dead.topic, _fresh(headers, dead))
-                row = MendedRow(payload, key, headers, letter.dead_at_us, now_us)
+                row = MendedRow(payload, key, headers, letter.dead_at_us, now_us, share)
                 place = _key(number, write, part, stream, letter.offset)
                 if place in changed:
                     raise mended_twice(letter.topic, letter.offset)
                 changed[place] = rows.pack(row)
-            self._admit(number, id, changed)
+            with self._lock:
+                before = self._of_share(changed) if share else {}
+                self._admit(number, id, changed)
+                self._admit_share(share, before, changed)
             self._commit.write(changed)
+            with self._lock:
+                self._take_off(before)
 
         self._dispatcher.use(id, work)
 
@@ -127,23 +151,30 @@ class Mending:
                 return done.count
             changed: Rows = {}
             copies: dict[int, dict[int, CopyRow]] = {}
-            for key, part, row in self._mended(number, write):
+            sizes: list[int] = []
+            gone: dict[bytes, bytes] = {}
+            for key, part, value in self._mended(number, write):
+                row = msgspec.msgpack.decode(value, type=MendedRow)
                 changed[key] = None
+                gone[key] = value
                 if part not in parts:
                     continue
                 stream, offset = rows.place_in(key)
-                dead = self._letter(number, id, stream, offset, row.dead_at_us)
+                dead, size = self._letter(number, id, stream, offset, row.dead_at_us)
                 if allow is not None:
                     allow(dead.topic, _fresh(row.headers, dead))
                 if offset in copies.setdefault(stream, {}):
                     raise mended_twice(dead.topic, offset)
+                sizes.append(size)
                 copies[stream][offset] = copy = _copy(id, offset, dead, row)
                 changed[rows.key_message(rows.DEAD, number, stream, offset)] = None
                 changed[rows.key_message(rows.COPY, number, stream, offset)] = rows.pack(copy)
             count = sum(map(len, copies.values()))
             changed[rows.key_name(rows.REDRIVEN, number, write)] = rows.pack(RedrivenRow(count, self._clock.now_us()))
             self._waiting.pop(number, None)
-            subscriber.add_copies(changed, copies, count)
+            subscriber.redrive(changed, copies, sizes)
+            with self._lock:
+                self._take_off(gone)
             return count
 
         count = self._dispatcher.use(id, work)
@@ -156,9 +187,11 @@ class Mending:
         _check_names(write)
 
         def work(subscriber: Subscriber) -> None:
-            gone: Rows = dict.fromkeys(key for key, _, _ in self._mended(subscriber.number, write))
+            gone = {key: value for key, _, value in self._mended(subscriber.number, write)}
             self._waiting.pop(subscriber.number, None)
-            self._commit.write(gone)
+            self._commit.write(dict.fromkeys(gone))
+            with self._lock:
+                self._take_off(gone)
 
         self._dispatcher.use(id, work)
 
@@ -166,14 +199,24 @@ class Mending:
         """Drop what was mended too long ago and never redriven, and forget the writes that were done long ago."""
         before_us = self._clock.now_us() - round(self._config.stage_age_s * SECOND_US)
         gone: Rows = {}
+        counted: Shares = {}
+        with self._lock:
+            self._since = {}
         for key, value in self._state.scan(rows.MENDED):
-            if msgspec.msgpack.decode(value, type=MendedRow).time_us < before_us:
+            row = msgspec.msgpack.decode(value, type=MendedRow)
+            if row.time_us < before_us:
                 gone[key] = None
+            else:
+                _count(counted, row.share, 1, len(value))
         for key, value in self._state.scan(rows.REDRIVEN):
             if msgspec.msgpack.decode(value, type=RedrivenRow).time_us < before_us:
                 gone[key] = None
         self._waiting.clear()
         self._commit.write(gone)
+        with self._lock:
+            for share, change in self._since.items():
+                _count(counted, share, *change)
+            self._shares, self._since = counted, None
 
     def _admit(self, number: int, id: str, changed: Rows) -> None:
         """QuotaExceeded (429) if more letters would wait, mended, than a subscription may have."""
@@ -192,12 +235,53 @@ class Mending:
         value = self._state.get(rows.key_name(rows.REDRIVEN, number, write))
         return None if value is None else msgspec.msgpack.decode(value, type=RedrivenRow)
 
-    def _mended(self, number: int, write: str) -> Iterator[tuple[bytes, str, MendedRow]]:
-        """Key, part and contents of all that a write has mended."""
+    def _admit_share(self, share: str, before: dict[bytes, bytes], changed: Rows) -> None:
+        """QuotaExceeded (429) if one client of a server would have mended more than its share."""
+        if not share:
+            return
+        letters, size = self._counted().get(share, (0, 0))
+        count, more = len(changed), sum(len(value or b"") for value in changed.values())
+        replaced = [len(value) for value in before.values()]
+        config = self._config
+        if (
+            letters + count - len(replaced) > config.mended_per_client_max
+            or size + more - sum(replaced) > config.mended_bytes_per_client_max
+        ):
+            raise QuotaExceeded(
+                f'{letters} letters of {size} bytes that client "{share}" has mended wait to be redriven, and '
+                f"mended_per_client_max is {config.mended_per_client_max}, mended_bytes_per_client_max "
+                f"{config.mended_bytes_per_client_max}; redrive or drop them first, or raise the settings"
+            )
+        self._note(share, count, more)
+
+    def _counted(self) -> Shares:
+        if self._shares is None:
+            self._shares = {}
+            for _, value in self._state.scan(rows.MENDED):
+                _count(self._shares, msgspec.msgpack.decode(value, type=MendedRow).share, 1, len(value))
+        return self._shares
+
+    def _note(self, share: str, letters: int, size: int) -> None:
+        for shares in (self._shares, self._since):
+            if shares is not None:
+                _count(shares, share, letters, size)
+
+    def _of_share(self, changed: Rows) -> dict[bytes, bytes]:
+        """What these rows are stored in place of."""
+        found = ((key, self._state.get(key)) for key in changed)
+        return {key: value for key, value in found if value is not None}
+
+    def _take_off(self, gone: Mapping[bytes, bytes]) -> None:
+        """These are not there any more."""
+        for value in gone.values():
+            self._note(msgspec.msgpack.decode(value, type=MendedRow).share, -1, -len(value))
+
+    def _mended(self, number: int, write: str) -> Iterator[tuple[bytes, str, bytes]]:
+        """Key, part and row of all that a write has mended."""
         prefix = rows.key_name(rows.MENDED, number, write) + b"\0"
         for key, value in self._state.scan(prefix):
             part = key[len(prefix) :].partition(b"\0")[0].decode()
-            yield key, part, msgspec.msgpack.decode(value, type=MendedRow)
+            yield key, part, value
 
     def _dead(self, number: int, id: str, topic: str, offset: int, dead_at_us: int) -> tuple[int, DeadRow]:
         """The stream of a letter, and the letter."""
@@ -205,17 +289,25 @@ class Mending:
         if root is None:
             raise _gone(id, topic, offset)
         stream = root.stream.number
-        dead = self._letter(number, id, stream, offset, dead_at_us)
+        dead, _ = self._letter(number, id, stream, offset, dead_at_us)
         if dead.topic != topic:
             raise Malformed(f'dead letter {offset} is of topic "{dead.topic}", not "{topic}"; a topic cannot be mended')
         return stream, dead
 
-    def _letter(self, number: int, id: str, stream: int, offset: int, dead_at_us: int) -> DeadRow:
+    def _letter(self, number: int, id: str, stream: int, offset: int, dead_at_us: int) -> tuple[DeadRow, int]:
+        """A letter, and how large it is."""
         value = self._state.get(rows.key_message(rows.DEAD, number, stream, offset))
         dead = None if value is None else msgspec.msgpack.decode(value, type=DeadRow)
-        if dead is None or dead.dead_at_us != dead_at_us:
+        if value is None or dead is None or dead.dead_at_us != dead_at_us:
             raise _gone(id, None if dead is None else dead.topic, offset, has_died_again=dead is not None)
-        return dead
+        return dead, len(value)
+
+
+def _count(shares: Shares, share: str, letters: int, size: int) -> None:
+    known, bytes_known = shares.get(share, (0, 0))
+    shares[share] = known + letters, bytes_known + size
+    if shares[share] == (0, 0):
+        del shares[share]
 
 
 def write_of(offsets: object, mended: object, write: str | None) -> str | None:

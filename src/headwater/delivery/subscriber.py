@@ -9,7 +9,7 @@ waits for and by nothing else.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import attrgetter
@@ -22,6 +22,7 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
+from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.hand_outs import HandOuts
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
 from headwater.delivery.rows import DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow, Waiting
@@ -84,6 +85,7 @@ class Subscriber:
         on_event: Callable[[str, str], None],
         on_moved: Callable[[int, int], None],
         notes: Notes,
+        shares: DeadShares,
         *,
         is_read_only: bool = False,
     ) -> None:
@@ -117,8 +119,21 @@ class Subscriber:
         self.is_ended = False
         """Whether the subscription is gone, or the bus closes."""
         self._turn = 0
-        self._dead = sum(1 for _ in state.scan(rows.key_u32(rows.DEAD, row.number)))
+        self._shares = shares
+        self._is_full = False
+        """Whether its client has as many dead letters as it may, which was told."""
+        self._dead = self._count_dead()
         self._load(is_read_only)
+
+    def _count_dead(self, but_not: int | None = None) -> int:
+        """How many dead letters it has, without those of a stream that is gone."""
+        sizes = [
+            len(value)
+            for key, value in self._state.scan(rows.key_u32(rows.DEAD, self.number))
+            if rows.pair_in(key)[1] != but_not
+        ]
+        self._shares.load(self.number, self.row.owner, len(sizes), sum(sizes))
+        return len(sizes)
 
     def _load(self, is_read_only: bool) -> None:
         now = self._moment()
@@ -337,6 +352,7 @@ class Subscriber:
                 is_more = True  # behind what is given up there may be something that may go now
                 for offset in spent:
                     known = {(lane, offset): there.pop(offset)}
+                    self._make_room(known)
                     self._store(self._machine.give_up(lease, offset, now), known)
                 self._commit.kick()
                 offsets = [offset for offset in offsets if offset not in spent]
@@ -523,7 +539,7 @@ class Subscriber:
             changes, handed = self._machine.spare(stream, offsets)
             self._supply.recount(stream)
             if changes:
-                self._commit.enqueue(stored.rows_of(self.number, changes))
+                self._commit.enqueue(self._rows_of(changes))
         self._commit.kick()
         if was_full:
             self.wake()
@@ -559,9 +575,8 @@ class Subscriber:
                 for lease, offsets in groups:
                     self._machine.check_held(lease, offsets)
             for lease, offsets in groups:
-                changes = self._machine.ack(lease, offsets)
+                changed.update(self._rows_of(self._machine.ack(lease, offsets)))
                 self._hand_outs.on_ack(lease)
-                changed.update(stored.rows_of(self.number, changes))
                 self._counts.acks += len(offsets)
             item = self._commit.enqueue(changed, future) if changed else None
             more = self._machine.retrying or self._machine.held or self.consumers > 1 or self.waiting or was_full
@@ -628,6 +643,7 @@ class Subscriber:
             if message is None:  # read before anything changes: a read that fails must change nothing
                 message = self._fetch(lease.lane, [offset], now).get(offset)
             known = {(lease.lane, offset): message} if message is not None else {}
+            self._make_room(known)
             item = self._store(apply(now), known, future)
             self._hand_outs.renew()
             self._counts.nacks += 1
@@ -644,6 +660,21 @@ class Subscriber:
             deadline_us = self._clock.monotonic_us() + round(seconds * SECOND_US)
             self._time(self._machine.extend(lease, offset, deadline_us))
             self._arm()
+
+    def _make_room(self, known: Messages) -> None:
+        """See how many of these messages may die: a copy of a letter that was redriven has its place."""
+        own = min(sum(lane[1] for lane, _ in known), self._shares.redriven(self.number))
+        sizes = (len(message.payload) for message in known.values())
+        self._machine.dead_room = max(own, self._shares.room(self.row.owner, sizes)) if known else 1 << 62
+        is_full = self._machine.dead_room < len(known)
+        if is_full and not self._is_full:
+            self._on_event(
+                "dead-full",
+                f'client "{self.row.owner}", who made subscription "{self.options.id}", has as many dead letters as '
+                "dead_letters_per_client_max or dead_letter_bytes_per_client_max allow: what fails is tried again, and "
+                "dies once some were redriven or dropped",
+            )
+        self._is_full = is_full
 
     def finish(self, item: RowsItem | None, wait: bool = True) -> None:
         """Have rows that were enqueued written, and wait until they are on disk."""
@@ -664,9 +695,14 @@ class Subscriber:
         if not changes:
             return None
         dead = self._dead_rows(changes, known or {})
-        changed = stored.rows_of(self.number, changes)
+        changed = self._rows_of(changes)
         changed.update(dead)
         return self._commit.enqueue(changed, future)
+
+    def _rows_of(self, changes: Changes) -> Rows:
+        if changes.copies_done:
+            self._shares.done(self.number, len(changes.copies_done))
+        return stored.rows_of(self.number, changes)
 
     def _dead_rows(self, changes: Changes, known: Messages) -> Rows:
         """Copies of the messages that the subscription gives up on."""
@@ -678,7 +714,8 @@ class Subscriber:
                 continue
             tried = (failure.attempts, failure.errors, now.wall_us)
             row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.headers, *tried)
-            changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
+            value = changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
+            self._shares.change(self.number, 1, len(value))
             self._dead += 1
             self._counts.dead += 1
             self._on_event(
@@ -692,12 +729,13 @@ class Subscriber:
 
     def _drop_oldest_dead(self, changed: Rows) -> None:
         self._commit.flush()
-        for key, _ in self._state.scan(rows.key_u32(rows.DEAD, self.number)):
+        for key, value in self._state.scan(rows.key_u32(rows.DEAD, self.number)):
             if self._dead <= self._config.dead_letters_max:
                 return
             if key not in changed:
                 changed[key] = None
                 self._dead -= 1
+                self._shares.change(self.number, -1, -len(value))
                 self._on_event(
                     "dead-dropped", f'subscription "{self.options.id}" has too many dead letters; the oldest is gone'
                 )
@@ -727,6 +765,7 @@ class Subscriber:
                     heapq.heappop(self._leases)
                     continue
                 known = self._doomed(lease, now)
+                self._make_room(known)
                 heapq.heappop(self._leases)
                 self._store(self._machine.expire(lease, now), known)
             self._hand_outs.renew()
@@ -801,17 +840,21 @@ class Subscriber:
             self._machine.close_lanes(stream, REMOVED)
             self._hand_outs.renew()
             self._supply.close(stream)
-            self._dead = sum(1 for _ in self._state.scan(rows.key_u32(rows.DEAD, self.number))) - sum(
-                1 for _ in self._state.scan(rows.key_pair(rows.DEAD, self.number, stream))
-            )
+            self._shares.drop_redriven(self.number)
+            self._dead = self._count_dead(but_not=stream)
             self._arm()
         self.wake()
 
-    def add_copies(self, changed: Rows, copies: Mapping[int, Mapping[int, Waiting]], removed_dead: int = 0) -> None:
+    def add_copies(self, changed: Rows, copies: Mapping[int, Mapping[int, Waiting]]) -> None:
         """Deliver these copies too; their rows are stored first."""
+        self.redrive(changed, copies, ())
+
+    def redrive(self, changed: Rows, copies: Mapping[int, Mapping[int, Waiting]], sizes: Collection[int]) -> None:
+        """The same for dead letters, which are as large as this."""
         with self._lock:
             self._check_open(writes=True)
-            self._dead -= removed_dead
+            self._dead -= len(sizes)
+            self._shares.redrive(self.number, len(sizes), sum(sizes))
             item = self._commit.enqueue(changed)
         self.finish(item)
         with self._lock:
@@ -819,11 +862,12 @@ class Subscriber:
                 self._machine.add_copies(stream, sorted(found), _keys(found))
         self.wake()
 
-    def drop_dead(self, changed: Rows) -> None:
-        """Dead letters that nobody wants any more."""
+    def drop_dead(self, changed: Rows, size: int) -> None:
+        """Dead letters that nobody wants any more, and how large they are."""
         with self._lock:
             self._check_open(writes=True)
             self._dead -= len(changed)
+            self._shares.change(self.number, -len(changed), -size)
             item = self._commit.enqueue(changed)
         self.finish(item)
 

@@ -30,7 +30,7 @@ from headwater.errors import Conflict, Malformed
 class Subscription:
     """The state machine of one durable subscription."""
 
-    __slots__ = ("_jitter", "_ledger", "config", "consumers", "options", "paused")
+    __slots__ = ("_jitter", "_ledger", "config", "consumers", "dead_room", "options", "paused")
 
     def __init__(
         self, options: Options, config: Config, jitter: Callable[[], float] = random.random, last_number: int = 0
@@ -40,6 +40,8 @@ class Subscription:
         self.config = config
         self.paused = False
         """Nothing is delivered while True."""
+        self.dead_room = 1 << 62
+        """How many more messages may die; the next waits for another attempt instead."""
         self._jitter = jitter
         self._ledger = Ledger(options.order)
         self._ledger.number = last_number
@@ -248,12 +250,19 @@ class Subscription:
         return failure is not None and 0 < self.options.max_deliveries <= failure.vanished
 
     def give_up(self, lease: Lease, offset: int, now: Moment) -> Changes:
-        """A message is dead that no other consumer is to get."""
+        """A message that no other consumer is to get is dead, or waits until it may be."""
         lane, changes = self._ledger.holding(lease, offset), Changes()
         failure = lane.failures[offset]
-        died = msgspec.structs.replace(failure, attempts=failure.attempts + 1, retry_at_us=now.wall_us)
-        changes.dead.append((lane.id, offset, died))
-        self._ledger.finish(lane, (offset,), Event.EXHAUST, changes)
+        if self.dead_room > 0:
+            self.dead_room -= 1
+            died = msgspec.structs.replace(failure, attempts=failure.attempts + 1, retry_at_us=now.wall_us)
+            changes.dead.append((lane.id, offset, died))
+            self._ledger.finish(lane, (offset,), Event.EXHAUST, changes)
+        else:
+            delay_us = self._delay_us(1, self.options.retry_delays_s(self.config)[1])
+            lane.in_flight[offset].take(offset, "nobody is to have it")
+            waits = msgspec.structs.replace(failure, retry_at_us=now.wall_us + delay_us, delay_us=delay_us)
+            self._ledger.retry(lane, offset, Event.FULL, waits, now.monotonic_us + delay_us, changes)
         return changes
 
     def held_under(self, lease: Lease) -> list[int]:
@@ -404,9 +413,12 @@ class Subscription:
     ) -> None:
         """A message in flight failed: it waits for its next attempt, or is dead."""
         attempts = self.attempt(lane.id, offset)
+        is_last = event is Event.REJECT or 0 < self.options.max_attempts <= attempts
+        if is_last and self.dead_room <= 0:
+            event, delay_s = Event.FULL, self.options.retry_delays_s(self.config)[1]
         if event is not Event.REJECT:
             self._ledger.recall(self._ledger.after(lane, offset), f"message {offset} before it failed ({event})")
-            if 0 < self.options.max_attempts <= attempts:
+            if is_last and event is not Event.FULL:
                 event = Event.EXHAUST
         after = step(MessageState.IN_FLIGHT, event)
         lane.in_flight[offset].take(offset, f"it failed ({event}) and is now {after}")
@@ -417,6 +429,7 @@ class Subscription:
             failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us, before.vanished)
             self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
         else:
+            self.dead_room -= 1
             changes.dead.append((lane.id, offset, Failure(attempts, now.wall_us, errors)))
             self._ledger.finish(lane, (offset,), event, changes)
 

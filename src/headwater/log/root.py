@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from headwater.config import Config
-from headwater.errors import Conflict, QuotaExceeded
+from headwater.errors import QuotaExceeded
+from headwater.log.producers import Producers
 from headwater.log.purges import Purge, Purges
 from headwater.log.retained import Retained, RetainedRow, merged
 from headwater.message import Kept, Message, TopicInfo
 from headwater.store import state as rows
-from headwater.store.batch import ONCE, Batch, Header
+from headwater.store.batch import Batch
 from headwater.store.log import Checkpoint, Stream
 from headwater.store.state import Rows, State
 from headwater.topics.name import compile_filter, is_everything_of
@@ -29,8 +30,6 @@ WILLS = "$will"
 """How the batch says so that is an MQTT client's last will; the will's id follows."""
 UNCOUNTED = (DELAYED, WILLS)
 """How producers begin whose batches take a row with them, and whose sequences nobody has to remember."""
-ONCE_WINDOW = 1024
-"""Sequences that are remembered of an MQTT session's publishes of QoS 2: as many as it may have open."""
 SYS = "$sys"
 """Root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
 MQTT_SYS = "$SYS"
@@ -67,22 +66,6 @@ class RootRow(msgspec.Struct, frozen=True, array_like=True):
     """How many of its topics clients of a server have made, of those who made most."""
 
 
-class Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an idempotent publish was given the first time."""
-
-    first_offset: int
-    count: int
-    time_us: int
-
-
-class Producer(msgspec.Struct, array_like=True):
-    """The last sequences of an idempotent producer, oldest first."""
-
-    window: dict[int, Stored] = {}
-    last: int = -1
-    used_us: int = 0
-
-
 class Root:
     """A root as its owner keeps it; only the thread that commits changes it."""
 
@@ -111,9 +94,7 @@ class Root:
         self._before: dict[str, int] = {}
         """Messages that topics had at the last checkpoint, of those that were looked up since; 0 of new ones."""
         self._promised: set[str] = set()
-        self._producers: dict[str, Producer] = {}
-        self._producers_dirty: set[str] = set()
-        self._producer_count = row.producers
+        self.producers = Producers(stream.number, state, config, row.producers)
         self.bytes_in = 0
         """Of batches that were appended since the bus was opened."""
 
@@ -232,53 +213,11 @@ class Root:
             self._known.clear()
         self._known.update(names)
 
-    def repeated(self, producer: str, sequence: int) -> Stored | None:
-        """What this sequence was given the first time, if this is a repeat; Conflict if it cannot be told any more."""
-        known = self._producer(producer)
-        if sequence > known.last:
-            return None
-        stored = known.window.get(sequence)
-        if stored is None:
-            raise Conflict(
-                f'sequence {sequence} of producer "{producer}" is not above {known.last} and not among its last '
-                f"{self._config.producer_window}; it was stored long ago, or never: count on from {known.last + 1}"
-            )
-        return stored
-
-    def sequences(self, producer: str) -> tuple[int, ...]:
-        """The last sequences of a producer that were stored, oldest first."""
-        known = self._producers.get(producer)
-        if known is None:
-            row = self._state.get(rows.key_name(rows.PRODUCER, self.stream.number, producer))
-            known = Producer() if row is None else msgspec.msgpack.decode(row, type=Producer)
-        return tuple(known.window)
-
-    def is_stored(self, producer: str, sequence: int) -> bool:
-        """Whether a sequence, of a producer that stores them in order, is among those that were stored."""
-        return sequence <= self._producer(producer).last
-
-    def _producer(self, name: str) -> Producer:
-        known = self._producers.get(name)
-        if known is None:
-            row = self._state.get(rows.key_name(rows.PRODUCER, self.stream.number, name))
-            known = Producer() if row is None else msgspec.msgpack.decode(row, type=Producer)
-            if len(self._producers) >= self._config.producers_max:
-                self._forget_producers()
-            self._producers[name] = known
-        return known
-
-    def _forget_producers(self) -> None:
-        """From memory only: those with nothing unsaved; the state has their rows."""
-        for name in [name for name in self._producers if name not in self._producers_dirty][
-            : self._config.producers_max // 2
-        ]:
-            del self._producers[name]
-
     # After the append
 
-    def apply(self, batch: Batch, topics: Sequence[str]) -> int:
+    def apply(self, batch: Batch, topics: Sequence[str], owner: str = "") -> int:
         """A batch is durable: let topics, retained messages and producers reflect it; answers how many more topics'
-        rows the next checkpoint writes."""
+        rows the next checkpoint writes. A producer is from now on its owner's."""
         before, header, body = len(self._messages), batch.header, batch.decoded
         names = topics if body is None or len(body.names) > 1 else body.names
         fresh: set[str] = set()
@@ -293,8 +232,8 @@ class Root:
             self._count(topics, batch.first_offset)
         if batch.has_retained:
             self.retained.apply(batch, fresh)
-        if header.producer is not None:
-            self._note(header.producer, header)
+        if header.producer is not None and not header.producer.startswith(UNCOUNTED):
+            self.producers.note(header.producer, header, owner)
         self.is_dirty = True
         return len(self._messages) - before
 
@@ -304,8 +243,9 @@ class Root:
         self._count(batch.body.topics, batch.first_offset)
         if batch.has_retained:
             self.retained.gather(batch)
-        if batch.header.producer is not None:
-            self._note(batch.header.producer, batch.header)
+        producer = batch.header.producer
+        if producer is not None and not producer.startswith(UNCOUNTED):
+            self.producers.note(producer, batch.header, None)
         self.is_dirty = True
 
     def settle(self) -> None:
@@ -338,20 +278,6 @@ class Root:
                     messages[topic] = messages.get(topic, 0) + times
                     last[topic] = max(last.get(topic, 0), offset)
 
-    def _note(self, name: str, header: Header) -> None:
-        if name.startswith(UNCOUNTED):
-            return
-        window = ONCE_WINDOW if header.flags & ONCE else self._config.producer_window
-        producer = self._producer(name)
-        if producer.last < 0:
-            self._producer_count += 1
-        producer.last = max(producer.last, header.sequence)
-        producer.used_us = header.time_us
-        producer.window[header.sequence] = Stored(header.first_offset, header.count, header.time_us)
-        while len(producer.window) > window:
-            del producer.window[next(iter(producer.window))]
-        self._producers_dirty.add(name)
-
     # Checkpoints
 
     def rows(self, checkpoint: Checkpoint) -> Rows:
@@ -368,10 +294,7 @@ class Root:
                 row = get(key)
                 before = 0 if row is None else decode_counts(row)[0]
             changed[key] = pack((before + messages[topic], last[topic]))
-        for name in self._producers_dirty:
-            changed[rows.key_name(rows.PRODUCER, number, name)] = rows.pack(self._producers[name])
-        if self._producer_count > self._config.producers_max:
-            self._drop_producers(changed)
+        changed.update(self.producers.rows())
         changed.update(self.retained.rows())
         changed[rows.key_u32(rows.STREAM, number)] = rows.pack(
             RootRow(
@@ -380,7 +303,7 @@ class Root:
                 self.topic_count,
                 self.retained.count,
                 self.retained.expires_from_us,
-                self._producer_count,
+                self.producers.count,
                 self.purged_upto,
                 self.retained.size,
                 self.owner,
@@ -389,18 +312,6 @@ class Root:
         )
         return changed
 
-    def _drop_producers(self, changed: Rows) -> None:
-        """Forget for good the producers that were unused for longest."""
-        prefix = rows.key_u32(rows.PRODUCER, self.stream.number)
-        used = []
-        for key, value in self._state.scan(prefix):
-            if key not in changed:
-                used.append((msgspec.msgpack.decode(value, type=Producer).used_us, key))
-        for _, key in sorted(used)[: self._producer_count - self._config.producers_max]:
-            changed[key] = None
-            self._producers.pop(rows.name_in(key), None)
-            self._producer_count -= 1
-
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """The rows are in the state: start gathering anew."""
         self.checkpoint = checkpoint
@@ -408,7 +319,7 @@ class Root:
         self._last = {}
         self._runs = {}
         self._before = {}
-        self._producers_dirty.clear()
+        self.producers.checkpointed()
         self.retained.checkpointed()
         self.is_dirty = False
 

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from headwater import threads
 from headwater.clock import Clock
 from headwater.config import Config
 from headwater.counts import Counts
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, QuotaExceeded, ReadOnly, Unwritable
 from headwater.log.delays import due_key
 from headwater.log.group_commit import GroupCommit
+from headwater.log.pools import Pools
 from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish
 from headwater.log.retained import check_retained
 from headwater.log.root import DELAYED, SYS, UNCOUNTED, WILLS, Root, RootRow, check_share, check_topics
@@ -126,7 +128,11 @@ class Roots:
         self._delays_promised_by: Counter[str] = Counter()
         self._broken: dict[tuple[str, str], int] = {}
         """By root and producer: a sequence that failed; later ones are refused until it has been sent again."""
-        self._unsure: set[tuple[str, str | None, int]] = set()
+        shares = (config.producers_per_client_max, config.producers_max)
+        self._broken_of: Pools[tuple[str, str]] = Pools(*shares)
+        self._noting = threads.Lock()
+        """Held while either of them changes."""
+        self._unsure: Pools[tuple[str, str | None, int]] = Pools(*shares)
         """Root, producer and sequence of what may be stored or not, as the disk failed."""
         self.unswept: Sequence[int] = ()
         """Streams of removed roots of which the state had rows when it was opened."""
@@ -469,7 +475,7 @@ class Roots:
                 group.echoes.append((item, part, *coming[item.sequence]))
                 continue
             root = self._roots.get(part.root)
-            stored = root.repeated(item.producer, item.sequence) if root is not None else None
+            stored = root.producers.repeated(item.producer, item.sequence) if root is not None else None
             if stored is not None:
                 _check_same(item, part, stored.count)
                 item.runs.append((part.positions, stored.first_offset, stored.time_us, True))
@@ -494,7 +500,9 @@ class Roots:
                     f"their order; send {broken} again first"
                 )
             if item.sequence == broken:
-                self._broken.pop((part.root, item.producer or ""), None)
+                with self._noting:
+                    self._broken.pop((part.root, item.producer or ""), None)
+                    self._broken_of.forget((part.root, item.producer or ""))
 
     def check_all(self, items: Sequence[Publish]) -> None:
         """Refuse what would be refused of these, if they came together; in the committing role."""
@@ -659,7 +667,8 @@ class Roots:
                 batch = place.write.batch
                 assert batch is not None
                 batch.is_shown = place.is_shown
-                self._since_topics += root.apply(batch, place.topics)
+                owner = place.owner.owner if batch.header.producer is not None and place.owner is not None else ""
+                self._since_topics += root.apply(batch, place.topics, owner)
                 if batch.header.producer is not None or root.name == DELAYED:
                     items = place.loose if place.owner is None else (place.owner,)
                     self._note_taken(root, batch, [item.owner for item in items])
@@ -698,11 +707,11 @@ class Roots:
     def _as_unsure(self, item: Publish, error: HeadwaterError) -> HeadwaterError:
         """The error to refuse a producer's call with: one that may be stored since the disk failed under it is not
         refused for sure when it comes again, as the next start may find it."""
-        names = {(part.root, item.producer, item.sequence) for part in item.parts}
+        names = [(part.root, item.producer, item.sequence) for part in item.parts]
         if isinstance(error, Failed):
-            if len(self._unsure) < self._config.producers_max:
-                self._unsure |= names
-        elif isinstance(error, ReadOnly) and names & self._unsure:
+            for name in names:
+                self._unsure.use(name, item.owner)
+        elif isinstance(error, ReadOnly) and any(name in self._unsure for name in names):
             return Failed(f"{error.args[0]}; it may be stored or not, as the disk failed when it came before")
         return error
 
@@ -711,17 +720,18 @@ class Roots:
             return
         for part, error in item.refusals:
             if error.code != 409:
-                self.note_refusal(part.root, item.producer, item.sequence)
+                self.note_refusal(part.root, item.producer, item.sequence, item.owner)
 
-    def note_refusal(self, root: str, producer: str, sequence: int) -> None:
+    def note_refusal(self, root: str, producer: str, sequence: int, owner: str = "") -> None:
         """A producer's publish was refused: what it sent after that is refused too, to keep their order. From any
         thread."""
         if len(root) > self._config.root_bytes_max or len(producer) > 2 * self._config.producer_bytes_max:
             return  # nothing of it can ever be stored
         key = (root, producer)
-        if len(self._broken) >= self._config.producers_max and key not in self._broken:
-            self._broken.pop(next(iter(self._broken)), None)
-        self._broken[key] = min(sequence, self._broken.get(key, sequence))
+        with self._noting:
+            for other in self._broken_of.use(key, owner):
+                self._broken.pop(other, None)
+            self._broken[key] = min(sequence, self._broken.get(key, sequence))
 
     def _note_taken(self, root: Root, batch: Batch, owners: Sequence[str] = ()) -> None:
         """A delayed message has begun to wait, or has reached its topic and waits no more; a will is published."""

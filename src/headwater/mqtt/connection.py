@@ -52,7 +52,6 @@ class MqttConnection(Connection):
         "_greeter",
         "_is_greeted",
         "_is_greeting",
-        "_packet_s",
         "_reader",
         "_unanswered",
         "alias_max",
@@ -80,8 +79,6 @@ class MqttConnection(Connection):
         self._early: list[Received] = []
         """What came behind a CONNECT that is not answered yet."""
         self._is_greeting = self._is_greeted = False
-        self._packet_s = 0.0
-        """When a packet last ended, or one began."""
         self._unanswered: deque[PacketIds] | None = None
         """Packets that came and are not answered yet, in their order; made with the first."""
         self._ending: HeadwaterError | None = None
@@ -121,14 +118,17 @@ class MqttConnection(Connection):
         reader, session = self._reader, self.session
         had_begun = reader.partial is not None
         packets = reader.feed(bytes(data))
-        if packets or not had_begun:
-            self._packet_s = self.heard_s
+        waiting = reader.waiting_bytes
+        if had_begun or waiting:
+            self.note_begun(waiting, is_another=not had_begun or len(packets) > 0)
         if packets and session is not None and not self._is_greeting:
             session.tell(packets)
         elif packets:
             self._greet(packets)
         if reader.error is not None and not self.is_closed:
             raise reader.error
+        if waiting:
+            self.check_holding()
 
     def _greet(self, packets: list[Received]) -> None:
         if self._is_greeting and self.authentication is not None and self.authentication.waits:
@@ -153,6 +153,9 @@ class MqttConnection(Connection):
         self._reader.let_go()
         self._early = []
         self.authentication = self.on_proven = None
+
+    def drop_partial(self) -> None:
+        self._reader.let_go()
 
     def check_nothing_follows(self) -> None:
         """Who is to be asked for a proof has nothing to say before that."""
@@ -372,8 +375,8 @@ class MqttConnection(Connection):
         return left
 
     def look_after(self, now_s: float) -> None:
-        if self._reader.partial is not None and now_s - self._packet_s > self.listener.serving.frame_s:
-            self.refuse(MqttError("a packet has begun and does not end (frame_s)"))
+        if self.is_dripping(now_s):
+            self.refuse(MqttError("a packet has begun and does not get on (frame_s)"))
         elif self.keep_alive_s and now_s - self.heard_s > PATIENCE * self.keep_alive_s:
             self.refuse(TimedOut("nothing was heard for one and a half times the keep alive"))
 

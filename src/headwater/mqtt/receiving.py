@@ -137,7 +137,7 @@ class Receiving:
         there = {one.sequence: one for one in (row.open if row is not None else ())}
         last, found = max(upto, 0), [one for one in there.values() if one.is_stored]
         for root in roots:
-            for sequence in root.sequences(self.producer):
+            for sequence in root.producers.sequences(self.producer):
                 last = max(last, sequence)
                 if sequence > upto or (sequence in there and not there[sequence].is_stored):
                     found.append(Open(sequence, root.name, is_stored=True))

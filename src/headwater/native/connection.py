@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from headwater.native.greeting import Greeting
     from headwater.server.entry import Served
 
-FRAME_BYTES_PER_S = 64 * 1024
-"""A frame that comes at this speed may take as long as it likes."""
 PING = pack(Kind.PING)
 REGISTERED = handshake.Phase.REGISTERED
 EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
@@ -33,23 +31,22 @@ EARLY = "a login or a registration was not answered yet; nothing may be sent bef
 class NativeConnection(Connection):
     """One client's connection."""
 
-    __slots__ = ("_reader", "frame_s", "greeting", "state")
+    __slots__ = ("_reader", "greeting", "state")
 
     def __init__(self, listener: Host, greeting: Greeting, *, is_inner: bool = False) -> None:
         super().__init__(listener, is_inner=is_inner)
         self.state = handshake.Phase.GREETING
         self.greeting = greeting
         """Who handles its frames until the handshake is through."""
-        self.frame_s = 0.0
-        """When a frame last ended, or one began."""
         self._reader = FrameReader(listener.serving.hello_bytes_max)
 
     def take(self, data: memoryview) -> None:
         reader, session = self._reader, self.session
         had_begun = reader.partial is not None
         frames = reader.feed(data)
-        if frames or not had_begun:
-            self.frame_s = self.heard_s
+        waiting = reader.waiting_bytes
+        if had_begun or waiting:
+            self.note_begun(waiting, is_another=not had_begun or len(frames) > 0)
         if session is None:
             self._greet(frames)
         elif frames:
@@ -61,6 +58,8 @@ class NativeConnection(Connection):
             session.tell(frames)
         if reader.error is not None and not self.is_closed:
             raise reader.error
+        if waiting:
+            self.check_holding()
 
     def _greet(self, frames: list[Frame]) -> None:
         for place, frame in enumerate(frames):
@@ -80,8 +79,8 @@ class NativeConnection(Connection):
         super().let_go()
         self._reader.let_go()
 
-    def on_released(self) -> None:
-        self.frame_s = self.heard_s
+    def drop_partial(self) -> None:
+        self._reader.let_go()
 
     def open(self, frame_bytes_max: int) -> None:
         """The handshake is through: frames may be long from here on, and more may wait to be sent."""
@@ -103,17 +102,12 @@ class NativeConnection(Connection):
 
     def look_after(self, now_s: float) -> None:
         silent_s, serving = now_s - self.heard_s, self.listener.serving
-        if self._is_dripping(now_s):
-            self.refuse(Malformed("a frame has begun and does not end (frame_s)"))
+        if self.is_dripping(now_s):
+            self.refuse(Malformed("a frame has begun and does not get on (frame_s)"))
         elif silent_s > 2 * serving.keepalive_s:
             self.say_goodbye(TimedOut("nothing was heard of you, not even an answer to PING"))
         elif silent_s > serving.keepalive_s and self.session is not None:
             self.write(PING)
-
-    def _is_dripping(self, now_s: float) -> bool:
-        """Whether a frame has begun that does not get on."""
-        waiting = self._reader.waiting_bytes
-        return bool(waiting) and now_s - self.frame_s > self.listener.serving.frame_s + waiting / FRAME_BYTES_PER_S
 
     def refuse(self, error: HeadwaterError, id: int = 0) -> None:
         """Say what was wrong, and close."""

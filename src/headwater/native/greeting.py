@@ -56,7 +56,7 @@ class Greeter:
                 decode(frame.payload, Response)
                 self._welcome(connection, b"")
             case Kind.OK:
-                connection.open(self._limits.frame_bytes_max)
+                pass
             case Kind.REQUEST:
                 self._on_request(connection, frame)
             case Kind.PING:
@@ -173,6 +173,7 @@ class Greeter:
                 return
             connection.state = handshake.Phase.REGISTERED
             self._listener.on_registered(connection)
+            connection.open(self._limits.frame_bytes_max)
             connection.write(pack(Kind.REPLY, frame.id, encode(answer)))
             if connection.session is not None:
                 connection.session.on_registered(connection)

@@ -79,7 +79,11 @@ class NativeSession(Speech, Session):
             case Kind.CREDIT:
                 self._tell(frame.id, served.Credit(*batches.read_credit(frame)))
             case Kind.REQUEST:
-                self._on_request(frame.id, read_request(frame))
+                connection.request_bytes = len(frame.payload)
+                try:
+                    self._on_request(frame.id, read_request(frame))
+                finally:
+                    connection.request_bytes = 0
             case Kind.PING:
                 connection.write(pack(Kind.PONG, 0, frame.payload))
             case Kind.GOODBYE:
@@ -100,7 +104,7 @@ class NativeSession(Speech, Session):
             entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
         except HeadwaterError:
             if producer is not None:
-                broker.core.roots.note_refusal(publish.root, producer, publish.sequence)
+                broker.core.roots.note_refusal(publish.root, producer, publish.sequence, connection.share)
             if is_quiet:
                 stored = self._take_singly(connection, part) if part is not None and producer is None else 0
                 self.sessions.counts.unstored += publish.count - stored

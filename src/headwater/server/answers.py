@@ -225,7 +225,8 @@ class Answers:
 
     def mend(self, session: Session, request: requests.Mend) -> Work:
         own, allow = self._own(session.row.user, request.write), self._allow(session)
-        return lambda: self._broker.core.mending.mend(request.id, own, request.letters, request.part, allow)
+        share = session.connection.share if session.connection is not None else ""
+        return lambda: self._broker.core.mending.mend(request.id, own, request.letters, request.part, allow, share)
 
     def redrive_mended(self, session: Session, request: requests.RedriveMended) -> Work:
         own, allow = self._own(session.row.user, request.write), self._allow(session)

@@ -20,6 +20,7 @@ from headwater.server.party import Host, Party, Waiter
 if TYPE_CHECKING:
     from headwater.access.grant import Grant
     from headwater.server.entry import Served
+    from headwater.server.holdings import Holding, Holdings
 
 JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
@@ -27,6 +28,9 @@ SHARES = 16
 """A publish counts so much among those in flight;"""
 QUIET_SHARE = 1
 """one that nobody waits for this, as a slow disk need not hold up what live subscriptions have at once."""
+
+FRAME_BYTES_PER_S = 64 * 1024
+"""A frame that comes at this speed may take as long as it likes."""
 
 EXPIRED = "the token has expired; come back with another"
 
@@ -41,10 +45,13 @@ class Connection(asyncio.BufferedProtocol):
     """One client's line."""
 
     __slots__ = (
+        "_begun_bytes",
+        "_begun_until_s",
         "_gathered",
         "_gathered_bytes",
         "_holds",
         "_is_full",
+        "_is_held_for",
         "_publish_bytes",
         "_publishes",
         "_requests",
@@ -59,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         "expires_s",
         "grant",
         "heard_s",
+        "holding",
         "is_closed",
         "is_cut",
         "is_in_line",
@@ -67,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_writable",
         "listener",
         "network",
+        "request_bytes",
         "session",
         "user",
         "waiter",
@@ -107,6 +116,16 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.is_cut = False
         """Whether the other side ended it without a word."""
+        self.holding: Holding | None = None
+        """What its client's connections hold; None until it is registered, and for the server's own processes."""
+        self.request_bytes = 0
+        """How large the request is that is being handed on."""
+        self._is_held_for = False
+        """Whether it is among its client's connections."""
+        self._begun_bytes = 0
+        """How much has come of a frame that has not ended,"""
+        self._begun_until_s = 0.0
+        """and until when the rest has to get on."""
         self._holds = 0
         self._publishes = 0
         self._publish_bytes = 0
@@ -122,6 +141,9 @@ class Connection(asyncio.BufferedProtocol):
     @abstractmethod
     def take(self, data: memoryview) -> None:
         """Bytes have come; raises what is wrong with them."""
+
+    def drop_partial(self) -> None:
+        """Hold nothing of a frame that has not ended, and take nothing more: for who says `note_begun`."""
 
     @abstractmethod
     def refuse(self, error: HeadwaterError, id: int = 0) -> None:
@@ -213,6 +235,10 @@ class Connection(asyncio.BufferedProtocol):
             waiter.cancel()
         self._gathered, self._gathered_bytes = None, 0
         self._transport = None
+        self._drop_begun()
+        if self.holding is not None and self._is_held_for:
+            self._is_held_for = False
+            self.holding.leave(self)
 
     def pause_writing(self) -> None:
         self.is_writable = False
@@ -243,7 +269,48 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def on_released(self) -> None:
-        """It is read on."""
+        """It is read on: a frame that has begun has all its time again."""
+        self._begun_until_s = self.heard_s + self.listener.serving.frame_s
+
+    # What it holds of what has come
+
+    def hold_for(self, holdings: Holdings) -> None:
+        """It is known whose it is: what it holds is its client's from now on."""
+        self.holding = holdings.of(self.share)
+        self._is_held_for = True
+        self.holding.begin(self._begun_bytes)
+
+    def note_begun(self, size: int, *, is_another: bool) -> None:
+        """So much has come of a frame that has not ended: of another one than before, or more of the same. It has
+        `frame_s` to get on, and what comes of it at `FRAME_BYTES_PER_S` gives it that back."""
+        more = size - self._begun_bytes
+        if size:
+            until_s = self.heard_s + self.listener.serving.frame_s
+            if not is_another:
+                until_s = min(until_s, self._begun_until_s + more / FRAME_BYTES_PER_S)
+            self._begun_until_s = until_s
+        if more:
+            self._begun_bytes = size
+            if self.holding is not None:
+                self.holding.begin(more)
+
+    def _drop_begun(self) -> None:
+        """What has come of a frame is of no use any more, however long the end of the connection takes."""
+        begun, self._begun_bytes = self._begun_bytes, 0
+        if begun:
+            self.drop_partial()
+            if self.holding is not None:
+                self.holding.begin(-begun)
+
+    def check_holding(self) -> None:
+        """Have it wait if its client's connections hold too much; QuotaExceeded (429) if that would be for ever."""
+        holding = self.holding
+        if holding is not None and holding.bytes > holding.bytes_max and self._begun_bytes and not self.is_closed:
+            holding.wait(self)
+
+    def is_dripping(self, now_s: float) -> bool:
+        """Whether a frame has begun that does not get on."""
+        return self._begun_bytes > 0 and now_s > self._begun_until_s
 
     @property
     def is_held(self) -> bool:
@@ -254,6 +321,11 @@ class Connection(asyncio.BufferedProtocol):
         """One more publish is on its way to disk."""
         self._publishes += share
         self._publish_bytes += weight
+        holding = self.holding
+        if holding is not None:
+            holding.bytes += weight
+            if holding.bytes > holding.bytes_max and weight:
+                holding.wait(self)
         serving = self.listener.serving
         if not self._is_full and (
             self._publishes >= serving.publishes_in_flight_max * SHARES
@@ -271,6 +343,8 @@ class Connection(asyncio.BufferedProtocol):
         """So much is not on its way to disk any more."""
         self._publishes -= share
         self._publish_bytes -= weight
+        if self.holding is not None:
+            self.holding.give_back(weight)
         serving = self.listener.serving
         if (
             self._is_full
@@ -280,19 +354,27 @@ class Connection(asyncio.BufferedProtocol):
             self._is_full = False
             self.release()
 
-    def on_request(self) -> None:
-        """One more request is worked on."""
+    def on_request(self) -> int:
+        """One more request is worked on; how large it is."""
         self._requests += 1
+        size, holding = self.request_bytes, self.holding
+        if holding is not None and size:
+            holding.bytes += size
+            if holding.bytes > holding.bytes_max:
+                holding.wait(self)
         if self._requests == self.listener.serving.requests_in_flight_max:
             self.hold()
+        return size
 
     @property
     def is_asking(self) -> bool:
         """Whether it waits for the answer to a request."""
         return self._requests > 0
 
-    def on_answered(self) -> None:
-        """A request is answered."""
+    def on_answered(self, size: int) -> None:
+        """A request is answered, which was so large."""
+        if self.holding is not None and size:
+            self.holding.give_back(size)
         if self._requests == self.listener.serving.requests_in_flight_max:
             self.release()
         self._requests -= 1
@@ -364,6 +446,7 @@ class Connection(asyncio.BufferedProtocol):
             self.post()
             self.is_closed = True
             self.closed_s = self.listener.loop.time()
+            self._drop_begun()
             self._transport.close()
 
     def finish(self) -> None:
@@ -377,6 +460,7 @@ class Connection(asyncio.BufferedProtocol):
         self.post()
         self.is_closed = True
         self.closed_s = self.listener.loop.time()
+        self._drop_begun()
         self._transport.write_eof()
         self._transport.resume_reading()
         party, self.session = self.session, None

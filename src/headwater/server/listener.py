@@ -19,6 +19,7 @@ from headwater.errors import HeadwaterError, QuotaExceeded, TimedOut
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
+from headwater.server.holdings import Holdings
 from headwater.server.log import Log
 from headwater.server.network import network_of
 from headwater.server.outbox import Outbox
@@ -77,6 +78,7 @@ class Listener:
         self._is_draining = False
         self._is_empty = asyncio.Event()
         self.limits = limits_of(config, serving)
+        self._holdings = Holdings(max(serving.unanswered_bytes_per_client_max, self.limits.frame_bytes_max))
         self._sweeper = loop.call_later(self._sweep_s, self._sweep)
         self._looker: asyncio.TimerHandle | None = None
 
@@ -210,6 +212,8 @@ class Listener:
         """A connection has its session."""
         self._end_greeting(connection)
         connection.limit_reads(self.buffer)
+        if connection.share and not connection.is_closed:
+            connection.hold_for(self._holdings)
 
     def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""

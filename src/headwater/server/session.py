@@ -318,10 +318,10 @@ class Session(Actor):
         meanwhile."""
         connection = self.connection
         assert connection is not None
-        connection.on_request()
+        size = connection.on_request()
 
         def answer(value: Any, error: BaseException | None) -> None:
-            connection.on_answered()
+            connection.on_answered(size)
             then(value, error)
             if self._is_dismissed and not connection.is_asking:
                 self._say_goodbye(connection)

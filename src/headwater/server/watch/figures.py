@@ -22,7 +22,6 @@ from headwater.server.session import Session
 from headwater.server.watch.lags import Lags
 from headwater.server.watch.pacing import Pacing
 from headwater.server.watch.pulse import Pulse
-from headwater.store import state as rows
 from headwater.wire.administration import Figures, Histogram, RootFigures, SlowConsumer
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ class Collector:
                 "disk_free_bytes": core.roots.free_bytes(),
                 "waiting_bytes": waiting_bytes,
                 "delayed": core.roots.delayed,
-                "staged": sum(1 for _ in core.state.scan(rows.STAGED)) if core.roots.get(STAGED) else 0,
+                "staged": core.staging.count,
                 "uptime_seconds": (now_us - self._began_us) / SECOND_US,
             },
             histograms={"commit": histogram(counts.commits), "loop_lag": histogram(self._pulse.lags)},
