@@ -49,6 +49,7 @@ class Consumer(Reader):
     """Takes messages of one durable subscription."""
 
     _ahead = 1  # the ack timer of a message starts when it is taken
+    _is_acked = True
     _is_done = True
 
     def __init__(self, consumer: ThreadConsumer) -> None:

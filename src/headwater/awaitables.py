@@ -6,12 +6,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.reader import check_max
-from headwater.errors import Closed, TimedOut
-from headwater.message import Envelope, Receipt
+from headwater.errors import Closed, HeadwaterError, Reject, Retry, TimedOut
+from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
 from headwater.surface import documented
 
@@ -25,7 +27,7 @@ class Closing(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
 
@@ -46,9 +48,9 @@ class Opening(Generic[C]):
         self._made = await self._make()
         return self._made
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *left: Any) -> None:
         assert self._made is not None
-        await self._made.close()
+        await self._made.__aexit__(*left)
 
 
 class Message(Envelope, frozen=True, gc=False, eq=False):
@@ -85,6 +87,19 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
             return receipt
         return await asyncio.to_thread(plain(self).reply, payload)
 
+    async def __aenter__(self) -> Self:
+        """Acked at the end of the block, nacked with what leaves it; Reject and Retry go no further."""
+        self._origin("ack")
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception):  # a task that is cancelled is not the message's fault
+            with suppress(HeadwaterError):  # what left the block is what its user is to hear of
+                await fail(self, verdict_of(error, trace))
+        return isinstance(error, Reject | Retry)
+
 
 async def answered(answer: Future[ThreadMessage], topic: str, timeout_s: float) -> Message:
     """The answer to a request, once it is there."""
@@ -112,6 +127,14 @@ def served(message: Envelope) -> Any:
     return origin if getattr(getattr(origin, "verbs", None), "is_asynchronous", False) else None
 
 
+async def fail(message: Message, verdict: Verdict) -> None:
+    """Nack or reject a message, as was said."""
+    if verdict.is_final:
+        await message.reject(verdict.text)
+    else:
+        await message.nack(verdict.text, verdict.delay_s)
+
+
 async def ack(messages: Sequence[Message], wait: bool = True) -> None:
     """Done with these messages of one origin."""
     if messages:
@@ -136,6 +159,10 @@ class Reader(Closing):
     """How many an iteration takes at once."""
     _is_done = False
     """Whether it is its user who has ended it."""
+    _last: Sequence[Message] = ()
+    """What a consumer handed out last."""
+    _is_acked = False
+    """Whether what it hands out is acked: a consumer of a durable subscription."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -166,10 +193,23 @@ class Reader(Closing):
                     if found is None:
                         return []
                     if found:
-                        return [asynchronous(message) for message in found]
+                        messages = [asynchronous(message) for message in found]
+                        if self._is_acked:
+                            self._last = messages
+                        return messages
                     await self._more.wait()
         except TimeoutError:
             return []
+
+    async def __aexit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if isinstance(error, Exception) and self._last:
+                verdict = verdict_of(error, trace)
+                for message in self._last:
+                    with suppress(HeadwaterError):  # done already, or taken back behind one that failed
+                        await fail(message, verdict)
+        finally:
+            await self.close()
 
     async def next(self, timeout_s: float | None = None) -> Message | None:
         found = await self.batch(1, timeout_s)

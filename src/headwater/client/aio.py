@@ -112,6 +112,7 @@ class Consumer(FeedReader):
     """Takes messages of one durable subscription."""
 
     _ahead = 1  # the ack timer of a message starts when it is taken
+    _is_acked = True
     _is_done = True
 
     def __init__(self, client: Client, feed: Feed) -> None:

@@ -113,6 +113,10 @@ class Consumer(FeedReader):
         self.id = feed.id
         self._closed_text = f'this consumer of "{feed.id}" is closed; subscribe again to go on'
 
+    def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        found = self._last = super().batch(max, timeout_s)
+        return found
+
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         Verbs(self._bus).ack(self._feed, messages, wait)
 

@@ -45,6 +45,7 @@ class Consumer(Reader):
             self._check_open()
             found = subscriber.take(self.ticket, max)
             if found:
+                self._last = found
                 return found
             left_us = None if until_us is None else until_us - self._clock.monotonic_us()
             if left_us is not None and left_us <= 0:
