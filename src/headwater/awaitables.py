@@ -10,12 +10,18 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from headwater import surface
+from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
+from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.reader import check_max
 from headwater.errors import Closed, HeadwaterError, Reject, Retry, TimedOut
 from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
-from headwater.surface import documented
+from headwater.surface import H, documented, like
+from headwater.work.handlers import Function, Handlers, handler_of
+from headwater.work.shift import Shift
+from headwater.work.tasks import TaskWorkers
 
 
 class Closing(ABC):
@@ -51,6 +57,64 @@ class Opening(Generic[C]):
     async def __aexit__(self, *left: Any) -> None:
         assert self._made is not None
         await self._made.__aexit__(*left)
+
+
+class Working(ABC):
+    """What both buses for asyncio do with handlers."""
+
+    _workers: TaskWorkers
+
+    @property
+    @abstractmethod
+    def config(self) -> Config: ...
+
+    @like(surface.Bus.handler)
+    def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
+        def register(function: H) -> H:
+            self.consume(filter, function, **options)
+            return function
+
+        return register
+
+    @like(surface.Bus.consume)
+    def consume(self, filter: str, handler: Function, **options: Any) -> None:
+        self._workers.handlers.add(handler_of(filter, handler, **options), self.config)
+
+    @like(surface.Bus.run)
+    async def run(self, *, workers: int | None = None) -> Shift:
+        return await self._workers.run(workers)
+
+
+class WorkingBus(Closing, Working):
+    """A bus that can run handlers."""
+
+
+B = TypeVar("B", bound=WorkingBus)
+
+
+class BusOpening(Opening[B]):
+    """A bus that is still to be opened: `await` it, use it in `async with`, or register handlers and `run` it."""
+
+    def __init__(self, make: Callable[[Handlers], Awaitable[B]]) -> None:
+        self._handlers = Handlers(is_asynchronous=True)
+        super().__init__(lambda: make(self._handlers))
+
+    @like(surface.Bus.handler)
+    def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
+        def register(function: H) -> H:
+            self.consume(filter, function, **options)
+            return function
+
+        return register
+
+    @like(surface.Bus.consume)
+    def consume(self, filter: str, handler: Function, **options: Any) -> None:
+        self._handlers.add(handler_of(filter, handler, **options), Config())
+
+    async def run(self, *, workers: int | None = None) -> Shift:
+        """Open the bus, run its handlers until SIGTERM or Ctrl-C, and close it."""
+        async with self as bus:
+            return await bus.run(workers=workers)
 
 
 class Message(Envelope, frozen=True, gc=False, eq=False):
@@ -167,6 +231,7 @@ class Reader(Closing):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
+        self._wakers: list[Callable[[], None]] = []
 
     @abstractmethod
     def _take(self, max: int) -> list[ThreadMessage] | None:
@@ -175,9 +240,26 @@ class Reader(Closing):
     def _wake(self) -> None:
         """From any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._more.set)
+            self._loop.call_soon_threadsafe(self._ring)
         except RuntimeError:
             return  # the loop is closed; nobody waits any more
+
+    def _ring(self) -> None:
+        """There may be something to take; in the loop."""
+        self._more.set()
+        for wake in self._wakers:
+            wake()
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, in the loop, when there may be something to take."""
+        self._wakers.append(wake)
+
+    def poll(self, max: int) -> list[Message]:
+        """What is there, without waiting; Closed at the end."""
+        found = self._take(max)
+        if found is None:
+            raise Closed(CLOSED_BY_USER)
+        return [asynchronous(message) for message in found]
 
     async def _prepare(self) -> None:  # few have anything to do
         """Do what is to be done before `_take` need not wait."""

@@ -5,8 +5,10 @@ They have the names, signatures and errors of those in `headwater.delivery`, whe
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
 from headwater.client.feed import Feed
@@ -76,6 +78,10 @@ class FeedReader(Reader):
         self._bus._check_thread()
         return self._feed.wait(max, timeout_s, self._check_open)
 
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, from the client's thread, when there may be something to take."""
+        self._feed.add_waker(wake)
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(self._closed_text)
@@ -119,6 +125,12 @@ class Consumer(FeedReader):
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         Verbs(self._bus).ack(self._feed, messages, wait)
+
+    def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
+        bus, feed = self._bus, self._feed
+        bus._check_open()
+        acking = bus._client.ack_and_wait(feed, feed.epoch, feed.ranges_of(messages, wait=True))
+        return asyncio.run_coroutine_threadsafe(acking, bus._loop)
 
     def seek(self, to: Start) -> None:
         self._bus.ask(seek_of(self._feed, to))

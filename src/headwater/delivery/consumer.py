@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from headwater.clock import SECOND_US, Clock
+from headwater.delivery.options import Options
 from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
@@ -57,6 +59,19 @@ class Consumer(Reader):
         """Done with these: one commit for all of them."""
         self.subscriber.ack(messages, wait)
 
+    def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
+        """The same without waiting: the future completes when it is on disk."""
+        return self.subscriber.ack_soon(messages)
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, from any thread, when there may be something to take."""
+        self.subscriber.set_waker(self.ticket, wake)
+
+    @property
+    def options(self) -> Options:
+        """Those of its subscription."""
+        return self.subscriber.options
+
     def seek(self, to: Start) -> None:
         """Go on from "earliest", "latest", an offset or a moment; what is in flight is recalled."""
         self._seek(self.subscriber, to)
@@ -73,6 +88,7 @@ class Consumer(Reader):
         """Detach; what this consumer has in flight goes to the others, and the subscription stays."""
         if not self._closed:
             self._closed = True
+            self.subscriber.set_waker(self.ticket, None)
             self._on_close(self)
 
     def _check_open(self) -> None:
