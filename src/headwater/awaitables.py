@@ -15,7 +15,7 @@ from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.reader import check_max
-from headwater.errors import Closed, HeadwaterError, Reject, Retry, TimedOut
+from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, TimedOut
 from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
 from headwater.surface import H, documented, like
@@ -195,8 +195,13 @@ async def fail(message: Message, verdict: Verdict) -> None:
     """Nack or reject a message, as was said."""
     if verdict.is_final:
         await message.reject(verdict.text)
-    else:
+        return
+    try:
         await message.nack(verdict.text, verdict.delay_s)
+    except Malformed:
+        if verdict.delay_s is None:
+            raise
+        await message.nack(verdict.text)  # longer than the bus allows: after a delay of its own, and at once noted
 
 
 async def ack(messages: Sequence[Message], wait: bool = True) -> None:

@@ -281,8 +281,13 @@ def fail(message: Message, verdict: Verdict) -> None:
     """Nack or reject a message, as was said."""
     if verdict.is_final:
         message.reject(verdict.text)
-    else:
+        return
+    try:
         message.nack(verdict.text, verdict.delay_s)
+    except Malformed:
+        if verdict.delay_s is None:
+            raise
+        message.nack(verdict.text)  # longer than the bus allows: after a delay of its own, and at once noted
 
 
 def traced(error: BaseException, trace: TracebackType | None) -> str:

@@ -126,8 +126,18 @@ class Handlers:
         self._check_open = check_open
         self._lock = threads.Lock()
         self._handlers: list[Handler] = []
-        self.on_added: Callable[[Handler], Any] | None = None
+        self._on_added: Callable[[Handler], Any] | None = None
         """Hears of those that are added while handlers are run."""
+
+    def begin(self, on_added: Callable[[Handler], Any]) -> list[Handler]:
+        """Those that are to be run; whoever runs them hears of each one that is added from now on."""
+        with self._lock:
+            self._on_added = on_added
+            return list(self._handlers)
+
+    def end(self) -> None:
+        """They are not run any more."""
+        self._on_added = None
 
     @property
     def all(self) -> list[Handler]:
@@ -144,7 +154,7 @@ class Handlers:
             if self._is_known(handler):
                 return
             self._handlers.append(handler)
-            on_added = self.on_added
+            on_added = self._on_added
         if on_added is not None:
             try:
                 on_added(handler)

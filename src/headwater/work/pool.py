@@ -29,10 +29,12 @@ from headwater.work.shift import Shift
 THREAD_NAME = "headwater-worker"
 FLUSH_US = 20_000
 """What was handled this long ago is acked before the next message is begun."""
-TICK_US = SECOND_US
-"""How often it is looked for what waits too long; more often where ack timeouts are short."""
+TICK_US = 200_000
+"""How often it is looked for what waits too long, while handlers run; more often where ack timeouts are short."""
 TICK_US_MIN = 20_000
-STUCK_US = 500_000
+TICK_US_IDLE = SECOND_US
+"""The same while none does."""
+STUCK_US = 200_000
 """What waits behind a message that takes longer than this goes to other workers, if order allows it."""
 RETRY_US = SECOND_US
 """After a subscription could not be read, it is read again."""
@@ -90,7 +92,9 @@ class Pool:
                 self._tick()
             self.stop()
             for thread in self._threads:
-                thread.join()
+                while thread.is_alive():
+                    thread.join(TICK_US / SECOND_US)
+                    self._tick()
         finally:
             self.close()
         seconds = (self._clock.monotonic_us() - began_us) / SECOND_US
@@ -190,7 +194,7 @@ class Pool:
         """Handle the messages of a job; the ack that is under way after it."""
         function, messages, late_us = queue.handler.function, job.messages, queue.late_us
         clock_us = self._clock.monotonic_us
-        done: list[Message] = []
+        done = job.done
         handled = 0
         now_us = began_us = flushed_us = clock_us()
         for _ in range(queue.share(job)):
@@ -206,18 +210,18 @@ class Pool:
             try:
                 function(message)
             except BaseException as error:
-                ack, done = self._ack(queue, done, ack), []
+                ack = self._ack(queue, job.taken_done(), ack)
                 self._fail(queue, job, message, error)
             else:
                 done.append(message)
             handled += 1
             now_us = clock_us()
             if now_us - flushed_us > FLUSH_US:
-                ack, done, flushed_us = self._flush(queue, job, done, ack), [], now_us
+                ack, flushed_us = self._flush(queue, job, ack), now_us
         if handled:
             queue.pace.note(handled, now_us - began_us)
             queue.count(busy_us=now_us - began_us)
-        return self._ack(queue, done, ack)
+        return self._ack(queue, job.taken_done(), ack)
 
     def _fail(self, queue: Queue, job: Job, message: Message, error: BaseException) -> None:
         """A handler raised something."""
@@ -249,9 +253,9 @@ class Pool:
             self._ack_singly(queue, done)
             return None
 
-    def _flush(self, queue: Queue, job: Job, done: list[Message], before: Ack | None) -> Ack | None:
+    def _flush(self, queue: Queue, job: Job, before: Ack | None) -> Ack | None:
         """Ack what was handled so far; where order binds, see to it that nothing is done behind what comes again."""
-        ack = self._ack(queue, done, before)
+        ack = self._ack(queue, job.taken_done(), before)
         if ack is None or ack.queue is not queue or queue.order == "none":
             return ack
         lost = self._settle(ack)
@@ -288,15 +292,17 @@ class Pool:
 
     @property
     def _tick_us(self) -> int:
-        timeouts_us = [queue.timeout_us for queue in self._roster.queues if queue.timeout_us]
-        return max(TICK_US_MIN, min([TICK_US, *(timeout_us // 6 for timeout_us in timeouts_us)]))
+        return self._roster.tick_us(TICK_US if self._idle < self._size else TICK_US_IDLE, TICK_US_MIN)
 
     def _tick(self) -> None:
         """See to what waits for too long."""
         now_us = self._clock.monotonic_us()
-        for queue in tuple(self._roster.queues):
+        for queue in self._roster.at_work():
             for message in queue.untimed(now_us):
                 self._extend(queue, message)
+            ack = self._ack(queue, queue.left_done(now_us, STUCK_US), None)
+            if ack is not None:
+                self._settle(ack)
             if queue.loosen(now_us, STUCK_US) or queue.is_stuck(now_us, STUCK_US):
                 self._wake(queue)
             if queue.retry_us is not None and now_us >= queue.retry_us:

@@ -33,16 +33,29 @@ ALONE_US = 2_000
 class Job:
     """Messages that one worker handles one after another."""
 
-    __slots__ = ("began_us", "is_busy", "messages", "timed_us")
+    __slots__ = ("began_us", "done", "is_busy", "messages", "timed_us")
 
     def __init__(self, messages: Iterable[Any] = (), timed_us: int = 0) -> None:
         self.messages: deque[Any] = deque(messages)
+        self.done: deque[Any] = deque()
+        """Handled, and not acked yet."""
         self.timed_us = timed_us
         """When the ack timers of the oldest of these began."""
         self.is_busy = False
         """Whether a worker is at it,"""
         self.began_us = 0
-        """and since when it is at its present message, or at the first of those it has not acked."""
+        """and since when it is at its present message."""
+
+    def taken_done(self) -> list[Any]:
+        """What was handled, to be acked by whoever asks: its worker, or others while that is stuck in a message."""
+        found: list[Any] = []
+        done = self.done
+        while done:
+            try:
+                found.append(done.popleft())
+            except IndexError:
+                break
+        return found
 
 
 class Queue:
@@ -159,6 +172,12 @@ class Queue:
                 if job.messages and now_us - job.began_us > stuck_us:
                     self._loose.append(Job(_emptied(job.messages), job.timed_us))
             return bool(self._loose)
+
+    def left_done(self, now_us: int, stuck_us: int) -> list[Any]:
+        """What was handled before messages that take their time."""
+        with self.lock:
+            stuck = [job for job in self.busy if job.done and now_us - job.began_us > stuck_us]
+        return [message for job in stuck for message in job.taken_done()]
 
     def is_stuck(self, now_us: int, stuck_us: int) -> bool:
         """Whether all who are at it have been at their present message for so long."""

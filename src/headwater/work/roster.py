@@ -32,6 +32,15 @@ class Roster:
         """Whether more than one queue waits for a worker."""
         return len(self._line) > 1
 
+    def at_work(self) -> list[Queue]:
+        """Queues that somebody works on, that wait for it, or that could not be read."""
+        return [one for one in self.queues if one.workers or one.is_queued or one.retry_us is not None]
+
+    def tick_us(self, longest_us: int, shortest_us: int) -> int:
+        """How long to wait before it is looked for what waits too long: several times within each ack timeout."""
+        timeout_us = min((one.timeout_us for one in self.queues if one.timeout_us), default=longest_us * 6)
+        return max(shortest_us, min(longest_us, timeout_us // 6))
+
     def wake(self, queue: Queue) -> bool:
         """There may be something to do in a queue; whether it waits for a worker now, and did not before."""
         if queue.is_queued or queue.is_over:

@@ -17,7 +17,7 @@ from headwater.errors import Closed, Conflict, Failed, Gap, HeadwaterError
 from headwater.message import Verdict
 from headwater.work import outcome
 from headwater.work.handlers import Handler, Handlers
-from headwater.work.pool import FLUSH_US, RETRY_US, STUCK_US, TICK_US, TICK_US_MIN
+from headwater.work.pool import FLUSH_US, RETRY_US, STUCK_US, TICK_US, TICK_US_IDLE, TICK_US_MIN
 from headwater.work.queue import Job, Queue
 from headwater.work.roster import Roster
 from headwater.work.shift import Shift
@@ -75,6 +75,8 @@ class TaskPool:
                         await self._ending.wait()
                 await self._tick()
             self.stop()
+            while (await asyncio.wait(self._tasks, timeout=TICK_US / SECOND_US))[1]:
+                await self._tick()
             await asyncio.gather(*self._tasks)
         except BaseException:
             for task in self._tasks:
@@ -181,7 +183,7 @@ class TaskPool:
         """Handle the messages of a job; the ack that is under way after it."""
         function, messages, late_us = queue.handler.function, job.messages, queue.late_us
         clock_us = self._clock.monotonic_us
-        done: list[Any] = []
+        done = job.done
         handled = 0
         now_us = began_us = flushed_us = clock_us()
         for _ in range(queue.share(job)):
@@ -194,19 +196,19 @@ class TaskPool:
             try:
                 await function(message)
             except Exception as error:
-                ack, done = await self._ack(queue, done, ack), []
+                ack = await self._ack(queue, job.taken_done(), ack)
                 await self._fail(queue, job, message, error)
             else:
                 done.append(message)
             handled += 1
             now_us = clock_us()
             if now_us - flushed_us > FLUSH_US:
-                ack, done, flushed_us = await self._flush(queue, job, done, ack), [], now_us
+                ack, flushed_us = await self._flush(queue, job, ack), now_us
                 await asyncio.sleep(0)  # handlers that never wait hold nobody up
         if handled:
             queue.pace.note(handled, now_us - began_us)
             queue.count(busy_us=now_us - began_us)
-        return await self._ack(queue, done, ack)
+        return await self._ack(queue, job.taken_done(), ack)
 
     async def _fail(self, queue: Queue, job: Job, message: Any, error: BaseException) -> None:
         """A handler raised something."""
@@ -234,9 +236,9 @@ class TaskPool:
             return None
         return Ack(queue, done, asyncio.ensure_future(queue.reader.ack(done)))
 
-    async def _flush(self, queue: Queue, job: Job, done: list[Any], before: Ack | None) -> Ack | None:
+    async def _flush(self, queue: Queue, job: Job, before: Ack | None) -> Ack | None:
         """Ack what was handled so far; where order binds, see to it that nothing is done behind what comes again."""
-        ack = await self._ack(queue, done, before)
+        ack = await self._ack(queue, job.taken_done(), before)
         if ack is None or ack.queue is not queue or queue.order == "none":
             return ack
         lost = await self._settle(ack)
@@ -273,15 +275,17 @@ class TaskPool:
 
     @property
     def _tick_us(self) -> int:
-        timeouts_us = [queue.timeout_us for queue in self._roster.queues if queue.timeout_us]
-        return max(TICK_US_MIN, min([TICK_US, *(timeout_us // 6 for timeout_us in timeouts_us)]))
+        return self._roster.tick_us(TICK_US if len(self._idle) < self._size else TICK_US_IDLE, TICK_US_MIN)
 
     async def _tick(self) -> None:
         """See to what waits for too long."""
         now_us = self._clock.monotonic_us()
-        for queue in tuple(self._roster.queues):
+        for queue in self._roster.at_work():
             for message in queue.untimed(now_us):
                 await self._extend(queue, message)
+            ack = await self._ack(queue, queue.left_done(now_us, STUCK_US), None)
+            if ack is not None:
+                await self._settle(ack)
             if queue.loosen(now_us, STUCK_US) or queue.is_stuck(now_us, STUCK_US):
                 self._wake(queue)
             if queue.retry_us is not None and now_us >= queue.retry_us:
@@ -314,12 +318,11 @@ class TaskWorkers:
         pool = self._pool = TaskPool(self._subscribe, self._fail, self._clock, size)
         try:
             with stopped_by_signals(pool.stop):
-                for handler in handlers:
+                for handler in self.handlers.begin(self._add_soon):
                     await pool.add(handler)
-                self.handlers.on_added = self._add_soon
                 return await pool.run()
         finally:
-            self.handlers.on_added = None
+            self.handlers.end()
             await pool.close()
             self._pool = None
 

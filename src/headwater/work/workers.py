@@ -38,12 +38,11 @@ class Workers:
         try:
             with stopped_by_signals(pool.stop):
                 try:
-                    for handler in handlers:
+                    for handler in self.handlers.begin(pool.add):
                         pool.add(handler)
-                    self.handlers.on_added = pool.add
                     return pool.run()
                 finally:
-                    self.handlers.on_added = None
+                    self.handlers.end()
                     pool.close()
         finally:
             self._pool = None
