@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, cast
 
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
 from headwater.client.operations import seek_of
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
-from headwater.delivery.live import CLOSED_BY_USER
+from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER
 from headwater.delivery.live import Live as EmbeddedLive
 from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.replay import Reading as EmbeddedReading
@@ -60,6 +60,25 @@ class Verbs:
         bus = self._bus
         bus._check_open()
         return cast(Receipt, bus._submit(bus._client.reply_to(message, payload)).result())
+
+
+class Sent:
+    """Acks that are on their way to the server."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Future[None]) -> None:
+        self._answer = answer
+
+    def wait(self) -> None:
+        """Return when they are on the server's disk."""
+        try:
+            self._answer.result()
+        except CancelledError:
+            raise Closed(BUS_CLOSED) from None
+
+    def hurry(self) -> None:
+        """They are under way already."""
 
 
 @documented(EmbeddedConsumer)
@@ -126,11 +145,11 @@ class Consumer(FeedReader):
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         Verbs(self._bus).ack(self._feed, messages, wait)
 
-    def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
+    def ack_later(self, messages: Sequence[Message]) -> Sent:
         bus, feed = self._bus, self._feed
         bus._check_open()
         acking = bus._client.ack_and_wait(feed, feed.epoch, feed.ranges_of(messages, wait=True))
-        return asyncio.run_coroutine_threadsafe(acking, bus._loop)
+        return Sent(asyncio.run_coroutine_threadsafe(acking, bus._loop))
 
     def seek(self, to: Start) -> None:
         self._bus.ask(seek_of(self._feed, to))

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 
 from headwater.clock import SECOND_US, Clock
 from headwater.delivery.options import Options
 from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.rows import RowsItem
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Closed
 from headwater.message import Message
+
+
+class Noted:
+    """Acks that are noted, and not on disk yet: those of several subscriptions become one commit."""
+
+    __slots__ = ("_item", "_subscriber")
+
+    def __init__(self, subscriber: Subscriber, item: RowsItem | None) -> None:
+        self._subscriber = subscriber
+        self._item = item
+
+    def wait(self) -> None:
+        """Return when they are on disk."""
+        self._subscriber.finish(self._item)
+
+    def hurry(self) -> None:
+        """Have them written soon."""
+        self._subscriber.finish(self._item, wait=False)
 
 
 class Consumer(Reader):
@@ -59,9 +77,9 @@ class Consumer(Reader):
         """Done with these: one commit for all of them."""
         self.subscriber.ack(messages, wait)
 
-    def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
-        """The same without waiting: the future completes when it is on disk."""
-        return self.subscriber.ack_soon(messages)
+    def ack_later(self, messages: Sequence[Message]) -> Noted:
+        """The same in two steps: they are not handed out again, and on disk once somebody waits for it."""
+        return Noted(self.subscriber, self.subscriber.note_ack(messages))
 
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, from any thread, when there may be something to take."""

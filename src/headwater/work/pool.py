@@ -4,17 +4,16 @@ The thread that calls `run` waits for the end, and meanwhile sees to it that wha
 time; the workers do the rest. Promises:
 
 - There are no more threads than workers, however many subscriptions there are.
-- A turn is one batch: taken at once, acked at once. A worker handles its next batch while the ack of the one before is
-  on its way to disk, and no more than that is unsettled.
+- A turn is one batch: taken at once, acked at once. Acks of a few turns become one commit, before the worker waits for
+  something to do, or handles something slow.
 - When it stops, handlers that run are finished and their messages acked; what no handler has begun is given back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headwater import threads
 from headwater.clock import SECOND_US, Clock
@@ -29,6 +28,10 @@ from headwater.work.shift import Shift
 THREAD_NAME = "headwater-worker"
 FLUSH_US = 20_000
 """What was handled this long ago is acked before the next message is begun."""
+GROUP = 1000
+"""Messages of one worker whose acks become one commit,"""
+GROUP_US = 5_000
+"""and how long the first of them waits for the others, while there is something to do."""
 TICK_US = 200_000
 """How often it is looked for what waits too long, while handlers run; more often where ack timeouts are short."""
 TICK_US_MIN = 20_000
@@ -40,12 +43,48 @@ RETRY_US = SECOND_US
 """After a subscription could not be read, it is read again."""
 
 
+class Acking(Protocol):
+    """Acks that a reader has noted, or sent."""
+
+    def wait(self) -> None: ...
+    def hurry(self) -> None: ...
+
+
 class Ack(NamedTuple):
     """Messages whose ack is under way."""
 
     queue: Queue
     messages: list[Message]
-    future: Future[object]
+    acking: Acking
+
+
+class Acks:
+    """What a worker has handled, of whichever queues, and is not on disk yet."""
+
+    __slots__ = ("count", "since_us", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way: list[Ack] = []
+        self.count = 0
+        """Messages of these,"""
+        self.since_us = 0
+        """and since when the first of them waits."""
+
+    def add(self, ack: Ack, now_us: int) -> None:
+        """One more."""
+        if not self.under_way:
+            self.since_us = now_us
+        self.under_way.append(ack)
+        self.count += len(ack.messages)
+
+    def taken(self) -> list[Ack]:
+        """All of them, to be settled."""
+        found, self.under_way, self.count = self.under_way, [], 0
+        return found
+
+    def is_due(self, now_us: int) -> bool:
+        """Whether these are to be on disk before more is handled."""
+        return self.count >= GROUP or (self.count > 0 and now_us - self.since_us > GROUP_US)
 
 
 class Pool:
@@ -62,6 +101,8 @@ class Pool:
         self._ending = threads.Condition(self._lock)
         self._idle = 0
         self._is_stopping = False
+        self._acks: list[Acks] = []
+        """Of each worker."""
         self._over = threads.Event()
         self._owner = threads.current_thread()
         self._threads = [
@@ -138,37 +179,36 @@ class Pool:
 
     def _work(self) -> None:
         """A worker's life."""
-        ack: Ack | None = None
+        acks = Acks()
+        self._acks.append(acks)
         while True:
             with self._lock:
                 queue = None if self._is_stopping else self._roster.next()
-                if queue is None and ack is None:
+                if queue is None and not acks.under_way:
                     if self._is_stopping:
                         return
                     self._idle += 1
                     self._ready.wait()
                     self._idle -= 1
                     continue
-            if queue is not None:
-                ack = self._turn(queue, ack)
-            elif ack is not None:
-                self._settle(ack)
-                ack = None
+            if queue is None:
+                self._settle(acks)
+            else:
+                self._turn(queue, acks)
 
-    def _turn(self, queue: Queue, ack: Ack | None) -> Ack | None:
-        """Do what there is for one turn of a queue; the ack that is under way after it."""
+    def _turn(self, queue: Queue, acks: Acks) -> None:
+        """Do what there is for one turn of a queue."""
         job = self._take(queue)
         if job is not None:
             if queue.workers < queue.limit and queue.wants_another:
                 self._wake(queue)
             try:
-                ack = self._handle(queue, job, ack)
+                self._handle(queue, job, acks)
             finally:
                 queue.leave(job)
         with self._lock:
             if self._roster.leave(queue, job is not None) and self._idle and self._roster.is_crowded:
                 self._ready.notify()  # this worker takes the next one itself
-        return ack
 
     def _take(self, queue: Queue) -> Job | None:
         now_us = self._clock.monotonic_us()
@@ -190,8 +230,10 @@ class Pool:
 
     # Handling
 
-    def _handle(self, queue: Queue, job: Job, ack: Ack | None) -> Ack | None:
-        """Handle the messages of a job; the ack that is under way after it."""
+    def _handle(self, queue: Queue, job: Job, acks: Acks) -> None:
+        """Handle the messages of a job."""
+        if acks.under_way and queue.pace.each_us > GROUP_US:
+            self._settle(acks)
         function, messages, late_us = queue.handler.function, job.messages, queue.late_us
         clock_us = self._clock.monotonic_us
         done = job.done
@@ -210,18 +252,21 @@ class Pool:
             try:
                 function(message)
             except BaseException as error:
-                ack = self._ack(queue, job.taken_done(), ack)
+                self._ack(queue, job.taken_done(), acks)
                 self._fail(queue, job, message, error)
             else:
                 done.append(message)
             handled += 1
             now_us = clock_us()
             if now_us - flushed_us > FLUSH_US:
-                ack, flushed_us = self._flush(queue, job, ack), now_us
+                self._flush(queue, job, acks)
+                flushed_us = now_us
         if handled:
             queue.pace.note(handled, now_us - began_us)
             queue.count(busy_us=now_us - began_us)
-        return self._ack(queue, job.taken_done(), ack)
+        self._ack(queue, job.taken_done(), acks)
+        if acks.is_due(now_us):
+            self._settle(acks)
 
     def _fail(self, queue: Queue, job: Job, message: Message, error: BaseException) -> None:
         """A handler raised something."""
@@ -238,40 +283,37 @@ class Pool:
         finally:
             queue.end_failing(job, (message,) if is_recalled else ())
 
-    def _ack(self, queue: Queue, done: list[Message], before: Ack | None) -> Ack | None:
-        """Ack messages, once the ack before is settled; the one that is then under way."""
+    def _ack(self, queue: Queue, done: list[Message], acks: Acks) -> None:
+        """Ack messages; that is on disk once it is settled."""
         if not done:
-            return before
-        if before is not None:
-            self._settle(before)
+            return
         if not queue.is_durable:
             queue.count(done=len(done))
-            return None
+            return
         try:
-            return Ack(queue, done, queue.reader.ack_soon(done))
+            acks.add(Ack(queue, done, queue.reader.ack_later(done)), self._clock.monotonic_us())
         except HeadwaterError:
             self._ack_singly(queue, done)
-            return None
 
-    def _flush(self, queue: Queue, job: Job, before: Ack | None) -> Ack | None:
-        """Ack what was handled so far; where order binds, see to it that nothing is done behind what comes again."""
-        ack = self._ack(queue, job.taken_done(), before)
-        if ack is None or ack.queue is not queue or queue.order == "none":
-            return ack
-        lost = self._settle(ack)
+    def _flush(self, queue: Queue, job: Job, acks: Acks) -> None:
+        """Have what was handled so far on disk; where order binds, do nothing that is behind what comes again."""
+        self._ack(queue, job.taken_done(), acks)
+        lost = [message for of, message in self._settle(acks) if of is queue]
         if lost:
             queue.begin_failing()
             queue.end_failing(job, lost)
-        return None
 
-    def _settle(self, ack: Ack) -> list[Message]:
-        """Wait until an ack is on disk; those of its messages that come again."""
-        try:
-            ack.future.result()
-        except (HeadwaterError, CancelledError):
-            return self._ack_singly(ack.queue, ack.messages)
-        ack.queue.count(done=len(ack.messages))
-        return []
+    def _settle(self, acks: Acks) -> list[tuple[Queue, Message]]:
+        """Wait until acks are on disk; the messages that come again."""
+        lost: list[tuple[Queue, Message]] = []
+        for queue, messages, acking in acks.taken():
+            try:
+                acking.wait()
+            except HeadwaterError:
+                lost += [(queue, message) for message in self._ack_singly(queue, messages)]
+            else:
+                queue.count(done=len(messages))
+        return lost
 
     def _ack_singly(self, queue: Queue, messages: list[Message]) -> list[Message]:
         """Ack messages of which one was taken back, which refuses all; those that come again."""
@@ -297,17 +339,20 @@ class Pool:
     def _tick(self) -> None:
         """See to what waits for too long."""
         now_us = self._clock.monotonic_us()
+        for acks in self._acks:
+            for ack in acks.under_way if acks.is_due(now_us) else ():
+                ack.acking.hurry()  # their worker is stuck in a message
+        acks = Acks()
         for queue in self._roster.at_work():
             for message in queue.untimed(now_us):
                 self._extend(queue, message)
-            ack = self._ack(queue, queue.left_done(now_us, STUCK_US), None)
-            if ack is not None:
-                self._settle(ack)
+            self._ack(queue, queue.left_done(now_us, STUCK_US), acks)
             if queue.loosen(now_us, STUCK_US) or queue.is_stuck(now_us, STUCK_US):
                 self._wake(queue)
             if queue.retry_us is not None and now_us >= queue.retry_us:
                 queue.retry_us = None
                 self._wake(queue)
+        self._settle(acks)
 
     def _extend(self, queue: Queue, message: Message) -> None:
         """Give a message its whole time again; one that was taken back meanwhile is found out by its ack."""
