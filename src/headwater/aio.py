@@ -300,7 +300,7 @@ class Bus(WorkingBus):
     mark_archived = in_thread(surface.Bus.mark_archived)
 
     async def close(self) -> None:
-        await self._workers.stop()
+        await self._workers.end()
         await asyncio.to_thread(self.threads.close)
 
 

@@ -84,6 +84,10 @@ class Working(ABC):
     async def run(self, *, workers: int | None = None) -> Shift:
         return await self._workers.run(workers)
 
+    @like(surface.Bus.stop)
+    def stop(self) -> None:
+        self._workers.stop()
+
 
 class WorkingBus(Closing, Working):
     """A bus that can run handlers."""

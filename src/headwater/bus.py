@@ -91,7 +91,7 @@ class Bus(surface.Threaded):
         return to_datetime(self.core.clock.now_us())
 
     def close(self) -> None:
-        self._workers.stop()
+        self._workers.end()
         self.core.close()
 
     # Publishing

@@ -239,11 +239,14 @@ class Bus(Protocol):
         """
 
     def run(self, *, workers: int | None = None) -> Shift:
-        """Run the handlers until SIGTERM, Ctrl-C or `close`: one pool of workers for all of them, each in its turn.
+        """Run the handlers until SIGTERM, Ctrl-C or `stop`: one pool of workers for all of them, each in its turn.
 
         Then no more is taken, what was begun is finished and acked, and what was done is returned in figures.
         Without a number there are as many workers as the handler with the most states.
         """
+
+    def stop(self) -> None:
+        """Have `run` take no more, finish what was begun, and return; a handler may call it, too. Waits for nothing."""
 
     # Reading
 
@@ -386,6 +389,9 @@ class Threaded(Bus, Protocol):
 
     def run(self, *, workers: int | None = None) -> Shift:
         return self._workers.run(workers)
+
+    def stop(self) -> None:
+        self._workers.stop()
 
     def request(
         self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()

@@ -40,7 +40,7 @@ def running(bus: Any, **options: Any) -> Iterator[Running]:
     try:
         yield found
     finally:
-        bus._workers.stop()
+        bus.stop()
         thread.join(WAIT_S)
         assert not thread.is_alive()
     if found.error is not None:

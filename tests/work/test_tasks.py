@@ -50,7 +50,7 @@ async def running(bus: Any, **options: Any) -> AsyncIterator[asyncio.Task[Any]]:
         yield task
     finally:
         await asyncio.sleep(0)
-        await bus._workers.stop()
+        bus.stop()
     await task
 
 

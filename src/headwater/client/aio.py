@@ -269,7 +269,7 @@ class Bus(Operations, WorkingBus):
         return [asynchronous(retained_message(one)) for one in await self._retained_messages(filter)]
 
     async def close(self) -> None:
-        await self._workers.stop()
+        await self._workers.end()
         await self._client.close()
 
 

@@ -108,7 +108,7 @@ class Bus(Served, surface.Threaded):
 
     def close(self) -> None:
         self._check_thread()
-        self._workers.stop()
+        self._workers.end()
         with self._closing:
             if self._closed:
                 return

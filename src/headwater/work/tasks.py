@@ -338,7 +338,12 @@ class TaskWorkers:
         if not task.cancelled() and (error := task.exception()) is not None:
             outcome.log.error("a handler that was registered while others run got no subscription: %s", error)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
+        """Have them stop."""
+        if self._pool is not None:
+            self._pool.stop()
+
+    async def end(self) -> None:
         """Have them stop, and wait for it, unless it is one of them who asks."""
         pool = self._pool
         if pool is not None:

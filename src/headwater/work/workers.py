@@ -48,6 +48,12 @@ class Workers:
             self._pool = None
 
     def stop(self) -> None:
+        """Have them stop."""
+        pool = self._pool
+        if pool is not None:
+            pool.stop()
+
+    def end(self) -> None:
         """Have them stop, and wait for it, unless it is one of them who asks."""
         pool = self._pool
         if pool is not None:
