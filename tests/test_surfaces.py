@@ -64,6 +64,8 @@ ONLY: dict[str, tuple[set[str], str]] = {
 WORKINGS = {
     *("live.wants_places", "live.takes_early", "live.greet", "live.deliver", "live.take", "live.take_retained"),
     *("live.add_waker", "live.end"),
+    *("consumer.add_waker", "consumer.ack_later", "consumer.options"),
+    *("consumer.poll", "live.poll", "reading.poll"),
     *(
         "reading.take",
         "reading.take_batch",

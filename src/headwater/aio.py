@@ -21,7 +21,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from headwater import surface
-from headwater.awaitables import Closing, Reader, ack, answered, asynchronous
+from headwater.awaitables import BusOpening, Reader, WorkingBus, ack, answered, asynchronous, fail
 from headwater.awaitables import Message as Message  # noqa: PLC0414  # a name of users
 from headwater.awaitables import Opening as Opening  # noqa: PLC0414
 from headwater.bus import Bus as ThreadBus
@@ -29,12 +29,15 @@ from headwater.config import Config, Connecting
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as ThreadLive
+from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading as ThreadReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed
 from headwater.message import Message as ThreadMessage
 from headwater.message import Receipt, Receipts
 from headwater.surface import Messages, documented, like
+from headwater.work.handlers import Handlers
+from headwater.work.tasks import TaskWorkers
 
 if TYPE_CHECKING:
     from headwater.client.aio import Bus as ServedBus
@@ -49,6 +52,7 @@ class Consumer(Reader):
     """Takes messages of one durable subscription."""
 
     _ahead = 1  # the ack timer of a message starts when it is taken
+    _is_acked = True
     _is_done = True
 
     def __init__(self, consumer: ThreadConsumer) -> None:
@@ -56,7 +60,12 @@ class Consumer(Reader):
         self._consumer = consumer
         self.id = consumer.id
         self.filter = consumer.filter
-        consumer.subscriber.set_waker(consumer.ticket, self._wake)
+        consumer.add_waker(self._wake)
+
+    @property
+    def options(self) -> Options:
+        """Those of its subscription."""
+        return self._consumer.options
 
     def _take(self, max: int) -> list[ThreadMessage]:
         return self._consumer.batch(max, 0)
@@ -74,7 +83,6 @@ class Consumer(Reader):
         await asyncio.to_thread(self._consumer.resume)
 
     async def close(self) -> None:
-        self._consumer.subscriber.set_waker(self._consumer.ticket, None)
         await asyncio.to_thread(self._consumer.close)
         self._wake()
 
@@ -176,12 +184,13 @@ class InThreads:
 
 
 @documented(surface.Bus)
-class Bus(Closing):
+class Bus(WorkingBus):
     """A bus whose methods are coroutines."""
 
-    def __init__(self, bus: ThreadBus) -> None:
+    def __init__(self, bus: ThreadBus, handlers: Handlers | None = None) -> None:
         self.threads = bus
         """The same bus for threads."""
+        self._workers = TaskWorkers(self.subscribe, fail, bus.core.clock, handlers)
         self.clients = InThreads(bus, "clients")
         self.acl = InThreads(bus, "acl")
         self.channels = InThreads(bus, "channels")
@@ -289,19 +298,25 @@ class Bus(Closing):
     remove_root = in_thread(surface.Bus.remove_root)
     backup = in_thread(surface.Bus.backup)
     mark_archived = in_thread(surface.Bus.mark_archived)
-    close = in_thread(surface.Bus.close)
+
+    async def close(self) -> None:
+        await self._workers.end()
+        await asyncio.to_thread(self.threads.close)
 
 
-def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> Opening[Bus]:
-    """A bus on a folder that this process then owns: `await` it, or use it in `async with`."""
+def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> BusOpening[Bus]:
+    """A bus on a folder that this process then owns: `await` it, or use it in `async with`.
 
-    async def make() -> Bus:
-        return Bus(await asyncio.to_thread(ThreadBus, folder, config, **doors))
+    Handlers can be registered before it is opened, and `await bus.run()` then opens it, works, and closes it.
+    """
 
-    return Opening(make)
+    async def make(handlers: Handlers) -> Bus:
+        return Bus(await asyncio.to_thread(ThreadBus, folder, config, **doors), handlers)
+
+    return BusOpening(make)
 
 
-def connect(url: str, settings: Connecting | None = None, *, token: Token | None = None) -> Opening[ServedBus]:
+def connect(url: str, settings: Connecting | None = None, *, token: Token | None = None) -> BusOpening[ServedBus]:
     """The bus that a server has, in this event loop: `await` it, or use it in `async with`.
 
     With token=…, a text or a function (a coroutine function, too) that gives a fresh one, by a token of an issuer.

@@ -6,14 +6,22 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from headwater import surface
+from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
+from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.reader import check_max
-from headwater.errors import Closed, TimedOut
-from headwater.message import Envelope, Receipt
+from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, TimedOut
+from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
-from headwater.surface import documented
+from headwater.surface import H, documented, like
+from headwater.work.handlers import Function, Handlers, handler_of
+from headwater.work.shift import Shift
+from headwater.work.tasks import TaskWorkers
 
 
 class Closing(ABC):
@@ -25,7 +33,7 @@ class Closing(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
 
@@ -46,9 +54,71 @@ class Opening(Generic[C]):
         self._made = await self._make()
         return self._made
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *left: Any) -> None:
         assert self._made is not None
-        await self._made.close()
+        await self._made.__aexit__(*left)
+
+
+class Working(ABC):
+    """What both buses for asyncio do with handlers."""
+
+    _workers: TaskWorkers
+
+    @property
+    @abstractmethod
+    def config(self) -> Config: ...
+
+    @like(surface.Bus.handler)
+    def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
+        def register(function: H) -> H:
+            self.consume(filter, function, **options)
+            return function
+
+        return register
+
+    @like(surface.Bus.consume)
+    def consume(self, filter: str, handler: Function, **options: Any) -> None:
+        self._workers.handlers.add(handler_of(filter, handler, **options), self.config)
+
+    @like(surface.Bus.run)
+    async def run(self, *, workers: int | None = None) -> Shift:
+        return await self._workers.run(workers)
+
+    @like(surface.Bus.stop)
+    def stop(self) -> None:
+        self._workers.stop()
+
+
+class WorkingBus(Closing, Working):
+    """A bus that can run handlers."""
+
+
+B = TypeVar("B", bound=WorkingBus)
+
+
+class BusOpening(Opening[B]):
+    """A bus that is still to be opened: `await` it, use it in `async with`, or register handlers and `run` it."""
+
+    def __init__(self, make: Callable[[Handlers], Awaitable[B]]) -> None:
+        self._handlers = Handlers(is_asynchronous=True)
+        super().__init__(lambda: make(self._handlers))
+
+    @like(surface.Bus.handler)
+    def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
+        def register(function: H) -> H:
+            self.consume(filter, function, **options)
+            return function
+
+        return register
+
+    @like(surface.Bus.consume)
+    def consume(self, filter: str, handler: Function, **options: Any) -> None:
+        self._handlers.add(handler_of(filter, handler, **options), Config())
+
+    async def run(self, *, workers: int | None = None) -> Shift:
+        """Open the bus, run its handlers until SIGTERM or Ctrl-C, and close it."""
+        async with self as bus:
+            return await bus.run(workers=workers)
 
 
 class Message(Envelope, frozen=True, gc=False, eq=False):
@@ -85,6 +155,19 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
             return receipt
         return await asyncio.to_thread(plain(self).reply, payload)
 
+    async def __aenter__(self) -> Self:
+        """Acked at the end of the block, nacked with what leaves it; Reject and Retry go no further."""
+        self._origin("ack")
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception):  # a task that is cancelled is not the message's fault
+            with suppress(HeadwaterError):  # what left the block is what its user is to hear of
+                await fail(self, verdict_of(error, trace))
+        return isinstance(error, Reject | Retry)
+
 
 async def answered(answer: Future[ThreadMessage], topic: str, timeout_s: float) -> Message:
     """The answer to a request, once it is there."""
@@ -112,6 +195,19 @@ def served(message: Envelope) -> Any:
     return origin if getattr(getattr(origin, "verbs", None), "is_asynchronous", False) else None
 
 
+async def fail(message: Message, verdict: Verdict) -> None:
+    """Nack or reject a message, as was said."""
+    if verdict.is_final:
+        await message.reject(verdict.text)
+        return
+    try:
+        await message.nack(verdict.text, verdict.delay_s)
+    except Malformed:
+        if verdict.delay_s is None:
+            raise
+        await message.nack(verdict.text)  # longer than the bus allows: after a delay of its own, and at once noted
+
+
 async def ack(messages: Sequence[Message], wait: bool = True) -> None:
     """Done with these messages of one origin."""
     if messages:
@@ -136,10 +232,15 @@ class Reader(Closing):
     """How many an iteration takes at once."""
     _is_done = False
     """Whether it is its user who has ended it."""
+    _last: Sequence[Message] = ()
+    """What a consumer handed out last."""
+    _is_acked = False
+    """Whether what it hands out is acked: a consumer of a durable subscription."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
+        self._wakers: list[Callable[[], None]] = []
 
     @abstractmethod
     def _take(self, max: int) -> list[ThreadMessage] | None:
@@ -148,9 +249,26 @@ class Reader(Closing):
     def _wake(self) -> None:
         """From any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._more.set)
+            self._loop.call_soon_threadsafe(self._ring)
         except RuntimeError:
             return  # the loop is closed; nobody waits any more
+
+    def _ring(self) -> None:
+        """There may be something to take; in the loop."""
+        self._more.set()
+        for wake in self._wakers:
+            wake()
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, in the loop, when there may be something to take."""
+        self._wakers.append(wake)
+
+    def poll(self, max: int) -> list[Message]:
+        """What is there, without waiting; Closed at the end."""
+        found = self._take(max)
+        if found is None:
+            raise Closed(CLOSED_BY_USER)
+        return [asynchronous(message) for message in found]
 
     async def _prepare(self) -> None:  # few have anything to do
         """Do what is to be done before `_take` need not wait."""
@@ -166,10 +284,23 @@ class Reader(Closing):
                     if found is None:
                         return []
                     if found:
-                        return [asynchronous(message) for message in found]
+                        messages = [asynchronous(message) for message in found]
+                        if self._is_acked:
+                            self._last = messages
+                        return messages
                     await self._more.wait()
         except TimeoutError:
             return []
+
+    async def __aexit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if isinstance(error, Exception) and self._last:
+                verdict = verdict_of(error, trace)
+                for message in self._last:
+                    with suppress(HeadwaterError):  # done already, or taken back behind one that failed
+                        await fail(message, verdict)
+        finally:
+            await self.close()
 
     async def next(self, timeout_s: float | None = None) -> Message | None:
         found = await self.batch(1, timeout_s)

@@ -33,6 +33,7 @@ from headwater.store.files import DiskFiles, Files
 from headwater.store.rocks import RocksReader
 from headwater.surface import GivenHeaders, Messages, States, documented, like
 from headwater.topics.name import check_filter
+from headwater.work.workers import Workers
 
 if TYPE_CHECKING:
     from headwater.access.acl import Acl
@@ -71,6 +72,7 @@ class Bus(surface.Threaded):
         self._commit = core.roots.commit
         self._check_open = core.check_open
         self._replies = Replies("embedded", core.config.requests_max)
+        self._workers = Workers(self.subscribe, core.clock, lambda: core.check_open(writes=True))
 
     @property
     def id(self) -> str:
@@ -89,6 +91,7 @@ class Bus(surface.Threaded):
         return to_datetime(self.core.clock.now_us())
 
     def close(self) -> None:
+        self._workers.end()
         self.core.close()
 
     # Publishing

@@ -25,6 +25,8 @@ HeadwaterError
 └── TimedOut       504  no answer within the time given
 
 Each has a numeric `code`, a sentence that says what to do, and `retryable`: whether the same call may succeed later.
+
+`Reject` and `Retry` are none of them: handlers raise these, to say what is to become of their message.
 """
 
 from __future__ import annotations
@@ -170,3 +172,18 @@ class Unwritable(ReadOnly, retryable=True):
 
 class TimedOut(HeadwaterError, code=504, retryable=True):
     """No answer within the time given."""
+
+
+class Reject(Exception):
+    """Raised by a handler, or within `with message:`: it will never succeed, and is a dead letter now."""
+
+
+class Retry(Exception):
+    """Raised by a handler, or within `with message:`: try it again, after so many seconds or a growing delay."""
+
+    def __init__(self, why: str = "", *, after_s: float | None = None) -> None:
+        super().__init__(why)
+        given: object = after_s
+        if given is not None and not (isinstance(given, int | float) and 0 <= given < float("inf")):
+            raise Malformed(f"after_s is {after_s!r}; use seconds from 0, or None for a growing delay")
+        self.after_s = after_s

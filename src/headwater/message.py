@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import msgspec
 
 from headwater.clock import to_datetime
-from headwater.errors import Conflict, Malformed
+from headwater.errors import Conflict, HeadwaterError, Malformed, Reject, Retry
 from headwater.receipt import Receipt as Receipt  # noqa: PLC0414  # said again here, beside what it is about
 from headwater.receipt import Receipts as Receipts  # noqa: PLC0414
 
@@ -20,6 +23,8 @@ REPLY_TO = "reply-to"
 """Header of a request: the topic on which its sender waits for the answer."""
 FROM = "headwater-from"
 """Header that the broker alone writes: whose message it is, of MQTT clients that do not want their own."""
+TRACE_BYTES_MAX = 1024
+"""Of an error with its traceback: as much as is kept of an error, unless `error_bytes_max` says otherwise."""
 
 
 OF_HISTORY = {
@@ -133,6 +138,19 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
             raise Conflict(f'message {self.offset} of "{self.topic}" is no request: it has no {REPLY_TO} header')
         return self._origin("reply").reply(self, payload)
 
+    def __enter__(self) -> Self:
+        """Acked at the end of the block, nacked with what leaves it; Reject and Retry go no further."""
+        self._origin("ack")
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None:
+            self.ack()
+        elif isinstance(error, Exception):  # Ctrl-C is not the message's fault
+            with suppress(HeadwaterError):  # what left the block is what its user is to hear of
+                fail(self, verdict_of(error, trace))
+        return isinstance(error, Reject | Retry)
+
 
 class Kept(Message, frozen=True, gc=False, eq=False):
     """A stored message, with what only its batch knows of it."""
@@ -240,3 +258,46 @@ def error_text(error: object) -> str:
     if not isinstance(error, str):
         raise Malformed(f"error is of type {type(error).__name__}; give a str or an exception")
     return error.encode("utf-8", "replace").decode()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is to become of a message that failed."""
+
+    text: str
+    delay_s: float | None = None
+    is_final: bool = False
+
+
+def verdict_of(error: BaseException, trace: TracebackType | None) -> Verdict:
+    """What an error says about the message that it was raised over."""
+    if isinstance(error, Reject):
+        return Verdict(error_text(str(error)), is_final=True)
+    if isinstance(error, Retry):
+        return Verdict(error_text(str(error)), delay_s=error.after_s)
+    return Verdict(traced(error, trace))
+
+
+def fail(message: Message, verdict: Verdict) -> None:
+    """Nack or reject a message, as was said."""
+    if verdict.is_final:
+        message.reject(verdict.text)
+        return
+    try:
+        message.nack(verdict.text, verdict.delay_s)
+    except Malformed:
+        if verdict.delay_s is None:
+            raise
+        message.nack(verdict.text)  # longer than the bus allows: after a delay of its own, and at once noted
+
+
+def traced(error: BaseException, trace: TracebackType | None) -> str:
+    """An error with its traceback: what it is comes first, and what is too long loses its outermost calls."""
+    head = "".join(traceback.format_exception_only(error)).strip()
+    left = TRACE_BYTES_MAX - len(head.encode(errors="replace"))
+    calls: list[str] = []
+    for call in reversed(traceback.format_tb(trace)):
+        left -= len(call.encode(errors="replace"))
+        if left < 0:
+            break
+        calls.insert(0, call)
+    return error_text("\n".join((head, *calls)).rstrip())

@@ -23,10 +23,14 @@ from headwater.errors import TimedOut
 from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Headers, Message, Outgoing, SubscriptionInfo, TopicInfo
 from headwater.receipt import Receipt, Receipts
+from headwater.work.handlers import Function, handler_of
+from headwater.work.shift import Shift
+from headwater.work.workers import Workers
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+H = TypeVar("H", bound=Function)
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
 Messages = Iterable[tuple[str, bytes] | Outgoing]
 """What may be published together: pairs of a topic and a payload, or messages with options."""
@@ -184,6 +188,67 @@ class Bus(Protocol):
     def states(self, id: str) -> States:
         """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
 
+    # Handlers
+
+    def handler(
+        self,
+        filter: str,
+        *,
+        id: str | None = None,
+        workers: int | None = None,
+        start: Start = "latest",
+        order: str | None = None,
+        max_in_flight: int | None = None,
+        ack_timeout_s: float | None = None,
+        max_attempts: int | None = None,
+        expire_after_s: float | None = None,
+        on_gap: str | None = None,
+        retry_delay_s: float | None = None,
+        retry_delay_s_max: float | None = None,
+        when_full: Policy = "drop_oldest",
+    ) -> Callable[[H], H]:
+        """Have a function handle the messages of a subscription, while handlers are run:
+        `@bus.handler("home/+/temp", id="thermostat", workers=4)`. See `consume`."""
+
+    def consume(
+        self,
+        filter: str,
+        handler: Function,
+        *,
+        id: str | None = None,
+        workers: int | None = None,
+        start: Start = "latest",
+        order: str | None = None,
+        max_in_flight: int | None = None,
+        ack_timeout_s: float | None = None,
+        max_attempts: int | None = None,
+        expire_after_s: float | None = None,
+        on_gap: str | None = None,
+        retry_delay_s: float | None = None,
+        retry_delay_s_max: float | None = None,
+        when_full: Policy = "drop_oldest",
+    ) -> None:
+        """Have a function handle the messages of a subscription, while handlers are run: `bus.run()`.
+
+        The subscription is made then, with the options of `subscribe`; without an id it is a live one. When the
+        function returns, its message is acked. An exception nacks it with its traceback; `headwater.Reject("why")`
+        makes it a dead letter, and `headwater.Retry("why", after_s=30)` chooses the delay.
+
+        At most `workers` of its messages are handled at once, as far as order allows: one with strict order, and one of
+        each key with order="key". A function that cannot be called with a message, or options that cannot be right, are
+        Malformed (422); another handler for the same id is Conflict (409).
+        """
+
+    def run(self, *, workers: int | None = None) -> Shift:
+        """Run the handlers until SIGTERM, Ctrl-C or `stop`: one pool of workers for all of them, each in its turn.
+
+        Then no more is taken, what was begun is finished and acked, and what was done is returned in figures.
+        Without a number there are as many workers as the handler with the most states.
+        """
+
+    def stop(self) -> None:
+        """Have `run` take no more, finish what was begun, and return; a handler may call it, too. Waits for nothing."""
+
     # Reading
 
     def replay(
@@ -308,6 +373,26 @@ class Bus(Protocol):
 @documented(Bus)
 class Threaded(Bus, Protocol):
     """A bus for threads: what the embedded and the served one do in the same way."""
+
+    _workers: Workers
+
+    @like(Bus.handler)
+    def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
+        def register(function: H) -> H:
+            self.consume(filter, function, **options)
+            return function
+
+        return register
+
+    @like(Bus.consume)
+    def consume(self, filter: str, handler: Function, **options: Any) -> None:
+        self._workers.handlers.add(handler_of(filter, handler, **options), self.config)
+
+    def run(self, *, workers: int | None = None) -> Shift:
+        return self._workers.run(workers)
+
+    def stop(self) -> None:
+        self._workers.stop()
 
     def request(
         self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()

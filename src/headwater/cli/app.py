@@ -59,6 +59,7 @@ COMMANDS = {
     "serve": "serve:serve",
     "pub": "pub:pub",
     "sub": "sub:sub",
+    "work": "work:work",
     "replay": "replay:replay",
     "topics": "topics:topics",
     "top": "top:top",

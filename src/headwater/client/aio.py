@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from headwater import surface
-from headwater.awaitables import Closing, Message, Opening, Reader, answered, asynchronous
+from headwater.awaitables import BusOpening, Message, Opening, Reader, WorkingBus, answered, asynchronous, fail
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
@@ -33,6 +33,8 @@ from headwater.message import Receipt, Receipts
 from headwater.surface import Messages, documented, like
 from headwater.wire import requests as wire
 from headwater.wire.request import Request
+from headwater.work.handlers import Handlers
+from headwater.work.tasks import TaskWorkers
 
 
 class _Verbs:
@@ -79,7 +81,7 @@ class FeedReader(Reader):
     def _read(self, feed: Feed) -> None:
         """Take from a feed from now on."""
         self._feed = feed
-        feed.add_waker(self._more.set)
+        feed.add_waker(self._ring)
 
     def _take(self, max: int) -> list[ThreadMessage] | None:
         if self._closed:
@@ -112,6 +114,7 @@ class Consumer(FeedReader):
     """Takes messages of one durable subscription."""
 
     _ahead = 1  # the ack timer of a message starts when it is taken
+    _is_acked = True
     _is_done = True
 
     def __init__(self, client: Client, feed: Feed) -> None:
@@ -191,11 +194,12 @@ def _looked_at(done: asyncio.Task[None]) -> None:
 
 
 @documented(surface.Bus)
-class Bus(Operations, Closing):
+class Bus(Operations, WorkingBus):
     """A bus that a server has, whose methods are coroutines."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, handlers: Handlers | None = None) -> None:
         super().__init__(client, _Verbs(client))
+        self._workers = TaskWorkers(self.subscribe, fail, client.clock, handlers)
         self.address = client.address
         self.settings = client.settings
         self.clients = Clients(self.ask)
@@ -265,16 +269,17 @@ class Bus(Operations, Closing):
         return [asynchronous(retained_message(one)) for one in await self._retained_messages(filter)]
 
     async def close(self) -> None:
+        await self._workers.end()
         await self._client.close()
 
 
-def connect(url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> Opening[Bus]:
+def connect(url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> BusOpening[Bus]:
     """The bus that a server has: `await` it, or use it in `async with`."""
     address = address_of(url, token)
 
-    async def make() -> Bus:
+    async def make(handlers: Handlers) -> Bus:
         client = Client(address, settings or Connecting())
         await client.open()
-        return Bus(client)
+        return Bus(client, handlers)
 
-    return Opening(make)
+    return BusOpening(make)

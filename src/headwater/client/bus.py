@@ -33,6 +33,7 @@ from headwater.message import DeadLetter, Headers, Message, Receipt, Receipts
 from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
+from headwater.work.workers import Workers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,6 +96,7 @@ class Bus(Served, surface.Threaded):
         except BaseException:
             self._stop()
             raise
+        self._workers = Workers(self.subscribe, self._client.clock, self._check_open)
         self.clients = Clients(self.ask)
         self.acl = Acl(self.ask)
         self.channels = Channels(self.ask)
@@ -106,6 +108,7 @@ class Bus(Served, surface.Threaded):
 
     def close(self) -> None:
         self._check_thread()
+        self._workers.end()
         with self._closing:
             if self._closed:
                 return

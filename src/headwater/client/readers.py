@@ -5,15 +5,17 @@ They have the names, signatures and errors of those in `headwater.delivery`, whe
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, cast
 
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
 from headwater.client.operations import seek_of
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
-from headwater.delivery.live import CLOSED_BY_USER
+from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER
 from headwater.delivery.live import Live as EmbeddedLive
 from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.replay import Reading as EmbeddedReading
@@ -60,6 +62,25 @@ class Verbs:
         return cast(Receipt, bus._submit(bus._client.reply_to(message, payload)).result())
 
 
+class Sent:
+    """Acks that are on their way to the server."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Future[None]) -> None:
+        self._answer = answer
+
+    def wait(self) -> None:
+        """Return when they are on the server's disk."""
+        try:
+            self._answer.result()
+        except CancelledError:
+            raise Closed(BUS_CLOSED) from None
+
+    def hurry(self) -> None:
+        """They are under way already."""
+
+
 @documented(EmbeddedConsumer)
 class FeedReader(Reader):
     """Takes messages of a feed."""
@@ -75,6 +96,10 @@ class FeedReader(Reader):
         check_max(max)
         self._bus._check_thread()
         return self._feed.wait(max, timeout_s, self._check_open)
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, from the client's thread, when there may be something to take."""
+        self._feed.add_waker(wake)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -113,8 +138,18 @@ class Consumer(FeedReader):
         self.id = feed.id
         self._closed_text = f'this consumer of "{feed.id}" is closed; subscribe again to go on'
 
+    def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        found = self._last = super().batch(max, timeout_s)
+        return found
+
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         Verbs(self._bus).ack(self._feed, messages, wait)
+
+    def ack_later(self, messages: Sequence[Message]) -> Sent:
+        bus, feed = self._bus, self._feed
+        bus._check_open()
+        acking = bus._client.ack_and_wait(feed, feed.epoch, feed.ranges_of(messages, wait=True))
+        return Sent(asyncio.run_coroutine_threadsafe(acking, bus._loop))
 
     def seek(self, to: Start) -> None:
         self._bus.ask(seek_of(self._feed, to))

@@ -5,11 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headwater.clock import SECOND_US, Clock
+from headwater.delivery.options import Options
 from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.rows import RowsItem
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Closed
 from headwater.message import Message
+
+
+class Noted:
+    """Acks that are noted, and not on disk yet: those of several subscriptions become one commit."""
+
+    __slots__ = ("_item", "_subscriber")
+
+    def __init__(self, subscriber: Subscriber, item: RowsItem | None) -> None:
+        self._subscriber = subscriber
+        self._item = item
+
+    def wait(self) -> None:
+        """Return when they are on disk."""
+        self._subscriber.finish(self._item)
+
+    def hurry(self) -> None:
+        """Have them written soon."""
+        self._subscriber.finish(self._item, wait=False)
 
 
 class Consumer(Reader):
@@ -45,6 +65,7 @@ class Consumer(Reader):
             self._check_open()
             found = subscriber.take(self.ticket, max)
             if found:
+                self._last = found
                 return found
             left_us = None if until_us is None else until_us - self._clock.monotonic_us()
             if left_us is not None and left_us <= 0:
@@ -55,6 +76,19 @@ class Consumer(Reader):
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for all of them."""
         self.subscriber.ack(messages, wait)
+
+    def ack_later(self, messages: Sequence[Message]) -> Noted:
+        """The same in two steps: they are not handed out again, and on disk once somebody waits for it."""
+        return Noted(self.subscriber, self.subscriber.note_ack(messages))
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Call this, from any thread, when there may be something to take."""
+        self.subscriber.set_waker(self.ticket, wake)
+
+    @property
+    def options(self) -> Options:
+        """Those of its subscription."""
+        return self.subscriber.options
 
     def seek(self, to: Start) -> None:
         """Go on from "earliest", "latest", an offset or a moment; what is in flight is recalled."""
@@ -72,6 +106,7 @@ class Consumer(Reader):
         """Detach; what this consumer has in flight goes to the others, and the subscription stays."""
         if not self._closed:
             self._closed = True
+            self.subscriber.set_waker(self.ticket, None)
             self._on_close(self)
 
     def _check_open(self) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
 from typing import Self
 
-from headwater.errors import Closed, Malformed
-from headwater.message import Message
+from headwater.errors import Closed, HeadwaterError, Malformed
+from headwater.message import Message, fail, verdict_of
 
 
 class Reader(ABC):
-    """Takes messages in its caller's thread; a `with` block closes it at its end."""
+    """Takes messages in its caller's thread; a `with` block closes it at its end.
+
+    What an error leaves the block with, of a durable subscription, is nacked with that error: messages that were taken
+    last and are not acked.
+    """
+
+    _last: Sequence[Message] = ()
+    """What a consumer handed out last."""
 
     @abstractmethod
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
@@ -38,8 +47,15 @@ class Reader(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if isinstance(error, Exception) and self._last:  # Ctrl-C is not the messages' fault
+                verdict = verdict_of(error, trace)
+                for message in self._last:
+                    with suppress(HeadwaterError):  # done already, or taken back behind one that failed
+                        fail(message, verdict)
+        finally:
+            self.close()
 
 
 def check_max(max: int) -> None:

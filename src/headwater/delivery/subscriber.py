@@ -511,6 +511,10 @@ class Subscriber:
             self._commit.flush()  # acked before, without waiting: it is on disk when this returns all the same
         self.finish(item, wait)
 
+    def note_ack(self, messages: Sequence[Message]) -> RowsItem | None:
+        """Ack these; what `finish` has to be called with for it to be on disk."""
+        return self._note_leases(self._by_lease(messages))
+
     def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
         """Ack these: the future completes when that is on disk."""
         future: Future[object] = Future()

@@ -1,0 +1,1 @@
+"""Handlers, and those who run them: `bus.handler`, `bus.consume`, `bus.run`, `headwater work`."""
