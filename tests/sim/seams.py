@@ -19,6 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -66,6 +67,16 @@ def clock_method(world: World, name: str) -> Callable[..., Any]:
         if current is None or current.process.is_dead:
             raise Killed
         return getattr(Clock(current.process), name)(*args)
+
+    return ask
+
+
+def of_this_world(real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
+    """The simulated one, save for a real thread that a test before left behind, which would end the world's."""
+    here = threading.get_ident()
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        return (simulated if threading.get_ident() == here else real)(*args, **kwargs)
 
     return ask
 
@@ -144,9 +155,10 @@ def opened(world: World, network: Network, seed: int) -> Iterator[Threads]:
     handlers, propagates = logger.handlers[:], logger.propagate
     before = random.getstate()
     with ExitStack() as stack:
+        made = SimpleNamespace(**{name: of_this_world(getattr(door, name), getattr(threads, name)) for name in NAMES})
         for name in NAMES:
-            stack.enter_context(patch.object(door, name, getattr(threads, name)))
-        stack.enter_context(patch.object(futures, "threading", threads))
+            stack.enter_context(patch.object(door, name, getattr(made, name)))
+        stack.enter_context(patch.object(futures, "threading", made))
         for name in ("now_us", "monotonic_us", "read", "wait"):  # of whoever was handed no other clock
             stack.enter_context(patch.object(SystemClock, name, clock_method(world, name)))
         # What is left out of a flood of lines is remembered from one story to the next.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -53,6 +54,21 @@ def place() -> Iterator[Place]:
     place = Place()
     yield place
     place.close()
+
+
+def test_a_real_thread_that_was_left_behind_goes_on_with_real_ones(place: Place) -> None:
+    done: list[bool] = []
+
+    def begin_another() -> None:
+        with threads.Lock(), threads.Condition():
+            other = threads.Thread(target=lambda: done.append(True))
+        other.start()
+        other.join()
+
+    left = threading.Thread(target=begin_another)
+    left.start()
+    left.join()
+    assert done
 
 
 def test_a_lock_is_held_by_one_at_a_time_and_time_passes_while_others_wait(place: Place) -> None:
