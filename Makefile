@@ -8,6 +8,9 @@ INSTALLED := .venv/.installed
 # Those that need Spark go to one of them, as its session is started once.
 PYTEST_WORKERS ?= -n auto --maxprocesses=2 --dist loadgroup
 
+# Where it is set, each of the many processes that tests start compiles all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check mutants bench bench-peers compiled soak screenshots fmt clean java chromium clients
 

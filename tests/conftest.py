@@ -19,6 +19,18 @@ settings.register_profile("soak", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("tests")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups of tests (`xdist_group`) that share what takes long to start go to one process.
+
+    pytest-xdist 3.8 tells of a test's group in its name, by a field that pytest 9.2 no longer reads: without this, each
+    process starts a Spark and a browser of its own."""
+    for item in items:
+        named = getattr(item, "_nodeid", item.nodeid)
+        if named != item.nodeid:
+            item._id = type(item._id).parse(named)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is collected, as tests take their settings from the profile when they are read."""
     if config.option.markexpr == "soak":
