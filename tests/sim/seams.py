@@ -46,10 +46,11 @@ class Notes(logging.Handler):
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)
         self._world = world
+        self._here = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
         current = self._world.current
-        if current is not None and not current.process.is_dead:
+        if record.thread == self._here and current is not None and not current.process.is_dead:
             self._world.logged.append((current.process.name, record.levelno, record.getMessage()))
 
     def createLock(self) -> None:  # noqa: N802  # its name is logging's
@@ -163,8 +164,15 @@ def opened(world: World, network: Network, seed: int) -> Iterator[Threads]:
             stack.enter_context(patch.object(SystemClock, name, clock_method(world, name)))
         # What is left out of a flood of lines is remembered from one story to the next.
         stack.enter_context(patch.object(Flood, "admits", lambda *_: True))
-        stack.enter_context(patch.object(secrets, "token_bytes", lambda length=32: chance.randbytes(length)))
-        stack.enter_context(patch.object(os, "urandom", chance.randbytes))
+        own = random.Random()
+        for module, name, drawn in (
+            (secrets, "token_bytes", lambda length=32: chance.randbytes(length)),
+            (os, "urandom", chance.randbytes),
+        ):
+            stack.enter_context(patch.object(module, name, of_this_world(getattr(module, name), drawn)))
+        for name in ("random", "uniform"):  # what others draw is not missing here
+            shared = of_this_world(getattr(own, name), getattr(random, name))
+            stack.enter_context(patch.object(random, name, shared))
         stack.enter_context(patch.object(hashlib, "pbkdf2_hmac", pbkdf2_hmac))
         stack.enter_context(patch.object(accepting, "listen", listen))
         stack.enter_context(patch.object(os, "sched_yield", lambda: None))  # there is nobody to yield to
