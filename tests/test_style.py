@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +61,8 @@ PATH_STEPS = set(
     parent absolute resolve expanduser joinpath with_name with_stem with_suffix relative_to
     """.split()
 )
+# What something can be assigned to, so that it may be known to be a path.
+TARGETS = (ast.Name, ast.Attribute, ast.Subscript, ast.Tuple, ast.List, ast.Starred)
 # These are unmistakable even where nothing tells that their object is a path.
 ONLY_PATHS_HAVE = {"write_text", "read_text"}
 # RocksDB does its own I/O in folders of its own, which State makes and removes.
@@ -104,10 +106,12 @@ class Module:
     imported: dict[str, str] = field(default_factory=dict)  # local name -> dotted origin
     defined: set[str] = field(default_factory=set)  # names bound at the top level
     paths: set[str] = field(default_factory=set)  # expressions known to be pathlib paths: "folder", "self._folder"
+    nodes: list[ast.AST] = field(default_factory=list)  # all of the tree's
 
     @classmethod
     def parse(cls, name: str, text: str) -> Module:
         module = cls(name, ast.parse(text))
+        module.nodes = list(ast.walk(module.tree))
         module._learn_names()
         module._learn_paths()
         return module
@@ -131,16 +135,19 @@ class Module:
             return None
         return f"builtins.{node.id}"
 
-    def references(self) -> Iterator[tuple[ast.expr, str]]:
+    @cached_property
+    def references(self) -> list[tuple[ast.expr, str]]:
         """Every use of something imported or built in, whether it is called or handed on."""
-        for node in ast.walk(self.tree):
+        found: list[tuple[ast.expr, str]] = []
+        for node in self.nodes:
             if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
                 dotted = self.dotted(node)
                 if dotted is not None:
-                    yield node, dotted
+                    found.append((node, dotted))
+        return found
 
     def imports(self) -> Iterator[tuple[ast.stmt, str]]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 yield from ((node, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
@@ -155,10 +162,10 @@ class Module:
             return is_step or self.dotted(step) == "pathlib.Path"
         if isinstance(node, ast.Attribute) and node.attr in PATH_STEPS and self.is_path(node.value):
             return True
-        return ast.unparse(node) in self.paths
+        return isinstance(node, TARGETS) and ast.unparse(node) in self.paths
 
     def _learn_names(self) -> None:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
@@ -173,12 +180,12 @@ class Module:
                 self.defined.update(target.id for target in statement.targets if isinstance(target, ast.Name))
 
     def _learn_paths(self) -> None:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.arg) and self._says_path(node.annotation):
                 self.paths.add(node.arg)
             elif isinstance(node, ast.AnnAssign) and self._says_path(node.annotation):
                 self.paths.add(ast.unparse(node.target))
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Assign) and self.is_path(node.value):
                 self.paths.update(ast.unparse(target) for target in node.targets)
 
@@ -215,12 +222,12 @@ def find_disk_access(module: Module) -> Iterator[Finding]:
         return
     advice = "{} goes past the door to disk; call it through store/files.py, so that tests can play back its faults"
     reads = _input_reads(module) if module.is_one_of(READS_INPUT) else set()
-    for node, dotted in module.references():
+    for node, dotted in module.references:
         if dotted in FOLDER_CALLS and module.is_one_of(STATE_DOOR):
             continue
         if node not in reads and _is_disk_call(dotted):
             yield module.found(node, advice.format(dotted.removeprefix("builtins.")))
-    for attribute in ast.walk(module.tree):
+    for attribute in module.nodes:
         if isinstance(attribute, ast.Attribute) and attribute not in reads and _is_path_call(module, attribute):
             yield module.found(attribute, advice.format(f"Path.{attribute.attr}"))
 
@@ -239,7 +246,7 @@ def _is_path_call(module: Module, node: ast.Attribute) -> bool:
 
 
 def _input_reads(module: Module) -> set[ast.expr]:
-    return {node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call) and _only_reads(module, node)}
+    return {node.func for node in module.nodes if isinstance(node, ast.Call) and _only_reads(module, node)}
 
 
 def _only_reads(module: Module, call: ast.Call) -> bool:
@@ -270,7 +277,7 @@ def find_rocksdb(module: Module) -> Iterator[Finding]:
 def find_clock_reads(module: Module) -> Iterator[Finding]:
     if module.is_one_of(TIME_DOOR):
         return
-    for node, dotted in module.references():
+    for node, dotted in module.references:
         if dotted in CLOCK_READS:
             yield module.found(node, f"{dotted} goes past the door to time; take a Clock (clock.py) and ask that")
         elif dotted in STOPWATCH_READS and not module.is_one_of(STOPWATCHES):
@@ -280,7 +287,7 @@ def find_clock_reads(module: Module) -> Iterator[Finding]:
 def find_threads(module: Module) -> Iterator[Finding]:
     if module.is_one_of((*THREAD_DOOR, *BESIDE_THE_BROKER)):
         return
-    for node, dotted in module.references():
+    for node, dotted in module.references:
         if dotted.partition(".")[0] in {"threading", "_thread"} or dotted.startswith(POOLS):
             yield module.found(node, f"{dotted} goes past the door to threads; say threads.Lock() where one is made")
 
@@ -298,7 +305,7 @@ def find_event_loops(module: Module) -> Iterator[Finding]:
 def find_prints(module: Module) -> Iterator[Finding]:
     if module.is_one_of(TALKS_TO_PEOPLE):
         return
-    for node, dotted in module.references():
+    for node, dotted in module.references:
         if dotted == "builtins.print":
             yield module.found(node, "print in a library; return or raise it here, and show it in cli/")
 
@@ -323,6 +330,7 @@ def source_modules() -> list[Module]:
     ]
 
 
+@pytest.mark.xdist_group("source")  # which is parsed once
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_source_keeps_its_habits(rule: Callable[[Module], Iterator[Finding]]) -> None:
     modules = source_modules()

@@ -22,6 +22,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
@@ -130,8 +131,13 @@ def draw(seed: int, count: int, room: str | None, only: str) -> Iterator[Mutant]
         yield from found if only else _spread(seed, found, count if room else round(count * share / 100))
 
 
-def faults_in(room: str) -> Iterator[Mutant]:
+@cache
+def faults_in(room: str) -> tuple[Mutant, ...]:
     """Every fault that the modules of a room can have."""
+    return tuple(_find_faults(room))
+
+
+def _find_faults(room: str) -> Iterator[Mutant]:
     for path in sorted((SOURCE / room).glob("*.py")):
         module = f"{room}/{path.name}"
         if module in NOT_JUDGED:

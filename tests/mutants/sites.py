@@ -68,10 +68,12 @@ class Site(NamedTuple):
 def sites(tree: ast.Module) -> Iterator[Site]:
     """Every place of a module that can be broken, in order."""
     for function, body in _functions(tree, ""):
-        for statements in _blocks(body):
+        own = _own(body, [])
+        for statements in _blocks([body, *own]):
             yield from _statements(function, statements)
-        for node in _own(body):
-            yield from _expressions(function, node)
+        for node in own:
+            if isinstance(node, BREAKABLE):
+                yield from _expressions(function, node)
 
 
 def _functions(node: ast.AST, above: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -87,19 +89,20 @@ def _functions(node: ast.AST, above: str) -> Iterator[tuple[str, ast.FunctionDef
             yield from _functions(child, above)
 
 
-def _own(function: ast.AST) -> Iterator[ast.AST]:
+def _own(function: ast.AST, found: list[ast.AST]) -> list[ast.AST]:
     """What stands in a function, without the functions within it, its signature, and what it tells people."""
     for child in ast.iter_child_nodes(function):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.arguments | ast.Raise):
             continue
         if isinstance(child, ast.Assert) or (isinstance(child, ast.Expr) and _is_quiet(child)):
             continue
-        yield child
-        yield from _own(child)
+        found.append(child)
+        _own(child, found)
+    return found
 
 
-def _blocks(function: ast.AST) -> Iterator[list[ast.stmt]]:
-    for node in (function, *_own(function)):
+def _blocks(nodes: list[ast.AST]) -> Iterator[list[ast.stmt]]:
+    for node in nodes:
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
             if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
@@ -167,6 +170,10 @@ def _leaves(body: list[ast.stmt]) -> bool:
     if isinstance(last, ast.Return):
         return last.value is None or isinstance(last.value, ast.Constant)
     return isinstance(last, ast.Raise | ast.Continue | ast.Break)
+
+
+BREAKABLE = (ast.Compare, ast.BinOp, ast.BoolOp, ast.If, ast.IfExp, ast.Call)
+"""Where `_expressions` looks for something."""
 
 
 def _expressions(function: str, node: ast.AST) -> Iterator[Site]:

@@ -54,14 +54,17 @@ def test_what_is_only_said_is_left_alone(line):
     assert broken(f"def work():\n    {line}") == []
 
 
+@pytest.mark.xdist_group("faults")  # which take a while to find
 def test_a_draw_is_the_same_each_time_and_has_its_share_of_each_room():
     drawn = list(draw(1, 100, None, ""))
+    faults_in.cache_clear()
     assert [mutant.fault for mutant in drawn] == [mutant.fault for mutant in draw(1, 100, None, "")]
     for room, share in SHARES.items():
         assert sum(mutant.module.startswith(f"{room}/") for mutant in drawn) == share
     assert not any(mutant.module in NOT_JUDGED for mutant in drawn)
 
 
+@pytest.mark.xdist_group("faults")
 def test_what_is_called_harmless_is_there():
     """A fault whose code has changed is to be judged anew."""
     found = {mutant.fault for room in SHARES for mutant in faults_in(room)}

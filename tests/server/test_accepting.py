@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import uvloop
 
-from headwater.server.accepting import listen
+from headwater.server.accepting import Door, listen, listen_unix
 
 
 class Keeper:
@@ -55,6 +56,35 @@ def test_those_who_are_accepted_as_the_door_closes_are_let_go(
         finally:
             for peer in peers:
                 peer.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(play())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_who_is_just_connected_as_the_door_closes_is_heard_of_until_he_has_gone(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    async def play() -> None:
+        lost = asyncio.Event()
+        doors: list[Door] = []
+        guests: list[asyncio.BaseTransport] = []
+
+        class Guest(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                guests.append(transport)
+                doors[0].close()  # the task that let him in has not ended
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                lost.set()
+
+        keeper = Keeper(asyncio.get_running_loop())
+        doors.append(await listen_unix(keeper, Guest, str(tmp_path / "socket")))
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(tmp_path / "socket"))
+        async with asyncio.timeout(5.0):
+            await lost.wait()
+        assert keeper.arriving == 0
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(play())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
 from asyncio import base_events
 from collections import deque
@@ -47,9 +48,27 @@ class Selector:
             self._world.wake(self._thread)
 
 
+class Handle(asyncio.Handle):
+    """What a loop has to do; asyncio's own asks the loop each time whether it is to be debugged."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Any, args: Any, loop: asyncio.AbstractEventLoop, context: contextvars.Context | None
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
 class Loop(base_events.BaseEventLoop):
     """A loop of one process."""
 
+    _closed: bool
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
@@ -82,13 +101,14 @@ class Loop(base_events.BaseEventLoop):
         while scheduled and scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
             heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+        world, selector = self.world, self._selector
         if ready:
-            self._selector.select(0)
+            selector.select(0)
         elif scheduled:
-            self._selector.select(max(0.0, scheduled[0].when() - self.time()))
+            selector.select(max(0.0, scheduled[0].when() - world.tick() / SECOND_US))
         else:
-            self._selector.select(None)
-        end_s = self.time() + self._clock_resolution
+            selector.select(None)
+        end_s = world.tick() / SECOND_US + self._clock_resolution
         while scheduled and scheduled[0].when() < end_s:
             handle = heapq.heappop(scheduled)
             handle._scheduled = False  # type: ignore[attr-defined]
@@ -98,20 +118,32 @@ class Loop(base_events.BaseEventLoop):
             if not now._cancelled:
                 now._run()
 
+    def call_soon(  # type: ignore[override]  # its types are asyncio's own
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        handle = Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def _write_to_self(self) -> None:
         self._selector.ring()
 
     def call_soon_threadsafe(  # type: ignore[override]  # its types are asyncio's own
         self, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        if self.process.is_dead:
-            return asyncio.Handle(callback, args, self)
-        return super().call_soon_threadsafe(callback, *args, context=context)
+        handle = Handle(callback, args, self, context)
+        if not self.process.is_dead:
+            if self._closed:
+                raise RuntimeError("Event loop is closed")
+            self._ready.append(handle)
+            self._selector.ring()
+        return handle
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Have something done in its turn, from outside; nothing happens if it is over."""
-        if not self.process.is_dead and not self.is_closed():
-            self.call_soon_threadsafe(callback, *args)
+        if not self.process.is_dead and not self._closed:
+            self._ready.append(Handle(callback, args, self, None))
+            self._selector.ring()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.world.trouble(self.process, str(context.get("message")), context.get("exception"))

@@ -19,6 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -45,10 +46,11 @@ class Notes(logging.Handler):
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)
         self._world = world
+        self._here = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
         current = self._world.current
-        if current is not None and not current.process.is_dead:
+        if record.thread == self._here and current is not None and not current.process.is_dead:
             self._world.logged.append((current.process.name, record.levelno, record.getMessage()))
 
     def createLock(self) -> None:  # noqa: N802  # its name is logging's
@@ -66,6 +68,16 @@ def clock_method(world: World, name: str) -> Callable[..., Any]:
         if current is None or current.process.is_dead:
             raise Killed
         return getattr(Clock(current.process), name)(*args)
+
+    return ask
+
+
+def of_this_world(real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
+    """The simulated one, save for a real thread that a test before left behind, which would end the world's."""
+    here = threading.get_ident()
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        return (simulated if threading.get_ident() == here else real)(*args, **kwargs)
 
     return ask
 
@@ -118,7 +130,8 @@ def tidied() -> Iterator[None]:
             yield
             logging.disable(logging.CRITICAL)
             let_go_of_messages()
-            gc.collect()
+            while gc.collect():
+                pass  # the first ends coroutines where they are, and only the next takes what they held
     finally:
         gc.unfreeze()
         if collects:
@@ -143,15 +156,23 @@ def opened(world: World, network: Network, seed: int) -> Iterator[Threads]:
     handlers, propagates = logger.handlers[:], logger.propagate
     before = random.getstate()
     with ExitStack() as stack:
+        made = SimpleNamespace(**{name: of_this_world(getattr(door, name), getattr(threads, name)) for name in NAMES})
         for name in NAMES:
-            stack.enter_context(patch.object(door, name, getattr(threads, name)))
-        stack.enter_context(patch.object(futures, "threading", threads))
+            stack.enter_context(patch.object(door, name, getattr(made, name)))
+        stack.enter_context(patch.object(futures, "threading", made))
         for name in ("now_us", "monotonic_us", "read", "wait"):  # of whoever was handed no other clock
             stack.enter_context(patch.object(SystemClock, name, clock_method(world, name)))
         # What is left out of a flood of lines is remembered from one story to the next.
         stack.enter_context(patch.object(Flood, "admits", lambda *_: True))
-        stack.enter_context(patch.object(secrets, "token_bytes", lambda length=32: chance.randbytes(length)))
-        stack.enter_context(patch.object(os, "urandom", chance.randbytes))
+        own = random.Random()
+        for module, name, drawn in (
+            (secrets, "token_bytes", lambda length=32: chance.randbytes(length)),
+            (os, "urandom", chance.randbytes),
+        ):
+            stack.enter_context(patch.object(module, name, of_this_world(getattr(module, name), drawn)))
+        for name in ("random", "uniform"):  # what others draw is not missing here
+            shared = of_this_world(getattr(own, name), getattr(random, name))
+            stack.enter_context(patch.object(random, name, shared))
         stack.enter_context(patch.object(hashlib, "pbkdf2_hmac", pbkdf2_hmac))
         stack.enter_context(patch.object(accepting, "listen", listen))
         stack.enter_context(patch.object(os, "sched_yield", lambda: None))  # there is nobody to yield to

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import random
+import secrets
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -53,6 +58,50 @@ def place() -> Iterator[Place]:
     place = Place()
     yield place
     place.close()
+
+
+def test_a_real_thread_that_was_left_behind_goes_on_with_real_ones(place: Place) -> None:
+    done: list[bool] = []
+
+    def begin_another() -> None:
+        with threads.Lock(), threads.Condition():
+            other = threads.Thread(target=lambda: done.append(True))
+        other.start()
+        other.join()
+
+    left = threading.Thread(target=begin_another)
+    left.start()
+    left.join()
+    assert done
+
+
+def draw() -> list[bytes | float]:
+    """Chance of every kind that the product asks for."""
+    return [random.random(), random.uniform(1, 2), secrets.token_bytes(8), os.urandom(8)]
+
+
+def disturb() -> None:
+    draw()
+    logging.getLogger("headwater").error("somebody else's")
+
+
+def test_what_a_real_thread_draws_and_says_is_not_of_this_world() -> None:
+    drawn: list[list[bytes | float]] = []
+    for is_disturbed in (False, True):
+        place = Place()
+
+        def look(place: Place = place, is_disturbed: bool = is_disturbed) -> None:
+            if is_disturbed:
+                left = threading.Thread(target=disturb)
+                left.start()
+                left.join()
+            drawn.append(draw())
+            assert not place.world.logged
+
+        assert place.run(look)
+        place.close()
+        assert not place.world.troubles
+    assert drawn[0] == drawn[1]
 
 
 def test_a_lock_is_held_by_one_at_a_time_and_time_passes_while_others_wait(place: Place) -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import heapq
 import random
 import sys
 import traceback
+from asyncio import _set_running_loop as set_running_loop
 from collections import Counter
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # it has no types
@@ -159,7 +160,7 @@ class World:
     def at(self, when_us: int, do: Callable[[], None]) -> None:
         """Have something done by the world itself, at a moment."""
         self._number += 1
-        heapq.heappush(self._timers, (max(when_us, self.now_us), self._number, do))
+        heappush(self._timers, (max(when_us, self.now_us), self._number, do))
 
     def after(self, delay_us: int, do: Callable[[], None]) -> None:
         """The same, after a while."""
@@ -277,20 +278,19 @@ class World:
 
     def run(self, done: Callable[[], bool], until_us: int = NEVER) -> bool:
         """Let the world go on until something is so; False if it is not by then, or never will be."""
-        ready, rng = self._ready, self.rng
+        timers, below = self._timers, self.rng._randbelow  # type: ignore[attr-defined]  # what `randrange` asks
         while not done():
             if self.now_us >= until_us:
                 return False
-            timers = self._timers
             while timers and timers[0][0] <= self.now_us:
-                heapq.heappop(timers)[2]()
-                self._bury()
+                heappop(timers)[2]()
+                if self._dying:
+                    self._bury()
             ready = self._ready
             if ready:
-                place = rng.randrange(len(ready)) if len(ready) > 1 else 0
-                thread = ready[place]
-                ready[place] = ready[-1]
-                ready.pop()
+                thread = ready.pop()
+                if ready and (place := below(len(ready) + 1)) < len(ready):
+                    ready[place], thread = thread, ready[place]
                 self._switch_to(thread)
             elif timers:
                 self.now_us = min(timers[0][0], until_us)
@@ -305,9 +305,10 @@ class World:
         self.now_us += SWITCH_US
         thread.is_ready = False
         self.current = thread
-        asyncio._set_running_loop(thread.loop)
+        if thread.loop is not None:
+            set_running_loop(thread.loop)
         thread.greenlet.switch()
-        asyncio._set_running_loop(None)
+        set_running_loop(None)
         self.current = None
         if self._dying:
             self._bury()

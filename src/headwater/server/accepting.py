@@ -71,7 +71,8 @@ class Door:
         self._make = make
         self._sockets = sockets
         self._context = context
-        self._coming: set[asyncio.Task[None]] = set()
+        self._coming: dict[asyncio.Task[None], list[socket.socket]] = {}
+        """Those on the way in, and the socket of each whose task has not begun."""
         self._is_open = False
         self._is_closed = False
         self.open()
@@ -123,18 +124,20 @@ class Door:
         made.setblocking(False)
         if made.family != socket.AF_UNIX:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._connect(made))
-        self._coming.add(task)
+        unclaimed = [made]
+        task = self._loop.create_task(self._connect(unclaimed))
+        self._coming[task] = unclaimed
 
         def on_end(_: asyncio.Task[None]) -> None:
-            self._coming.discard(task)
+            del self._coming[task]
             self._keeper.on_arrived(network, is_tls=is_tls)
-            if task.cancelled():  # maybe before its first step, so that nobody has the socket yet
-                made.close()
+            for one in unclaimed:  # it was cancelled before its first step
+                one.close()
 
         task.add_done_callback(on_end)
 
-    async def _connect(self, made: socket.socket) -> None:
+    async def _connect(self, unclaimed: list[socket.socket]) -> None:
+        made = unclaimed.pop()
         with suppress(OSError):  # it went, or spoke no TLS, or not in time
             await self._loop.connect_accepted_socket(
                 self._make,
@@ -149,8 +152,11 @@ class Door:
         self._is_closed = True
         for one in self._sockets:
             one.close()
-        for task in tuple(self._coming):
-            task.cancel()
+        for task, unclaimed in tuple(self._coming.items()):
+            # One without TLS that has begun is connected by the next turn, and is the keeper's; if its task were
+            # cancelled in between, uvloop would lose the socket, and nobody would hear of its end.
+            if unclaimed or self._context is not None:
+                task.cancel()
 
 
 async def listen(keeper: Keeper, make: Make, host: str, port: int, context: ssl.SSLContext | None) -> Door:
