@@ -109,6 +109,9 @@ class Quiet(Shown):
 class Shower(Protocol):
     """Who tells live subscriptions of what is not on disk yet."""
 
+    def may_show(self, root: str) -> bool:
+        """Whether nothing of a root is to be told before."""
+
     def show(self, batch: Batch) -> None:
         """Tell of a batch."""
 
@@ -171,7 +174,7 @@ class Entry:
 
     def _showed(self, connection: Connection, part: Part) -> bool:
         """Whether what nobody waits for could be shown at once."""
-        if self._waiting:
+        if self._waiting or not self._shower.may_show(part.root):
             return False
         quiet = self._roots.showing.show(part, self._shower.show, self._new_quiet)
         if quiet is None:

@@ -268,7 +268,9 @@ class DiskStream:
         kept_bytes = 0
         while keep > 0:
             more_bytes = held_bytes(self._tail[keep - 1].data)
-            if kept_bytes + more_bytes > self._config.tail_bytes // 2:
+            # The newest is what all who are up to date read next: each for itself from disk, if it were not here.
+            limit = self._config.tail_bytes // 2 if kept_bytes else self._config.tails_bytes // 4
+            if kept_bytes + more_bytes > limit:
                 break
             keep -= 1
             kept_bytes += more_bytes

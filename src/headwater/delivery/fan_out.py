@@ -1,0 +1,210 @@
+"""Fan-out: a batch on its way to all whose filters match, in slices where they are many.
+
+A few are told of a batch at once, in the committing role. Where they are many, that would hold up everybody else who
+publishes, so a server has the rest done on its loop, some in each turn (`serve`). Promises: what goes to a root's
+subscribers goes in the order in which it was committed; each is told once, whoever comes or goes meanwhile; no more
+than `WAITING_BYTES_MAX` wait, beyond which the committing role does the rest itself. Whoever published is answered when
+all were told, so that nobody publishes faster than is delivered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from itertools import islice
+from typing import ClassVar, Protocol
+
+from headwater import threads
+from headwater.delivery.selection import Selection
+from headwater.store.batch import Batch
+
+AT_ONCE_MAX = 128
+"""Subscribers of a batch that are told at once; of more than that, none is."""
+TURN_MAX = 1024
+"""Of all batches of a group together."""
+WAITING_BYTES_MAX = 16 * 1024 * 1024
+"""Of batches that wait for their turn;"""
+BATCH_WEIGHT = 1024
+"""what each weighs besides its bytes."""
+
+
+class Listener(Hashable, Protocol):
+    """Whoever hears of batches that match its filter."""
+
+    wants_places: ClassVar[bool]
+    """Whether it has to know which messages of a batch match, or reads for itself."""
+    takes_early: ClassVar[bool]
+    """Whether it is given what is shown before it is on disk, and then not again."""
+
+    def deliver(self, selection: Selection) -> None:
+        """Messages that match are there; all of their batch, if it does not want places."""
+
+
+class Audience:
+    """Who is to hear of a batch: those who get all of it, and those who get the messages of some of its topics."""
+
+    __slots__ = ("partly", "whole")
+
+    def __init__(self, whole: Sequence[Listener], partly: Sequence[tuple[Listener, list[int]]] = ()) -> None:
+        self.whole = whole
+        self.partly = partly
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.whole) + len(self.partly)
+
+
+def tell_all(batch: Batch, audience: Audience) -> None:
+    """The one way out: those whose filters match are given their selection of a batch."""
+    whole, is_early = Selection(batch.root, batch), batch.is_early
+    is_for_some = is_early or batch.is_shown
+    for listener in audience.whole:
+        if not is_for_some or listener.takes_early is is_early:
+            listener.deliver(whole)
+    for listener, matched in audience.partly:
+        if not is_for_some or listener.takes_early is is_early:
+            listener.deliver(Selection(batch.root, batch, batch.body.places_of(matched)))
+
+
+class FanOut:
+    """A batch, and those who are still to hear of it."""
+
+    __slots__ = ("_is_early", "_is_for_some", "_left_partly", "_left_whole", "_whole", "after", "is_over", "weight")
+
+    def __init__(self, batch: Batch, audience: Audience) -> None:
+        self.weight = len(batch.data) + BATCH_WEIGHT
+        self.is_over = False
+        """Whether all have heard of it."""
+        self._is_early = batch.is_early
+        self._is_for_some = batch.is_early or batch.is_shown
+        self._whole = Selection(batch.root, batch)
+        self._left_whole = iter(audience.whole)
+        self._left_partly = iter(audience.partly)
+        self.after: list[Callable[[], None]] = []
+        """What is to be called then."""
+
+    def carry_on(self, limit: int) -> int:
+        """Tell so many more, at most; how many there were."""
+        whole, batch = self._whole, self._whole.batch
+        assert batch is not None
+        told = 0
+        for listener in islice(self._left_whole, limit):
+            told += 1
+            if not self._is_for_some or listener.takes_early is self._is_early:
+                listener.deliver(whole)
+        for listener, matched in islice(self._left_partly, limit - told):
+            told += 1
+            if not self._is_for_some or listener.takes_early is self._is_early:
+                listener.deliver(Selection(batch.root, batch, batch.body.places_of(matched)))
+        return told
+
+
+class FanOuts:
+    """Fan-outs of all roots: those that are done at once, and those that are under way."""
+
+    def __init__(self) -> None:
+        self._lock = threads.Lock()
+        """Held for a look at what is under way, or a change of it."""
+        self._delivering = threads.Lock()
+        """Held by whoever carries on with what is under way."""
+        self._by_root: dict[str, deque[FanOut]] = {}
+        self._turns: deque[str] = deque()
+        """The same roots, in the order in which they have their turns."""
+        self._bytes = 0
+        self._ring: Callable[[], None] | None = None
+
+    # For those who bring batches: one at a time for each root.
+
+    def tell(self, batch: Batch, audience: Audience, left: int) -> tuple[int, FanOut | None]:
+        """Have all who are to hear of a batch hear of it, at once if they are not more than `left`; how many more may
+        be told at once, and the fan-out, if it is not over yet."""
+        count = audience.count
+        if batch.root not in self._by_root and ((count <= AT_ONCE_MAX and count <= left) or self._ring is None):
+            tell_all(batch, audience)
+            return left - count, None
+        return left, self._wait(batch, audience)
+
+    def is_under_way(self, root: str) -> bool:
+        """Whether some are still to hear of what a root has brought."""
+        return root in self._by_root
+
+    def _wait(self, batch: Batch, audience: Audience) -> FanOut | None:
+        fan_out = FanOut(batch, audience)
+        batch.is_early = False  # whoever carries on, it goes through the buffers of those who take it
+        with self._lock:
+            if batch.root not in self._by_root:
+                self._by_root[batch.root] = deque()
+                self._turns.append(batch.root)
+            self._by_root[batch.root].append(fan_out)
+            self._bytes += fan_out.weight
+            is_over_limit, ring = self._bytes > WAITING_BYTES_MAX, self._ring
+        if is_over_limit or ring is None:
+            self.finish()
+        else:
+            ring()
+        return fan_out
+
+    def when_over(self, fan_outs: Sequence[FanOut], call: Callable[[], None]) -> None:
+        """Call back once all have heard of these, in whatever thread that is."""
+        if not fan_outs:
+            call()
+            return
+        first, others = fan_outs[0], fan_outs[1:]
+        with self._lock:
+            if not first.is_over:
+                first.after.append(partial(self.when_over, others, call))
+                return
+        self.when_over(others, call)
+
+    # For whoever carries on
+
+    def serve(self, ring: Callable[[], None] | None) -> None:
+        """Have what takes longer done by somebody who is rung, from any thread, and then calls `carry_on` until nothing
+        is left; without anybody, all is done at once."""
+        with self._lock:
+            self._ring = ring
+        if ring is None:
+            self.finish()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is something to carry on with."""
+        return bool(self._by_root)
+
+    def carry_on(self, limit: int) -> None:
+        """Tell so many more, at most, of the batch whose root has its turn."""
+        if not self._delivering.acquire(blocking=False):
+            return  # somebody does it all
+        try:
+            self._carry_on(limit)
+        finally:
+            self._delivering.release()
+
+    def finish(self) -> None:
+        """Tell all who are left."""
+        with self._delivering:
+            while self._by_root:
+                self._carry_on(AT_ONCE_MAX)
+
+    def _carry_on(self, limit: int) -> None:
+        with self._lock:
+            if not self._turns:
+                return
+            self._turns.rotate(-1)
+            root = self._turns[-1]
+            waiting = self._by_root[root]
+            fan_out = waiting[0]
+        if fan_out.carry_on(limit) == limit:
+            return
+        # Only now: whoever comes with more of this root is to come after it.
+        with self._lock:
+            waiting.popleft()
+            self._bytes -= fan_out.weight
+            if not waiting:
+                del self._by_root[root]
+                self._turns.remove(root)
+            fan_out.is_over = True
+        for call in fan_out.after:
+            call()
