@@ -24,7 +24,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
-from headwater.delivery.fan_out import TURN_MAX, Audience, FanOut, FanOuts, Listener
+from headwater.delivery.fan_out import ALL, TURN_MAX, Audience, FanOut, FanOuts, Listener
 from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
 from headwater.delivery.options import Options
 from headwater.delivery.rows import Resting, RetainedRef, RowCommit, SubscriptionRow, Waiting
@@ -54,6 +54,8 @@ LEARN_MIN = 32
 """Where so many are asked for, the rows of all are counted at once."""
 FLOORS_AT_ONCE = 256
 """Subscriptions whose places are looked at, or moved, while nobody comes or goes."""
+NAMES_AT_ONCE = 256
+"""Topics of a batch whose listeners are looked up at once; those of more, some at a time."""
 NAMES_MATCHED_MAX = 64
 """Dictionaries of topics whose listeners are remembered, as the same devices tend to report together."""
 
@@ -86,7 +88,9 @@ class Dispatcher:
         self._tree_lock = threads.Lock()
         """Held for a look at the trees, or a change of them, and nothing else."""
         self._matched: Memo[tuple[str, ...], Audience] = Memo(NAMES_MATCHED_MAX)
-        self.fan_outs = FanOuts()
+        self._sought: list[Audience] = []
+        """Those that are being looked up."""
+        self.fan_outs = FanOuts(self._look_up)
         self._served: dict[str, Subscriber] = {}
         self._rested: dict[str, Resting] = {}
         """Subscriptions that nobody takes from, in numbers, as far as somebody wanted to know; they are rows alone."""
@@ -144,22 +148,27 @@ class Dispatcher:
                 return Audience(self._trees.match(names[0]))
             known = self._matched.known.get(names)
             if known is None:
-                known = self._matched.keep(names, self._match_all(names))
+                known = self._matched.keep(names, Audience(names=names))
+                if len(names) <= NAMES_AT_ONCE:
+                    known.look_up(self._trees.match, NAMES_AT_ONCE)
+                else:
+                    self._sought.append(known)
             return known
 
-    def _match_all(self, names: tuple[str, ...]) -> Audience:
-        hits: dict[Listener, list[int]] = {}
-        for place, name in enumerate(names):
-            for listener in self._trees.match(name):
-                hits.setdefault(listener, []).append(place)
-        whole: list[Listener] = []
-        partly: list[tuple[Listener, list[int]]] = []
-        for listener, matched in hits.items():
-            if listener.wants_places and len(matched) < len(names):
-                partly.append((listener, matched))
-            else:
-                whole.append(listener)
-        return Audience(whole, partly)
+    def _look_up(self, audience: Audience, limit: int) -> None:
+        """Go on with finding those who are to hear of a batch with many topics."""
+        with self._tree_lock:
+            if not audience.is_known:
+                audience.look_up(self._trees.match, limit)
+                if audience.is_known:
+                    self._sought.remove(audience)
+
+    def _before_change(self) -> None:
+        """Who is subscribed to what changes now: what was published before is for those who were."""
+        for audience in self._sought:
+            audience.look_up(self._trees.match, ALL)
+        self._sought.clear()
+        self._matched.forget()
 
     def listen(self, filter: str, listener: Listener) -> None:
         """Tell a listener from now on."""
@@ -171,12 +180,12 @@ class Dispatcher:
 
     def _listen(self, filter: str, listener: Listener) -> None:
         with self._tree_lock:
-            self._matched.forget()
+            self._before_change()
             self._trees.add(filter, listener)
 
     def _leave(self, listener: Listener) -> None:
         with self._tree_lock:
-            self._matched.forget()
+            self._before_change()
             self._trees.remove_all(listener)
 
     def retained(self, filter: str) -> list[Message]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from itertools import islice
 from typing import ClassVar, Protocol
 
 from headwater import threads
@@ -27,6 +26,9 @@ WAITING_BYTES_MAX = 16 * 1024 * 1024
 """Of batches that wait for their turn;"""
 BATCH_WEIGHT = 1024
 """what each weighs besides its bytes."""
+NAMES_FOR_ONE = 2
+"""Topics that are looked up in place of one subscriber that is told."""
+ALL = 1 << 62
 
 
 class Listener(Hashable, Protocol):
@@ -42,18 +44,43 @@ class Listener(Hashable, Protocol):
 
 
 class Audience:
-    """Who is to hear of a batch: those who get all of it, and those who get the messages of some of its topics."""
+    """Who is to hear of a batch: those who get all of it, and those who get the messages of some of its topics.
 
-    __slots__ = ("partly", "whole")
+    Of a batch with many topics they are looked up some topics at a time; whoever changes who is subscribed to what has
+    that done to its end before.
+    """
 
-    def __init__(self, whole: Sequence[Listener], partly: Sequence[tuple[Listener, list[int]]] = ()) -> None:
+    __slots__ = ("_found", "_names", "is_known", "partly", "whole")
+
+    def __init__(self, whole: Sequence[Listener] = (), names: Sequence[str] = ()) -> None:
+        """All of these; or whoever is found for these names."""
         self.whole = whole
-        self.partly = partly
+        self.partly: list[tuple[Listener, list[int]]] = []
+        self.is_known = not names
+        self._names = names
+        self._found: tuple[int, dict[Listener, list[int]]] = (0, {})
 
     @property
     def count(self) -> int:
         """How many they are."""
         return len(self.whole) + len(self.partly)
+
+    def look_up(self, match: Callable[[str], Sequence[Listener]], limit: int) -> None:
+        """Find those of so many topics more."""
+        names, (at, hits) = self._names, self._found
+        for place in range(at, min(at + limit, len(names))):
+            for listener in match(names[place]):
+                hits.setdefault(listener, []).append(place)
+        self._found = (at + limit, hits)
+        if at + limit >= len(names):
+            whole: list[Listener] = []
+            for listener, matched in hits.items():
+                if listener.wants_places and len(matched) < len(names):
+                    self.partly.append((listener, matched))
+                else:
+                    whole.append(listener)
+            self.whole, self._names, self._found = whole, (), (0, {})
+            self.is_known = True
 
 
 def tell_all(batch: Batch, audience: Audience) -> None:
@@ -71,7 +98,7 @@ def tell_all(batch: Batch, audience: Audience) -> None:
 class FanOut:
     """A batch, and those who are still to hear of it."""
 
-    __slots__ = ("_is_early", "_is_for_some", "_left_partly", "_left_whole", "_whole", "after", "is_over", "weight")
+    __slots__ = ("_at", "_is_early", "_is_for_some", "_whole", "after", "audience", "is_over", "weight")
 
     def __init__(self, batch: Batch, audience: Audience) -> None:
         self.weight = len(batch.data) + BATCH_WEIGHT
@@ -80,31 +107,34 @@ class FanOut:
         self._is_early = batch.is_early
         self._is_for_some = batch.is_early or batch.is_shown
         self._whole = Selection(batch.root, batch)
-        self._left_whole = iter(audience.whole)
-        self._left_partly = iter(audience.partly)
+        self._at = 0
+        """How many have heard of it."""
+        self.audience = audience
         self.after: list[Callable[[], None]] = []
         """What is to be called then."""
 
     def carry_on(self, limit: int) -> int:
-        """Tell so many more, at most; how many there were."""
+        """Tell so many more of those who are known, at most; how many there were."""
         whole, batch = self._whole, self._whole.batch
         assert batch is not None
-        told = 0
-        for listener in islice(self._left_whole, limit):
-            told += 1
+        first, audience = self._at, self.audience
+        upto = self._at = min(first + limit, audience.count)
+        for listener in audience.whole[first:upto]:
             if not self._is_for_some or listener.takes_early is self._is_early:
                 listener.deliver(whole)
-        for listener, matched in islice(self._left_partly, limit - told):
-            told += 1
+        before = len(audience.whole)
+        for listener, matched in audience.partly[max(0, first - before) : max(0, upto - before)]:
             if not self._is_for_some or listener.takes_early is self._is_early:
                 listener.deliver(Selection(batch.root, batch, batch.body.places_of(matched)))
-        return told
+        return upto - first
 
 
 class FanOuts:
     """Fan-outs of all roots: those that are done at once, and those that are under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_up: Callable[[Audience, int], None]) -> None:
+        """`look_up` goes on with finding an audience, for so many topics."""
+        self._look_up = look_up
         self._lock = threads.Lock()
         """Held for a look at what is under way, or a change of it."""
         self._delivering = threads.Lock()
@@ -120,7 +150,9 @@ class FanOuts:
     def tell(self, batch: Batch, audience: Audience, left: int) -> tuple[int, FanOut | None]:
         """Have all who are to hear of a batch hear of it, at once if they are not more than `left`; how many more may
         be told at once, and the fan-out, if it is not over yet."""
-        count = audience.count
+        if self._ring is None and not audience.is_known:
+            self._look_up(audience, ALL)
+        count = audience.count if audience.is_known else ALL
         if batch.root not in self._by_root and ((count <= AT_ONCE_MAX and count <= left) or self._ring is None):
             tell_all(batch, audience)
             return left - count, None
@@ -196,6 +228,9 @@ class FanOuts:
             root = self._turns[-1]
             waiting = self._by_root[root]
             fan_out = waiting[0]
+        if not fan_out.audience.is_known:
+            self._look_up(fan_out.audience, NAMES_FOR_ONE * limit)
+            return
         if fan_out.carry_on(limit) == limit:
             return
         # Only now: whoever comes with more of this root is to come after it.

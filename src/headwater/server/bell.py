@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headwater import threads
+from headwater.clock import Clock
 from headwater.delivery.fan_out import FanOuts
 from headwater.server.outbox import Outbox
 
@@ -15,8 +16,11 @@ WAKES_IN_TURN = 16
 """Sleepers that one turn of the loop wakes;"""
 CROWD_MIN = 128
 """of a crowd so large,"""
-CROWD_S = 0.0001
-"""those that can be woken in this time, about: everybody else who wants something of the loop waits for it."""
+CROWD_US = 100
+"""no more than can be woken in this time, about: everybody else who wants something of the loop waits for it."""
+READS_IN_TURN = 64
+"""Reads after which what waits for the next turn of the loop is done: where thousands of clients have sent something,
+all of it is read in one turn."""
 TOLD_IN_TURN = 16
 """Subscribers whom one turn of the loop tells of a batch that very many are to hear of."""
 
@@ -61,12 +65,16 @@ class Sleeper(Protocol):
 class Wakes:
     """Sleepers that are to be woken on the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fan_outs: FanOuts, outbox: Outbox) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, fan_outs: FanOuts, outbox: Outbox, clock: Clock) -> None:
+        self._clock = clock
         self._bell = Bell(loop, self._turn)
         self._fan_outs = fan_outs
         self._outbox = outbox
         fan_outs.serve(self._bell.ring)
+        self._reads = 0
+        """Since the last turn."""
+        self.on_many_reads: Callable[[], None] = lambda: None
+        """Does what else waits for the next turn, as it may not come soon."""
         self.rung: deque[Sleeper] = deque()
         """Those that are to be woken."""
         self.is_looking = False
@@ -96,15 +104,15 @@ class Wakes:
         """The same where there are very many, for so long; what they send over one connection leaves together."""
         if self._bell.is_rung:
             return  # it is their turn soon, and here it is another's
-        outbox, until_s = self._outbox, self._loop.time() + CROWD_S
+        outbox, until_us = self._outbox, self._clock.monotonic_us() + CROWD_US
         is_gathered = outbox.is_open
         outbox.is_open = True
         try:
-            while self.rung:
+            for _ in range(min(len(self.rung), WAKES_IN_TURN)):
                 sleeper = self.rung.popleft()
                 sleeper.is_rung = False
                 sleeper.on_wake()
-                if self._loop.time() >= until_s:
+                if self._clock.monotonic_us() >= until_us:
                     break
         finally:
             if not is_gathered:
@@ -112,8 +120,18 @@ class Wakes:
             if self.rung or self._fan_outs.is_any:
                 self._bell.ring()
 
+    def on_read(self) -> None:
+        """Something was read."""
+        self._reads += 1
+        if self._reads >= READS_IN_TURN:
+            self._reads = 0
+            self.on_many_reads()
+            if self._bell.is_rung:
+                self._turn()
+
     def _turn(self) -> None:
         """A turn of the loop: tell some of what very many are to hear of, and wake some of those that were rung."""
+        self._reads = 0
         if self._fan_outs.is_any and len(self.rung) < TOLD_IN_TURN:
             self.is_looking = True
             try:

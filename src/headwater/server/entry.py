@@ -126,6 +126,7 @@ class Entry:
         self._clock = clock
         self._shower = shower
         self._wakes = wakes
+        wakes.on_many_reads = self._go_on
         self._quiet_items = 0
         self._quiet_bytes = 0
         self._kick_timer: asyncio.TimerHandle | None = None
@@ -206,6 +207,13 @@ class Entry:
             self._kick_timer.cancel()
             self._kick_timer = None
         self._roots.commit.kick()
+
+    def _go_on(self) -> None:
+        """Do now what waits for the next turn of the loop."""
+        if self._bell.is_rung:
+            self._answer()
+        if self._waiting:
+            self._submit()
 
     def _submit(self) -> None:
         """Have committed what this turn of the loop has brought, together, as far as there is room."""

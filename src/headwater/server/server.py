@@ -87,7 +87,7 @@ class Server:
         if self.issuer is not None:
             self.broker.bearers = Bearers(loop, self.broker, self.issuer)
         self.outbox = Outbox()
-        self.wakes = Wakes(loop, core.dispatcher.fan_outs, self.outbox)
+        self.wakes = Wakes(loop, core.dispatcher.fan_outs, self.outbox, core.clock)
         self.entry = Entry(loop, core.checks, core.roots, core.dispatcher, self.wakes, core.clock)
         self.answers = Answers(loop, self.broker)
         self.sessions = Sessions(

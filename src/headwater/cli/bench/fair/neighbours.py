@@ -217,12 +217,12 @@ def devices(native: Address, mqtt: Address) -> Loud:
         crowd.subscribe(range(first, min(first + DEVICES_TOGETHER, DEVICES)))
     publisher = Raw(native)
     frame = publish_frame([(crowd.topic(number), bytes(100)) for number in range(DEVICES)], SystemClock().now_us())
-    publisher.publish(frame)
-    crowd.take(DEVICES)
     yield
     while True:
-        publisher.publish(frame)
+        publisher.socket.sendall(frame)
         crowd.take(DEVICES)
+        while publisher.read().kind != FrameKind.PUBLISHED:
+            pass
         pause(0.1)
         yield
 
