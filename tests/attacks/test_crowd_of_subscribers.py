@@ -235,8 +235,8 @@ def test_what_waits_for_the_next_turn_is_done_between_very_many_reads(running: R
     assert running.call(read_on) == 1
 
 
-def test_the_newest_batch_stays_in_memory_for_all_who_read_it(running: Running) -> None:
-    config = Config(tail_bytes=8 * 1024, tails_bytes=256 * 1024)
+def test_the_newest_batch_stays_in_memory_for_all_who_read_it() -> None:
+    config = Config(tail_bytes=16 * 1024)
     with headwater.open(":memory:", config) as bus:
         for size, is_held in ((20_000, True), (30_000, True), (1000, True), (100_000, False)):
             (receipt,) = bus.publish_many([("crowd/x", bytes(size))])

@@ -269,7 +269,7 @@ class DiskStream:
         while keep > 0:
             more_bytes = held_bytes(self._tail[keep - 1].data)
             # The newest is what all who are up to date read next: each for itself from disk, if it were not here.
-            limit = self._config.tail_bytes // 2 if kept_bytes else self._config.tails_bytes // 4
+            limit = self._config.tail_bytes // 2 if kept_bytes else self._config.tail_bytes * 2
             if kept_bytes + more_bytes > limit:
                 break
             keep -= 1
