@@ -169,7 +169,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Messages that may wait for one commit; a publisher waits its turn beyond it."""
     tail_bytes: int = 2 * MIB
     """Newest batches of a root that stay in memory for its readers: their bytes, and what is remembered of them once
-    they were decoded. Beyond it the older half is dropped, and readers go to the disk."""
+    they were decoded. Beyond it the older half is dropped, and readers go to the disk; the newest batch stays, though
+    it alone may be up to twice as much."""
     tails_bytes: int = 16 * MIB
     """The same over all roots; beyond it they are dropped, and readers go to the disk."""
     page_cache_bytes: int = 32 * MIB

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
@@ -183,9 +184,10 @@ class Core:
         found = self.roots.get(root)
         return 0 if found is None else found.stream.durable
 
-    def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
-        self.dispatcher.on_durable(appended)
+    def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> Callable[[Publish], None] | None:
+        late = self.dispatcher.on_durable(appended)
         self.upkeep.on_durable(appended)
+        return partial(self.dispatcher.finish_after, late) if late else None
 
     def _expire(self) -> None:
         """Drop what was staged too long ago and never committed, and listeners of collected readings; count what

@@ -5,17 +5,18 @@ takes come from the consumers' threads, and everything that has to happen later 
 subscription without a consumer is rows in the state and nothing else.
 
 `on_durable` and everything that changes the tree of filters run in the committing role, so that a subscriber
-joins between two groups: no gap, no repeat. `show` alone runs in a publisher's thread: it tells live subscriptions
+joins between two groups: no gap, no repeat. Where very many are to be told, `fan_outs` does that in slices, and in the
+same order. `show` alone runs in a publisher's thread: it tells live subscriptions
 of a batch that nobody waits for while an earlier group may still be on its way to disk.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -24,15 +25,16 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.dead_shares import DeadShares
+from headwater.delivery.fan_out import ALL, TURN_MAX, Audience, FanOut, FanOuts, Listener
 from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
 from headwater.delivery.options import Options
 from headwater.delivery.rows import Resting, RetainedRef, RowCommit, SubscriptionRow, Waiting
-from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.timers import Timers
 from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
 from headwater.log.group_commit import Call
+from headwater.log.publish import Publish
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
 from headwater.memo import Memo
@@ -55,20 +57,10 @@ LEARN_MIN = 32
 """Where so many are asked for, the rows of all are counted at once."""
 FLOORS_AT_ONCE = 256
 """Subscriptions whose places are looked at, or moved, while nobody comes or goes."""
+NAMES_AT_ONCE = 256
+"""Topics of a batch whose listeners are looked up at once; those of more, some at a time."""
 NAMES_MATCHED_MAX = 64
 """Dictionaries of topics whose listeners are remembered, as the same devices tend to report together."""
-
-
-class Listener(Hashable, Protocol):
-    """Whoever hears of batches that match its filter."""
-
-    wants_places: ClassVar[bool]
-    """Whether it has to know which messages of a batch match, or reads for itself."""
-    takes_early: ClassVar[bool]
-    """Whether it is given what is shown before it is on disk, and then not again."""
-
-    def deliver(self, selection: Selection) -> None:
-        """Messages that match are there; all of their batch, if it does not want places."""
 
 
 class Dispatcher:
@@ -100,7 +92,10 @@ class Dispatcher:
         self._trees: Trees[Listener] = Trees(config)
         self._tree_lock = threads.Lock()
         """Held for a look at the trees, or a change of them, and nothing else."""
-        self._matched: Memo[tuple[str, ...], list[tuple[Listener, list[int] | None]]] = Memo(NAMES_MATCHED_MAX)
+        self._matched: Memo[tuple[str, ...], Audience] = Memo(NAMES_MATCHED_MAX)
+        self._sought: list[Audience] = []
+        """Those that are being looked up."""
+        self.fan_outs = FanOuts(self._look_up)
         self._served: dict[str, Subscriber] = {}
         self._rested: dict[str, Resting] = {}
         """Subscriptions that nobody takes from, in numbers, as far as somebody wanted to know; they are rows alone."""
@@ -123,54 +118,69 @@ class Dispatcher:
 
     # Telling: in the committing role.
 
-    def on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
-        """Messages are on disk: tell those whose filters match."""
+    def on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> dict[str, FanOut]:
+        """Messages are on disk: tell those whose filters match. Answers, by root, what is not over yet of that."""
+        late: dict[str, FanOut] = {}
         if self._trees.is_empty:
-            return
+            return late
         names: tuple[str, ...] | None = None
+        left = TURN_MAX
         for batches in appended.values():
             for batch in batches:
                 if batch.body.names is not names:  # those of one publisher tend to have the same topics
                     names = batch.body.names
-                    listeners = self._listeners(names)
-                self._deliver(batch, listeners)
+                    audience = self._audience(names)
+                left, fan_out = self.fan_outs.tell(batch, audience, left)
+                if fan_out is not None:
+                    late[batch.root] = fan_out
+        return late
+
+    def finish_after(self, late: Mapping[str, FanOut], item: Publish) -> None:
+        """Have a publish answered once all were told of it."""
+
+        def finish() -> None:
+            if item.is_waiting:
+                item.finish()
+
+        self.fan_outs.when_over([late[part.root] for part in item.parts if part.root in late], finish)
+
+    def may_show(self, root: str) -> bool:
+        """Whether what a root brings may be shown at once: else it comes after what is still being delivered."""
+        return not self.fan_outs.is_under_way(root)
 
     def show(self, batch: Batch) -> None:
         """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""
-        self._deliver(batch, self._listeners((batch.topic,) if batch.topic is not None else batch.body.names))
+        audience = self._audience((batch.topic,) if batch.topic is not None else batch.body.names)
+        self.fan_outs.tell(batch, audience, TURN_MAX)
 
-    def _deliver(self, batch: Batch, listeners: Sequence[tuple[Listener, list[int] | None]]) -> None:
-        """The one way out: those whose filters match are given their selection of a batch."""
-        whole = Selection(batch.root, batch)
-        is_early = batch.is_early
-        is_for_some = is_early or batch.is_shown
-        for listener, matched in listeners:
-            if is_for_some and listener.takes_early is not is_early:
-                continue
-            if matched is None:
-                listener.deliver(whole)
-            else:
-                listener.deliver(Selection(batch.root, batch, batch.body.places_of(matched)))
-
-    def _listeners(self, names: tuple[str, ...]) -> Sequence[tuple[Listener, list[int] | None]]:
-        """Who is to hear of a batch with these topics, and of which of them; None for all, or if it does not care."""
+    def _audience(self, names: tuple[str, ...]) -> Audience:
+        """Who is to hear of a batch with these topics, and of which of them."""
         with self._tree_lock:
             if len(names) == 1:
-                return [(listener, None) for listener in self._trees.match(names[0])]
+                return Audience(self._trees.match(names[0]))
             known = self._matched.known.get(names)
             if known is None:
-                known = self._matched.keep(names, self._match_all(names))
+                known = self._matched.keep(names, Audience(names=names))
+                if len(names) <= NAMES_AT_ONCE:
+                    known.look_up(self._trees.match, NAMES_AT_ONCE)
+                else:
+                    self._sought.append(known)
             return known
 
-    def _match_all(self, names: tuple[str, ...]) -> list[tuple[Listener, list[int] | None]]:
-        hits: dict[Listener, list[int]] = {}
-        for place, name in enumerate(names):
-            for listener in self._trees.match(name):
-                hits.setdefault(listener, []).append(place)
-        return [
-            (listener, matched if listener.wants_places and len(matched) < len(names) else None)
-            for listener, matched in hits.items()
-        ]
+    def _look_up(self, audience: Audience, limit: int) -> None:
+        """Go on with finding those who are to hear of a batch with many topics."""
+        with self._tree_lock:
+            if not audience.is_known:
+                audience.look_up(self._trees.match, limit)
+                if audience.is_known:
+                    self._sought.remove(audience)
+
+    def _before_change(self) -> None:
+        """Who is subscribed to what changes now: what was published before is for those who were."""
+        for audience in self._sought:
+            audience.look_up(self._trees.match, ALL)
+        self._sought.clear()
+        self._matched.forget()
 
     def listen(self, filter: str, listener: Listener, owner: str = "") -> None:
         """Tell a listener from now on; its filter counts in its owner's share."""
@@ -196,12 +206,12 @@ class Dispatcher:
 
     def _listen(self, filter: str, listener: Listener) -> None:
         with self._tree_lock:
-            self._matched.forget()
+            self._before_change()
             self._trees.add(filter, listener)
 
     def _leave(self, listener: Listener) -> None:
         with self._tree_lock:
-            self._matched.forget()
+            self._before_change()
             self._trees.remove_all(listener)
 
     def retained(self, filter: str) -> list[Message]:

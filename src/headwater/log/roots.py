@@ -47,7 +47,9 @@ LOOKS_MAX = 10
 """Tries to look between two checkpoints before waiting for a turn."""
 
 R = TypeVar("R")
-OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], None]
+OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], Callable[[Publish], None] | None]
+"""Hears of what is on disk. What it answers, if anything, finishes publishes of that in its own time: so that nobody
+publishes faster than is delivered."""
 
 
 class _Loose(msgspec.Struct, eq=False):
@@ -91,6 +93,8 @@ class _Group(msgspec.Struct, eq=False):
     """Repeats of a publish in this same group, with the first of them."""
     partly: list[Publish] = []
     """Calls of which some roots' messages are admitted, and others' refused."""
+    finish: Callable[[Publish], None] | None = None
+    """Finishes what is not with all of its subscribers yet; a thread that is blocked does not wait for that."""
 
 
 class Roots:
@@ -314,7 +318,10 @@ class Roots:
             self._delays_promised = 0
             self._delays_promised_by.clear()
         for item in admitted:
-            item.finish()
+            if group.finish is None or item.is_blocking or isinstance(item, Shown):
+                item.finish()
+            else:
+                group.finish(item)
         for item in group.partly:
             self._note_refusals(item)
             item.finish(item.outcome())
@@ -682,7 +689,7 @@ class Roots:
                 batches.append(batch)
             self._since_batches += len(places)
             root.bytes_in += stored_bytes - before_bytes
-        self._on_durable(appended)
+        group.finish = self._on_durable(appended)
         self._since_bytes += stored_bytes
         self._since_disk_check += stored_bytes
         for item, part, first_item, first_part in group.echoes:

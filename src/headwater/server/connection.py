@@ -217,6 +217,7 @@ class Connection(asyncio.BufferedProtocol):
                 wakes.wake()
             if outbox.is_open:
                 outbox.post()
+        wakes.on_read()
         listener.attention.on_read(self)
 
     def eof_received(self) -> bool:

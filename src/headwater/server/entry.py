@@ -109,6 +109,9 @@ class Quiet(Shown):
 class Shower(Protocol):
     """Who tells live subscriptions of what is not on disk yet."""
 
+    def may_show(self, root: str) -> bool:
+        """Whether nothing of a root is to be told before."""
+
     def show(self, batch: Batch) -> None:
         """Tell of a batch."""
 
@@ -123,6 +126,7 @@ class Entry:
         self._clock = clock
         self._shower = shower
         self._wakes = wakes
+        wakes.on_many_reads = self._go_on
         self._quiet_items = 0
         self._quiet_bytes = 0
         self._kick_timer: asyncio.TimerHandle | None = None
@@ -171,7 +175,7 @@ class Entry:
 
     def _showed(self, connection: Connection, part: Part) -> bool:
         """Whether what nobody waits for could be shown at once."""
-        if self._waiting:
+        if self._waiting or not self._shower.may_show(part.root):
             return False
         quiet = self._roots.showing.show(part, self._shower.show, self._new_quiet)
         if quiet is None:
@@ -203,6 +207,13 @@ class Entry:
             self._kick_timer.cancel()
             self._kick_timer = None
         self._roots.commit.kick()
+
+    def _go_on(self) -> None:
+        """Do now what waits for the next turn of the loop."""
+        if self._bell.is_rung:
+            self._answer()
+        if self._waiting:
+            self._submit()
 
     def _submit(self) -> None:
         """Have committed what this turn of the loop has brought, together, as far as there is room."""

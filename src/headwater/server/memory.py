@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 
-COLLECT_AFTER_OBJECTS = 20_000
-"""Objects that may be made, less those that were freed, until the youngest are looked at."""
+COLLECT_AFTER_OBJECTS = 10_000
+"""Objects that may be made, less those that were freed, until the youngest are looked at;"""
+COLLECT_AFTER_LOOKS = 3
+"""such looks until those that were left by them are looked at once more. Each look holds up everybody: more of them are
+shorter, and are no more work."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """What glibc calls its settings."""
 KEPT_BYTES_MAX = 64 * 1024 * 1024
@@ -23,7 +26,7 @@ def spare_the_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER_OBJECTS)
+    gc.set_threshold(COLLECT_AFTER_OBJECTS, COLLECT_AFTER_LOOKS)
 
 
 def keep_what_is_freed() -> None:

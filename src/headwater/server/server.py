@@ -88,7 +88,8 @@ class Server:
         self.issuer = Issuer(loop, serving, core.acl, core.clock) if self.broker.methods.takes_tokens else None
         if self.issuer is not None:
             self.broker.bearers = Bearers(loop, self.broker, self.issuer)
-        self.wakes = Wakes(loop)
+        self.outbox = Outbox()
+        self.wakes = Wakes(loop, core.dispatcher.fan_outs, self.outbox, core.clock)
         self.entry = Entry(loop, core.checks, core.roots, core.dispatcher, self.wakes, core.clock)
         self.answers = Answers(loop, self.broker)
         self.sessions = Sessions(
@@ -97,7 +98,6 @@ class Server:
         )
         self.broker.sessions = self.sessions
         self.attention = Attention(loop, core.clock, serving.attention_us)
-        self.outbox = Outbox()
         self.listener = Listener(loop, self.broker, core.config, serving, self.wakes, self.outbox, self.attention)
         self.rechecks = self.broker.rechecks = Rechecks(loop, self.broker)
         self.broker.acl.on_change = self.rechecks.on_rules
@@ -195,6 +195,7 @@ class Server:
         """End; what is stored stays, sessions included."""
         if not self._is_stopping:
             await self.drain()
+        self.core.dispatcher.fan_outs.serve(None)
         self.broker.acl.on_change = self.broker.clients.on_change = None
         self.rechecks.close()
         self.sessions.is_closing = True

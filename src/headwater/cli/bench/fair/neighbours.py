@@ -21,15 +21,18 @@ from types import TracebackType
 from headwater import threads
 from headwater.access.scram import ClientLogin
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max
-from headwater.cli.bench.served.raw import Address, Greeting
+from headwater.cli.bench.served.raw import READ_BYTES, Address, Greeting, Raw, publish_frame, subscription
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Failed, HeadwaterError
+from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import encode
-from headwater.mqtt.kinds import V5
-from headwater.mqtt.packets import Connect
+from headwater.mqtt.kinds import V5, Kind
+from headwater.mqtt.packets import Ack, Connect, Run, Suback, Subscribe, Subscription
 from headwater.mqtt.properties import Properties
+from headwater.mqtt.reader import PacketReader
+from headwater.wire.frame import Kind as FrameKind
 from headwater.wire.reader import FrameReader
-from headwater.wire.requests import Registered, decode
+from headwater.wire.requests import Registered, decode, pack_request
 
 STRANGERS = 1000
 GUESSES_PER_S = 1000
@@ -37,6 +40,15 @@ CLIENTS = 1000
 HOSTS = 4
 """Addresses that a neighbour comes from: one alone would meet the limits of an address."""
 HELLO_BYTES = 16 * 1024
+LIVE = 20_000
+"""Live subscriptions to one topic,"""
+LIVE_CONNECTIONS = 4
+"""of so many clients."""
+DEVICES = 8000
+"""Durable subscribers, with a topic each."""
+DEVICES_TOGETHER = 64
+"""Those that subscribe at once."""
+LIMITS = Limits(packet_bytes_max=1 << 20, connect_bytes_max=1 << 20, properties_max=100, subscriptions_max=100)
 RETRY_S = 0.2
 """How long a client that was refused waits before it comes again."""
 
@@ -165,6 +177,95 @@ class Returning:
                 return True
             made.sendall(answer)
         return False
+
+
+@neighbour
+def live(native: Address, mqtt: Address) -> Loud:
+    """A topic with very many live subscriptions, to which is published as fast as the broker answers."""
+    readers = [Raw(native) for _ in range(LIVE_CONNECTIONS)]
+    for reader in readers:
+        _subscribe_live(reader, LIVE // LIVE_CONNECTIONS)
+        threads.Thread(target=_read_all, args=(reader,), daemon=True).start()
+    publisher = Raw(native)
+    frame = publish_frame([("live/all", bytes(100))], SystemClock().now_us())
+    publisher.publish(frame)
+    yield
+    while True:
+        publisher.publish(frame)
+        yield
+
+
+def _subscribe_live(client: Raw, count: int) -> None:
+    asked = [pack_request(client.next_id(), subscription(number, "live/#", "live")) for number in range(1, count + 1)]
+    threads.Thread(target=client.socket.sendall, args=(b"".join(asked),), daemon=True).start()
+    while count:
+        count -= client.read().kind == FrameKind.REPLY
+
+
+def _read_all(client: Raw) -> None:
+    """Take what comes, without a look at it."""
+    buffer = bytearray(READ_BYTES)
+    while client.socket.recv_into(buffer):
+        pass
+
+
+@neighbour
+def devices(native: Address, mqtt: Address) -> Loud:
+    """Very many durable subscribers over MQTT with a topic each, and one publish to all of these, again and again."""
+    crowd = Devices(mqtt)
+    for first in range(0, DEVICES, DEVICES_TOGETHER):
+        crowd.subscribe(range(first, min(first + DEVICES_TOGETHER, DEVICES)))
+    publisher = Raw(native)
+    frame = publish_frame([(crowd.topic(number), bytes(100)) for number in range(DEVICES)], SystemClock().now_us())
+    yield
+    while True:
+        publisher.socket.sendall(frame)
+        crowd.take(DEVICES)
+        while publisher.read().kind != FrameKind.PUBLISHED:
+            pass
+        pause(0.1)
+        yield
+
+
+class Devices:
+    """Clients of MQTT 5, each with a durable subscription to a topic of its own, which acknowledge what comes."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._selector = selectors.DefaultSelector()
+
+    def topic(self, number: int) -> str:
+        """What a device is subscribed to."""
+        return f"devices/{number}/set"
+
+    def subscribe(self, numbers: range) -> None:
+        """Have some come."""
+        for number in numbers:
+            made = come(self._address, number)
+            said = Properties(session_expiry_interval=3600)
+            wish = Subscribe(1, (Subscription(self.topic(number), 1),))
+            connect = Connect(f"device-{number}", V5, clean_start=False, properties=said)
+            made.sendall(encode(connect, V5) + encode(wish, V5))
+            self._selector.register(made, selectors.EVENT_READ, PacketReader(LIMITS, is_server=False, version=V5))
+        self._until(len(numbers), 0)
+
+    def take(self, count: int) -> None:
+        """Until so many messages have come."""
+        self._until(0, count)
+
+    def _until(self, answers: int, messages: int) -> None:
+        while answers > 0 or messages > 0:
+            for key, _ in self._selector.select():
+                made = key.fileobj
+                assert isinstance(made, socket.socket)
+                received = made.recv(65536)
+                if not received:
+                    raise Failed("the broker has closed a connection")
+                for packet in key.data.feed(received):
+                    answers -= isinstance(packet, Suback)
+                    if isinstance(packet, Run):
+                        messages -= len(packet.packet_ids)
+                        made.sendall(b"".join(encode(Ack(Kind.PUBACK, one), V5) for one in packet.packet_ids))
 
 
 # What neighbours share

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from headwater.cli.bench.fair.neighbours import CLIENTS, STRANGERS, Neighbour, pause
+from headwater.cli.bench.fair.neighbours import CLIENTS, DEVICES, LIVE, STRANGERS, Neighbour, pause
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import messages
 from headwater.cli.bench.served.broker import SECRET, USER, running
@@ -20,6 +20,8 @@ SECONDS, QUICK_SECONDS = 10.0, 2.0
 STRANGERS_MIB_MAX = 64
 REQUEST_MS_MAX = 50
 RECONNECT_RATIO_MAX = 10
+LIVE_RATIO_MAX = 3
+DEVICES_MS_MAX = 50
 MIB = 1024 * 1024
 
 Row = Callable[[str, float], Iterator[Figure]]
@@ -93,6 +95,33 @@ def reconnect(place: str, seconds: float) -> Iterator[Figure]:
     yield at_p99("a publish", f"{CLIENTS:,} reconnect", alone, beside, ("ratio ≤", RECONNECT_RATIO_MAX))
 
 
+@row("live")
+def live(place: str, seconds: float) -> Iterator[Figure]:
+    """`publish` to one root, while another root's messages go to very many live subscriptions, one after another."""
+    frame = publish_frame(messages(1, "fair")[:1], SystemClock().now_us())
+    with running(place) as broker, Raw(broker.address) as victim:
+        victim.publish(frame)
+        alone = taken(lambda: victim.publish(frame), seconds)
+        with Neighbour("live", broker):
+            beside = taken(lambda: victim.publish(frame), seconds)
+    yield at("p50", 0.5, "a publish", f"{LIVE:,} live subscriptions", alone, beside, ("ratio ≤", LIVE_RATIO_MAX))
+    yield at("worst", 1.0, "a publish", f"{LIVE:,} live subscriptions", alone, beside, None)
+
+
+@row("devices")
+def devices(place: str, seconds: float) -> Iterator[Figure]:
+    """`publish` to one root, while one `publish_many` to another reaches very many durable subscribers over MQTT."""
+    frame = publish_frame(messages(1, "fair")[:1], SystemClock().now_us())
+    with running(place) as broker, Raw(broker.address) as victim:
+        victim.publish(frame)
+        alone = taken(lambda: victim.publish(frame), seconds)
+        with Neighbour("devices", broker):
+            beside = taken(lambda: victim.publish(frame), seconds)
+    yield at("p50", 0.5, "a publish", f"{DEVICES:,} durable subscribers", alone, beside, None)
+    goal = ("value ≤", DEVICES_MS_MAX * 1000)
+    yield at("worst", 1.0, "a publish", f"{DEVICES:,} durable subscribers", alone, beside, goal)
+
+
 # What rows share
 
 
@@ -116,12 +145,19 @@ def taken(call: Callable[[], object], seconds: float) -> list[float]:
 
 def at_p99(what: str, beside_what: str, alone: list[float], beside: list[float], goal: object) -> Figure:
     """The 99th of a hundred, beside a neighbour, and alone."""
+    return at("p99", 0.99, what, beside_what, alone, beside, goal)
+
+
+def at(
+    name: str, share: float, what: str, beside_what: str, alone: list[float], beside: list[float], goal: object
+) -> Figure:
+    """The one below which that share of all lies, beside a neighbour, and alone."""
     return Figure(
-        f"{what}, p99",
+        f"{what}, {name}",
         beside_what,
-        at_share(beside, 0.99) * 1e6,
+        at_share(beside, share) * 1e6,
         "µs",
-        at_share(alone, 0.99) * 1e6,
+        at_share(alone, share) * 1e6,
         "alone",
         goal,  # type: ignore[arg-type]  # one of the goals
     )
