@@ -25,6 +25,7 @@ from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
 from headwater.delivery.options import Options
+from headwater.delivery.retained import RetainedReading
 from headwater.delivery.rows import Resting, RetainedRef, RowCommit, SubscriptionRow, Waiting
 from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start, floor_for
@@ -178,8 +179,16 @@ class Dispatcher:
             self._matched.forget()
             self._trees.remove_all(listener)
 
+    def read_retained(self, filter: str, first_rows: int = 0) -> RetainedReading:
+        """What a subscriber gets that is retained now, of which the first rows are looked at; in the committing
+        role."""
+        reading = RetainedReading(self._roots, self._clock, filter, self._covered(filter))
+        if first_rows and reading.is_unread:
+            reading.read_on(first_rows)
+        return reading
+
     def retained(self, filter: str) -> list[Message]:
-        """Retained messages that a new subscriber gets first."""
+        """Retained messages, by topic."""
         now_us = self._clock.now_us()
         return [
             retained_message(row, topic)

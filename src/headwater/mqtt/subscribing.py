@@ -34,7 +34,6 @@ from headwater.server.pump import UNBOUNDED, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.topics.name import check_filter
-from headwater.wire.request import page_of
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -267,27 +266,21 @@ class SubscribingSession(Session):
         if one.kind == "session":
             again = partial(core.dispatcher.send_retained, one.id)
             self._for_client(again, lambda _, error: self._note(error))
-        else:
-            self._show_retained(self.connection, one, "")
+        elif isinstance(pump := self.pumps.get(one.number), LivePump):
+            self._for_client(partial(core.greet_again, pump.live), lambda _, error: self._note(error))
+        elif is_of_sys(one.filter):
+            self._show_figures(self.connection, one)
 
-    def _show_retained(self, connection: Connection | None, one: SubscriptionOf, after: str) -> None:
-        """A page after another, each once the client takes more."""
-        core, told = self.sessions.broker.core, self.mqtt.broker_topics
-
-        def look() -> list[Message]:
-            if is_of_sys(one.filter):
-                return told.retained(one.filter)
-            return core.retained_after(one.filter, after, lambda found: page_of(found, None))
+    def _show_figures(self, connection: Connection | None, one: SubscriptionOf) -> None:
+        told = self.mqtt.broker_topics
 
         def show(messages: list[Message] | None, error: BaseException | None) -> None:
             pump = self.pumps.get(one.number)
             if messages and error is None and pump is not None and connection is self.connection:
                 for message in messages:
                     self.deliver(pump, Selection(message.root, None, None, (message,)))
-                if not is_of_sys(one.filter):
-                    self._show_retained(connection, one, messages[-1].topic)
 
-        self._for_client(look, show)
+        self._for_client(lambda: told.retained(one.filter), show)
 
     def _open_live(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
@@ -299,10 +292,7 @@ class SubscribingSession(Session):
         self.sessions.entry.give_places()  # what came before this SUBSCRIBE is before it, also in the log
 
         def make() -> Live:
-            live = core.listen(one.filter)
-            while not with_retained and live.take_retained() is not None:
-                pass
-            return live
+            return core.listen(one.filter, with_retained=with_retained)
 
         def serve(live: Live) -> LivePump:
             return LivePump(self, one.number, live, CREDIT)

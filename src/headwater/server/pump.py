@@ -319,11 +319,11 @@ class LivePump(Pump):
 
     def _pump(self) -> None:
         live = self.live
-        while self._may_send and (message := live.take_retained()) is not None:
-            self._send(Selection(message.root, None, None, (message,)))
         while self._may_send:
             found = self._take_rest() or live.take()
             if found is None:
+                if live.is_unread and not self._is_fetching:
+                    self._fetch(live.read_on, self.session.sessions.readers)
                 break
             self._send_some(found)
         if live.dropped != self._dropped:
