@@ -16,12 +16,12 @@ from headwater.config import KIB
 from headwater.delivery.selection import Selection
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
-from headwater.message import Kept, Message
+from headwater.message import expiry_of
 
 FIRST_ROWS = 100
 """Rows that are looked at while somebody subscribes: few retained messages come as they were then."""
-SLICE_ROWS = 500
-SLICE_BYTES = 256 * KIB
+RETAINED_ROWS = 500
+RETAINED_BYTES = 256 * KIB
 """Rows that are looked at in one slice, and bytes of messages with which it ends."""
 
 
@@ -56,12 +56,12 @@ class RetainedReading:
             return None
         found = self._found.popleft()
         now_us = self._clock.now_us()
-        if any(0 < _expiry(one) <= now_us for one in found.messages):
-            valid = [one for one in found.messages if not 0 < _expiry(one) <= now_us]
+        if any(0 < expiry_of(one) <= now_us for one in found.messages):
+            valid = [one for one in found.messages if not 0 < expiry_of(one) <= now_us]
             return Selection(found.root, None, None, valid)
         return found
 
-    def read_on(self, rows_max: int = SLICE_ROWS) -> None:
+    def read_on(self, rows_max: int = RETAINED_ROWS) -> None:
         """Read the next slice; by one thread at a time, and not in a loop."""
         found, at, after = self._roots.look_at(lambda: self._look(rows_max))
         self._found.extend(found)  # first: whoever takes meanwhile must not think that it was all
@@ -69,7 +69,7 @@ class RetainedReading:
 
     def _look(self, rows_max: int) -> tuple[list[Selection], int, str]:
         """A slice, and how far it goes; this may be called again, and changes nothing."""
-        at, after, left, room, now_us = self._at, self._after, rows_max, SLICE_BYTES, self._clock.now_us()
+        at, after, left, room, now_us = self._at, self._after, rows_max, RETAINED_BYTES, self._clock.now_us()
         selections: list[Selection] = []
         while at < len(self._covered) and left > 0 and room > 0:
             root, upto = self._covered[at]
@@ -85,7 +85,3 @@ class RetainedReading:
                     continue
             at, after = at + 1, ""
         return selections, at, after
-
-
-def _expiry(message: Message) -> int:
-    return message.expires_us if isinstance(message, Kept) else 0

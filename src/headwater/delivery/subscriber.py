@@ -23,13 +23,24 @@ from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
-from headwater.delivery.rows import DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow, Waiting
+from headwater.delivery.retained import RETAINED_ROWS
+from headwater.delivery.rows import (
+    DeadRow,
+    Resting,
+    RetainedRef,
+    RetainedRest,
+    RowCommit,
+    RowsItem,
+    SubscriptionRow,
+    Waiting,
+)
 from headwater.delivery.selection import Selection
 from headwater.delivery.subscription import Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
-from headwater.log.root import Root
+from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles, Unwritable
+from headwater.log.retained import Page
+from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
 from headwater.message import Message, Receipt, error_text
 from headwater.store import state as rows
@@ -49,6 +60,8 @@ COUNTED_AT_ONCE = 1000
 """Messages of a root that are counted while a subscription is held up."""
 AGAIN_IN_TURN = 64
 """Those that one turn of a loop hands out again; the next turn goes on with the rest."""
+KEPT_AT_ONCE = 100
+"""The same where they are in memory."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -111,6 +124,10 @@ class Subscriber:
         self.is_ended = False
         """Whether the subscription is gone, or the bus closes."""
         self._turn = 0
+        self._rests: dict[int, RetainedRest] = {}
+        """By stream, retained messages that are still to be noted; nothing fresh is handed out before them."""
+        self._is_noting = False
+        """Whether a thread notes some of them."""
         self._dead = sum(1 for _ in state.scan(rows.key_u32(rows.DEAD, row.number)))
         self._load()
 
@@ -125,7 +142,9 @@ class Subscriber:
         for stream in there & (floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}):
             lane, floor, failed = (stream, False), floors.get(stream, 0), failures.get((stream, False), {})
             self._machine.load_lane(lane, floor, acked.get(stream, ()), failed, now)
-        for stream, copies in stored.copies_of(self._state, self.number).items():
+        found, rests = stored.copies_of(self._state, self.number)
+        self._rests = {stream: rest for stream, rest in rests.items() if stream in there}
+        for stream, copies in found.items():
             if stream not in there:
                 continue
             lane = (stream, True)
@@ -214,10 +233,24 @@ class Subscriber:
     def take(self, consumer: object, limit: int) -> list[Message]:
         """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
         found: list[Message] = []
-        for selection in self.hand(consumer, limit):
-            assert selection.lease is not None
-            found += selection.taken(Held(self, selection.lease))
-        return found
+        while True:
+            try:
+                handed = self.hand(consumer, limit - len(found))
+            except Gap as gap:
+                if not found:
+                    raise
+                self._gap = gap  # told with the next take
+                return found
+            for selection in handed:
+                assert selection.lease is not None
+                found += selection.taken(Held(self, selection.lease))
+            try:
+                if len(found) >= limit or not self._note_retained():
+                    return found
+            except Unwritable:
+                if not found:
+                    raise
+                return found
 
     def hand(
         self, consumer: object, limit: int, bytes_max: int = NO_LIMIT, budget: Budget | None = None
@@ -232,12 +265,12 @@ class Subscriber:
             found: list[Selection] = []
             is_cut = False
             try:
-                at_once = limit if budget is None else min(limit, AGAIN_IN_TURN)
+                at_once = limit if budget is None else min(limit, max(AGAIN_IN_TURN, len(self._supply.kept)))
                 is_more, left, size = True, limit, 0
                 # Others have their turn before the rest of what is to come again.
                 while is_more and not found and self._gap is None:
                     is_more, left, size = self._take_again(consumer, limit, at_once, now, found, bytes_max)
-                if not is_more and left > 0 and size < bytes_max and self._gap is None:
+                if not is_more and left > 0 and size < bytes_max and self._gap is None and not self._rests:
                     is_more = self._take_fresh(consumer, left, now, found, bytes_max - size, budget)
                 is_cut = is_more and bool(found)
             except (OSError, TooManyFiles) as error:
@@ -265,7 +298,7 @@ class Subscriber:
         if not again:
             return False, limit, 0
         is_more = len(again) == at_once < limit
-        step = len(again) if bytes_max == NO_LIMIT else AGAIN_AT_ONCE
+        step = len(again) if bytes_max == NO_LIMIT else KEPT_AT_ONCE if self._supply.kept else AGAIN_AT_ONCE
         size = 0
         for lane, offsets in _runs(again, step):
             if size >= bytes_max:
@@ -291,7 +324,7 @@ class Subscriber:
     @property
     def is_unread(self) -> bool:
         """Whether somebody has to `read_on` for there to be more."""
-        return self._supply.is_unread
+        return self._supply.is_unread or self._wants_retained
 
     def read_on(self) -> None:
         """Read on where a `hand` with a budget has stopped, for a slice; whoever waits is woken. This takes its time,
@@ -307,6 +340,71 @@ class Subscriber:
                 self._supply.end_reading(found)
         if found:
             self.wake()
+        self._note_retained()
+
+    # Retained messages, of which some are noted at a time
+
+    @property
+    def has_rests(self) -> bool:
+        """Whether there are retained messages still to be noted."""
+        return bool(self._rests)
+
+    @property
+    def _wants_retained(self) -> bool:
+        return bool(self._rests) and not self._is_noting and self._machine.held < RETAINED_ROWS
+
+    def _note_retained(self) -> bool:
+        """Note some more of the retained messages, before those that are known run out; whoever waits is woken. False
+        if there are none, or somebody else is at it. This takes its time, and holds nobody up."""
+        with self._lock:
+            if not self._wants_retained:
+                return False
+            self._is_noting = True
+            stream, rest = next(iter(self._rests.items()))
+        try:
+            self._note_page(stream, self._supply.read_retained(stream, rest.after))
+        except Failed as error:
+            raise Unwritable(f"retained messages could not be noted: {error}; it is tried again") from error
+        finally:
+            self._is_noting = False
+        self.wake()
+        return True
+
+    def _note_page(self, stream: int, page: Page) -> None:
+        with self._lock:
+            self._commit.check()
+            rest = self._rests.get(stream)
+            if rest is None or self.is_ended:
+                return  # its root was removed meanwhile, or nobody is served any more
+            meant = [(topic, row) for topic, row in page.found if row.offset <= rest.upto]
+            copies: dict[int, Waiting] = {row.offset: RetainedRef(topic, row.key) for topic, row in meant}
+            changed = stored.copy_rows(self.number, {stream: copies})
+            changed.update(stored.rest_rows(self.number, {stream: rest.behind(page.last)}))
+            item = self._commit.enqueue(changed, is_owed=False)
+        self.finish(item)
+        with self._lock:
+            current = self._rests.pop(stream, None)
+            if current is None:
+                return
+            left = current.behind(page.last)
+            if left is not None:
+                self._rests[stream] = left
+            self._supply.keep(stream, (retained_message(row, topic) for topic, row in meant))
+            self._machine.add_copies(stream, sorted(copies), _keys(copies))
+
+    def want_again(self, ends: Mapping[int, int]) -> None:
+        """Have all retained messages come once more, after those that are still to be noted: of each stream, those up
+        to an offset."""
+        with self._lock:
+            self._check_open(writes=True)
+            known = self._rests
+            rests = {
+                stream: msgspec.structs.replace(known[stream], again=end) if stream in known else RetainedRest("", end)
+                for stream, end in ends.items()
+            }
+            known.update(rests)
+            item = self._commit.enqueue(stored.rest_rows(self.number, rests))
+        self.finish(item)
 
     def _unreadable(self, error: OSError) -> Failed:
         return Failed(f'subscription "{self.options.id}" could not be read: {error}')
@@ -715,12 +813,13 @@ class Subscriber:
     def holds(self, stream: int, last: int) -> bool:
         """Whether it has yet to do with messages of a stream, which ends there."""
         with self._lock:
-            return self.floor(stream) < last or (stream, True) in self._machine.lanes
+            return self.floor(stream) < last or (stream, True) in self._machine.lanes or stream in self._rests
 
     def leave_root(self, root: Root) -> None:
         """A root was removed: what is in flight of it is taken back, and whoever waited for more is told."""
         stream, last = root.stream.number, root.stream.durable
         with self._lock:
+            self._rests.pop(stream, None)
             if stream not in self._supply:
                 self._supply.close(stream)
                 return
@@ -735,11 +834,18 @@ class Subscriber:
             self._arm()
         self.wake()
 
-    def add_copies(self, changed: Rows, copies: Mapping[int, Mapping[int, Waiting]], removed_dead: int = 0) -> None:
-        """Deliver these copies too; their rows are stored first."""
+    def add_copies(
+        self,
+        changed: Rows,
+        copies: Mapping[int, Mapping[int, Waiting]],
+        removed_dead: int = 0,
+        rests: Mapping[int, RetainedRest] | None = None,
+    ) -> None:
+        """Deliver these copies too, and note the rest of them later; their rows are stored first."""
         with self._lock:
             self._check_open(writes=True)
             self._dead -= removed_dead
+            self._rests.update(rests or {})
             item = self._commit.enqueue(changed)
         self.finish(item)
         with self._lock:
@@ -794,7 +900,7 @@ class Subscriber:
             states = self._machine.states()
             known = {(lane[0], offset) for lane, offset, _, _ in states if not lane[1]}
             lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
-            lag += sum(state is not MessageState.ACKED for _, _, state, _ in states)
+            lag += sum(state is not MessageState.ACKED for _, _, state, _ in states) + len(self._rests)
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
 
     def _count_ahead(self) -> None:
@@ -816,6 +922,7 @@ class Subscriber:
             machine = self._machine
             counted = [self._supply.pending_roughly(stream, messages_max) for stream in self._supply.streams]
             lag = sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held
+            lag += len(self._rests)  # there is one more at least
             unseen = sum(unseen for _, unseen in counted)
             return Standing(lag, machine.in_flight, machine.retrying, self._dead, self.consumers, unseen)
 
@@ -824,7 +931,7 @@ class Subscriber:
         with self._lock:
             machine = self._machine
             floors = {stream: machine.floor(stream) for stream in self._supply.streams}
-            return Resting(floors, machine.acked, machine.failed, machine.copies, self._dead)
+            return Resting(floors, machine.acked, machine.failed, machine.copies + len(self._rests), self._dead)
 
     def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not plainly pending or acked."""
