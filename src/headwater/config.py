@@ -247,7 +247,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Live subscriptions
     live_messages_max: int = 100_000
-    """Messages buffered for a live subscription; beyond it, its policy decides."""
+    """Messages buffered for a live subscription; beyond it, its policy decides. Retained messages that come first are
+    not buffered, but read as they are taken, and none of them is dropped."""
     live_bytes_max: int = 64 * MIB
     """Bytes buffered for a live subscription; beyond it, its policy decides."""
 

@@ -20,7 +20,7 @@ from headwater.message import expiry_of
 
 FIRST_ROWS = 100
 """Rows that are looked at while somebody subscribes: few retained messages come as they were then."""
-RETAINED_ROWS = 500
+RETAINED_ROWS = 128
 RETAINED_BYTES = 256 * KIB
 """Rows that are looked at in one slice, and bytes of messages with which it ends."""
 

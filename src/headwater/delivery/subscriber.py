@@ -265,7 +265,8 @@ class Subscriber:
             found: list[Selection] = []
             is_cut = False
             try:
-                at_once = limit if budget is None else min(limit, max(AGAIN_IN_TURN, len(self._supply.kept)))
+                in_turn = KEPT_AT_ONCE if self._supply.kept else AGAIN_IN_TURN
+                at_once = limit if budget is None else min(limit, in_turn)
                 is_more, left, size = True, limit, 0
                 # Others have their turn before the rest of what is to come again.
                 while is_more and not found and self._gap is None:

@@ -238,8 +238,11 @@ class Supply:
 
     def read_retained(self, stream: int, after: str) -> Page:
         """Some of what a stream has retained, after a topic; this takes its time, and holds nobody up."""
-        retained, now_us = self._known[stream].retained, self._clock.now_us()
-        return self._roots.look_at(lambda: retained.page(self._filter, after, now_us, RETAINED_ROWS, RETAINED_BYTES))
+        root, now_us = self._known.get(stream), self._clock.now_us()
+        if root is None:
+            return Page([], None, 0, 0)  # it was removed meanwhile
+        page = root.retained.page
+        return self._roots.look_at(lambda: page(self._filter, after, now_us, RETAINED_ROWS, RETAINED_BYTES))
 
     def keep(self, stream: int, messages: Iterable[Message]) -> None:
         """Retained messages that were read, and will be asked for next: they are not read again."""
