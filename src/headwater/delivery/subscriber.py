@@ -364,7 +364,11 @@ class Subscriber:
             stream, rest = next(iter(self._rests.items()))
         try:
             self._note_page(stream, self._supply.read_retained(stream, rest.after))
-        except Failed as error:
+        except Exception as error:
+            if self.is_ended:
+                return False  # nobody wants them any more
+            if not isinstance(error, Failed):
+                raise
             raise Unwritable(f"retained messages could not be noted: {error}; it is tried again") from error
         finally:
             self._is_noting = False
