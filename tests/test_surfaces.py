@@ -62,8 +62,8 @@ ONLY: dict[str, tuple[set[str], str]] = {
 """Members that some surfaces have by design, and why the others do not."""
 
 WORKINGS = {
-    *("live.wants_places", "live.takes_early", "live.greet", "live.deliver", "live.take", "live.take_retained"),
-    *("live.add_waker", "live.end"),
+    *("live.wants_places", "live.takes_early", "live.greet", "live.deliver", "live.take", "live.is_unread"),
+    *("live.read_on", "live.add_waker", "live.end"),
     *("consumer.add_waker", "consumer.ack_later", "consumer.options"),
     *("consumer.poll", "live.poll", "reading.poll"),
     *(

@@ -95,7 +95,18 @@ class Live(Reader):
         super().__init__()
         self._live = live
         self.filter = live.filter
+        self._fetching: asyncio.Future[None] | None = None
         live.add_waker(self._wake)
+
+    async def _prepare(self) -> None:
+        """What is retained is read in a thread, which goes on if nobody waits for it any more."""
+        while self._fetching is not None or self._live.is_unread:
+            fetching = self._fetching = self._fetching or asyncio.ensure_future(asyncio.to_thread(self._live.read_on))
+            try:
+                await asyncio.shield(fetching)
+            finally:
+                if fetching.done():
+                    self._fetching = None
 
     @property
     def dropped(self) -> int:

@@ -269,7 +269,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Live subscriptions
     live_messages_max: Annotated[int, PER_SUBSCRIPTION] = 100_000
-    """Messages buffered for a live subscription; beyond it, its policy decides."""
+    """Messages buffered for a live subscription; beyond it, its policy decides. Retained messages that come first are
+    not buffered, but read as they are taken, and none of them is dropped."""
     live_bytes_max: Annotated[int, PER_SUBSCRIPTION] = 64 * MIB
     """Bytes buffered for a live subscription; beyond it, its policy decides."""
 

@@ -31,6 +31,7 @@ from headwater.delivery.mending import Mending
 from headwater.delivery.options import Options
 from headwater.delivery.readers import Readers
 from headwater.delivery.replay import After, Bell, Reading
+from headwater.delivery.retained import FIRST_ROWS
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
@@ -279,18 +280,25 @@ class Core:
 
     # Subscribing and reading
 
-    def listen(self, filter: str, when_full: Policy = "drop_oldest", owner: str = "") -> Live:
+    def listen(
+        self, filter: str, when_full: Policy = "drop_oldest", owner: str = "", *, with_retained: bool = True
+    ) -> Live:
         """A live subscription, which counts in its owner's share."""
         self.check_open(writes=True)
         check_filter(filter, self.config)
         live = Live(filter, when_full, self.config, self.clock, self.reply, self._leave)
 
         def join() -> None:
-            live.greet(self.dispatcher.retained(filter))
+            if with_retained:
+                live.greet(self.dispatcher.read_retained(filter, FIRST_ROWS))
             self.join(filter, live, owner)
 
         self.roots.commit.run(join)
         return live
+
+    def greet_again(self, live: Live) -> None:
+        """Have a live subscription given what is retained once more."""
+        self.roots.commit.run(lambda: live.greet(self.dispatcher.read_retained(live.filter)))
 
     def join(self, filter: str, listener: Live | Bell | Replies, owner: str = "") -> None:
         """Add a listener to the fan-out; it is ended with the core."""

@@ -166,6 +166,11 @@ class Kept(Message, frozen=True, gc=False, eq=False):
         return Message.__repr__(self).replace("Kept", "Message", 1)
 
 
+def expiry_of(message: Message) -> int:
+    """When a message's time is over, as far as that is known of it; 0 for never."""
+    return message.expires_us if isinstance(message, Kept) else 0
+
+
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message to publish, for `publish_many` where a (topic, payload) pair says too little."""
 

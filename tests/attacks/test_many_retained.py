@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import headwater
 from headwater import Bus, ManualClock, Outgoing
 from headwater.store.state import MemoryState
-from headwater.topics.name import matches
+from headwater.topics.name import filter_covers_root, matches
 
 TOPICS = 500
 
@@ -57,9 +57,9 @@ def test_a_subscription_to_a_few_reads_few_rows(
     assert read[0] <= 2
 
 
-@given(st.lists(TOPIC, min_size=1, max_size=8, unique=True), st.integers(0, 8), FILTER)
-def test_those_are_found_that_match(topics: list[str], stored: int, wanted: str) -> None:
-    """Whether they are in the state, or changed since it was written."""
+@given(st.lists(TOPIC, min_size=1, max_size=8, unique=True), st.integers(0, 8), FILTER, st.integers(1, 3))
+def test_those_are_found_that_match(topics: list[str], stored: int, wanted: str, rows_max: int) -> None:
+    """Whether they are in the state, or changed since it was written, and whether they are read at once or in pages."""
     with headwater.open(":memory:", clock=ManualClock()) as bus:
         for part in (topics[:stored], topics[stored:]):
             if part:
@@ -68,3 +68,14 @@ def test_those_are_found_that_match(topics: list[str], stored: int, wanted: str)
         bus.publish(topics[0], b"2", retain=True)
         found = [one.topic for one in bus.core.retained(wanted)]
         assert found == sorted(topic for topic in topics if matches(wanted, topic))
+        root = bus.core.roots.get("home")
+        assert root is not None
+        pages, after = list[str](), ""
+        while filter_covers_root(wanted, "home"):
+            page = root.retained.page(wanted, after, 0, rows_max, 1 << 20)
+            assert page.looked <= rows_max
+            pages += [topic for topic, _ in page.found]
+            if page.last is None:
+                break
+            after = page.last
+        assert pages == found

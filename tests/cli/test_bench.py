@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cli.command import objects, run
+from headwater.cli.bench.fair import rows
 from headwater.cli.bench.fair.rows import ROWS
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.served import latency
@@ -68,6 +69,18 @@ def test_a_neighbour_is_measured_alone_and_beside(tmp_path: Path, row: str):
     assert figure.raw_name == "alone"
     assert figure.ratio is not None
     assert figure.goal is not None
+    assert not list(tmp_path.iterdir()), "what was measured is gone"
+
+
+def test_one_who_wants_all_that_is_retained_is_measured_and_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rows, "WAYS", rows.WAYS[-1:])
+    found = list(ROWS["retained"](str(tmp_path), 0.02))
+    assert len(found) == 5
+    came = [figure for figure in found if figure.name == "retained that came"]
+    assert [(figure.variant, figure.value, figure.is_met) for figure in came] == [
+        (way, 2000, True) for way in ("embedded", "MQTT QoS 1")
+    ]
+    assert all(figure.ratio is not None for figure in found if figure not in came)
     assert not list(tmp_path.iterdir()), "what was measured is gone"
 
 

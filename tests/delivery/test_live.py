@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headwater
-from headwater import Closed, Config, Malformed, ManualClock, Message
+from headwater import Closed, Config, Malformed, ManualClock, Message, Outgoing
 from headwater.clock import SystemClock
 from headwater.delivery.live import Live
 from headwater.delivery.selection import Selection
+from headwater.message import Headers
 from headwater.store.batch import Batch, Seed, checksum, read_batch, seal_header
 from headwater.store.body import encode_body
 
@@ -39,11 +40,20 @@ class Feed:
     def _reply(self, message: Message, payload: bytes) -> Any:
         return (message.offset, payload)
 
-    def put(self, count: int = 1, places: list[int] | None = None, payload: bytes = b"x", expiry: int = 0) -> None:
-        self.live.deliver(Selection("home", self.batch(count, payload, expiry), places))
+    def put(
+        self,
+        count: int = 1,
+        places: list[int] | None = None,
+        payload: bytes = b"x",
+        expiry: int = 0,
+        headers: Headers = (),
+    ) -> None:
+        self.live.deliver(Selection("home", self.batch(count, payload, expiry, headers), places))
 
-    def batch(self, count: int, payload: bytes = b"x", expiry: int = 0) -> Batch:
-        body = encode_body(["home/a"] * count, [payload] * count, 0, expiries=[expiry] * count)
+    def batch(self, count: int, payload: bytes = b"x", expiry: int = 0, headers: Headers = ()) -> Batch:
+        body = encode_body(
+            ["home/a"] * count, [payload] * count, 0, expiries=[expiry] * count, headers=[headers] * count
+        )
         head = seal_header(Seed(0), b"home", self.offset + 1, count, 0, 0, len(body), checksum(body))
         self.offset += count
         made = read_batch(Seed(0), head + body)
@@ -87,13 +97,14 @@ def test_batch_answers_at_most_so_many_and_next_one() -> None:
 
 
 def test_retained_messages_come_first_and_belong_to_the_subscription() -> None:
-    feed = Feed()
-    feed.live.greet([Message("home/b", 9, b"kept", 0, None, (), True), Message("home/c", 7, b"too", 0, None, (), True)])
-    feed.put(1)
-    found = feed.live.batch(10) + feed.live.batch(10)
-    assert [(message.offset, message.retained) for message in found] == [(9, True), (7, True), (1, False)]
-    for message in found:
-        message.ack()
+    with headwater.open(":memory:") as bus:
+        bus.publish_many([Outgoing(f"home/{name}", b"kept", retain=True) for name in "cb"])
+        live = bus.subscribe("home/#")
+        bus.publish("home/a", b"new")
+        found = live.batch(10) + live.batch(10)
+        assert [(message.offset, message.retained) for message in found] == [(2, True), (1, True), (3, False)]
+        for message in found:
+            message.ack()
 
 
 def test_what_expired_while_it_waited_does_not_come() -> None:
@@ -257,15 +268,27 @@ def test_disconnect_ends_it_with_what_to_do() -> None:
         next(iter(feed.live))
 
 
-def test_as_many_retained_messages_as_it_may_hold_do_not_disconnect_it() -> None:
-    retained = [Message("home/b", offset, b"kept", 0, None, (), True) for offset in (1, 2, 3)]
-    feed = Feed(Config(live_messages_max=3), "disconnect")
-    feed.live.greet(retained)
-    assert feed.offsets() == [1, 2, 3]
-    feed = Feed(Config(live_messages_max=2), "disconnect")
-    feed.live.greet(retained)
-    with pytest.raises(Closed, match="live_messages_max"):
-        feed.live.next(timeout_s=0)
+@pytest.mark.parametrize("when_full", ["drop_oldest", "disconnect"])
+def test_more_retained_messages_than_the_buffer_holds_come_all(when_full: Any) -> None:
+    with headwater.open(":memory:", Config(live_messages_max=2)) as bus:
+        bus.publish_many([Outgoing(f"home/{number:03}", b"kept", retain=True) for number in range(700)])
+        live = bus.subscribe("home/#", when_full=when_full)
+        bus.publish("home/000", b"new")
+        bus.publish("home/001", b"new")
+        found = [message.topic for message in islice(live, 702)]
+        assert found == [*(f"home/{number:03}" for number in range(700)), "home/000", "home/001"]
+        assert live.dropped == 0
+
+
+def test_what_comes_while_retained_messages_wait_is_dropped_as_ever_and_they_are_not() -> None:
+    with headwater.open(":memory:", Config(live_messages_max=2)) as bus:
+        bus.publish_many([Outgoing(f"home/{number:03}", b"kept", retain=True) for number in range(700)])
+        live = bus.subscribe("home/#")
+        for number in range(5):
+            bus.publish("home/000", b"%d" % number)
+        found = [message.payload for message in islice(live, 702)]
+        assert found == [*[b"kept"] * 700, b"3", b"4"]
+        assert live.dropped == 3
 
 
 def test_a_reader_that_waits_hears_of_the_disconnect() -> None:
@@ -319,9 +342,9 @@ def test_what_needs_an_id_says_so(verb: Callable[[Message], None]) -> None:
 
 def test_a_request_is_answered_by_way_of_the_bus() -> None:
     feed = Feed()
-    feed.live.greet([Message("home/a", 5, b"", 0, None, (("reply-to", "x"),))])
+    feed.put(1, headers=(("reply-to", "x"),))
     (message,) = feed.live.batch(1)
-    assert message.reply(b"yes") == (5, b"yes")  # type: ignore[comparison-overlap]
+    assert message.reply(b"yes") == (1, b"yes")  # type: ignore[comparison-overlap]
 
 
 def test_a_policy_that_is_none_is_refused() -> None:

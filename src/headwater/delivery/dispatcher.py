@@ -28,7 +28,8 @@ from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.fan_out import ALL, TURN_MAX, Audience, FanOut, FanOuts, Listener
 from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
 from headwater.delivery.options import Options
-from headwater.delivery.rows import Resting, RetainedRef, RowCommit, SubscriptionRow, Waiting
+from headwater.delivery.retained import FIRST_ROWS, RETAINED_BYTES, RetainedReading
+from headwater.delivery.rows import Resting, RetainedRef, RetainedRest, RowCommit, SubscriptionRow, Waiting
 from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.timers import Timers
@@ -214,8 +215,16 @@ class Dispatcher:
             self._before_change()
             self._trees.remove_all(listener)
 
+    def read_retained(self, filter: str, first_rows: int = 0) -> RetainedReading:
+        """What a subscriber gets that is retained now, of which the first rows are looked at; in the committing
+        role."""
+        reading = RetainedReading(self._roots, self._clock, filter, self._covered(filter))
+        if first_rows and reading.is_unread:
+            reading.read_on(first_rows)
+        return reading
+
     def retained(self, filter: str) -> list[Message]:
-        """Retained messages that a new subscriber gets first."""
+        """Retained messages, by topic."""
         now_us = self._clock.now_us()
         return [
             retained_message(row, topic)
@@ -347,7 +356,8 @@ class Dispatcher:
             self.lowest.note(root.stream.number, floor)
         if (start == "latest" or isinstance(start, Ends)) and with_retained:
             below = {root.stream.number: floor for root, floor in floors.items()}
-            changed.update(_copy_rows(number, self._retained_copies(options.filter, below)))
+            copies, rests = self._retained_copies(options.filter, below)
+            changed.update(stored.copy_rows(number, copies) | stored.rest_rows(number, rests))
         self._commit.write(changed)
         self._last_number = number
         self._count += 1
@@ -367,21 +377,37 @@ class Dispatcher:
         """Hand a subscription the retained messages once more, before what comes next."""
 
         def work(subscriber: Subscriber) -> None:
-            copies = self._retained_copies(subscriber.options.filter)
-            if copies:
-                subscriber.add_copies(_copy_rows(subscriber.number, copies), copies)
+            wanted, number = subscriber.options.filter, subscriber.number
+            ends = {root.stream.number: root.stream.durable for root in self._covered(wanted)}
+            if subscriber.has_rests:
+                subscriber.want_again(ends)
+                return
+            copies, rests = self._retained_copies(wanted, ends)
+            if copies or rests:
+                changed = stored.copy_rows(number, copies) | stored.rest_rows(number, rests)
+                subscriber.add_copies(changed, copies, rests=rests)
 
         self._roots.commit.run(lambda: self.use(id, work))
 
-    def _retained_copies(self, filter: str, upto: dict[int, int] | None = None) -> dict[int, dict[int, Waiting]]:
-        """By stream and offset; those above the offset of their stream come by themselves."""
+    def _retained_copies(
+        self, filter: str, upto: dict[int, int]
+    ) -> tuple[dict[int, dict[int, Waiting]], dict[int, RetainedRest]]:
+        """By stream and offset; those above the offset of their stream come by themselves. So many are looked at as
+        nobody notices, and of each stream it is told what is left to look at."""
         found: dict[int, dict[int, Waiting]] = {}
-        now_us = self._clock.now_us()
+        rests: dict[int, RetainedRest] = {}
+        left, now_us = FIRST_ROWS, self._clock.now_us()
         for root in self._covered(filter):
-            for topic, row in root.retained.find(filter, now_us):
-                if upto is None or row.offset <= upto[root.stream.number]:
-                    found.setdefault(root.stream.number, {})[row.offset] = RetainedRef(topic, row.key)
-        return found
+            number, after = root.stream.number, "" if root.retained.count else None
+            if after is not None and left > 0:
+                page = root.retained.page(filter, after, now_us, left, RETAINED_BYTES)
+                for topic, row in page.found:
+                    if row.offset <= upto[number]:
+                        found.setdefault(number, {})[row.offset] = RetainedRef(topic, row.key)
+                left, after = left - page.looked, page.last
+            if after is not None:
+                rests[number] = RetainedRest(after, upto[number])
+        return found, rests
 
     def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
         name = row.options.id
@@ -814,12 +840,3 @@ class Dispatcher:
                 if subscriber.consumers and self._commit.failed is None:
                     self._note_use(subscriber)
                 self._forget(name)
-
-
-def _copy_rows(number: int, copies: dict[int, dict[int, Waiting]]) -> Rows:
-    """Rows of copies that wait for one subscription."""
-    return {
-        rows.key_message(rows.COPY, number, stream, offset): rows.pack(copy)
-        for stream, found in copies.items()
-        for offset, copy in found.items()
-    }

@@ -1,7 +1,7 @@
 """A live subscription: no id and no state; a bounded buffer that is gone with its `with` block.
 
 Promises: messages come in publish order; never more than the buffer's limits wait; what is dropped is counted; retained
-messages come first.
+messages come first, all of them, at the pace of the reader: they are read a slice at a time, and none is dropped.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
-import msgspec
-
 from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.retained import RetainedReading
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Malformed
 from headwater.message import OF_LIVE, Message, Receipt, Unacked
@@ -56,7 +55,8 @@ class Live(Reader):
         """Takes what is shown early at once, past the buffer; False if it cannot at the moment."""
         self._reading = threads.Lock()
         """Held by the reader, so that messages are made outside of the lock that the committing thread takes."""
-        self._buffer: deque[Selection] = deque()
+        self._buffer: deque[Selection | RetainedReading] = deque()
+        """What comes, in order; what is retained has its place in it, and is read when that is reached."""
         self._ready: deque[Message] = deque()
         self._messages = 0
         self._bytes = 0
@@ -66,16 +66,21 @@ class Live(Reader):
 
     # Filled by the committing thread
 
-    def greet(self, retained: list[Message]) -> None:
-        """Retained messages come before all others."""
-        over = len(retained) - self._config.live_messages_max
-        if over > 0 and self._policy == "disconnect":
-            self.ended = self._too_slow()
-            return
-        self.dropped += max(0, over)
-        self._ready.extend(
-            msgspec.structs.replace(message, origin=self._origin) for message in retained[max(0, over) :]
-        )
+    def greet(self, retained: RetainedReading) -> None:
+        """Retained messages come before all that comes from now on. Those that somebody asked for and that are not
+        begun yet come with them."""
+        with self._lock:
+            if self.ended is not None or retained.is_over:
+                return
+            for earlier in [one for one in self._buffer if isinstance(one, RetainedReading)]:
+                if earlier is not self._buffer[0]:
+                    self._buffer.remove(earlier)
+            self._buffer.append(retained)
+            if self._waiting:
+                self._changed.notify()
+            wakers = tuple(self._wakers)
+        for wake in wakers:
+            wake()
 
     def deliver(self, selection: Selection) -> None:
         """Messages that match are durable, or shown before they are."""
@@ -104,16 +109,20 @@ class Live(Reader):
             self._buffer.clear()
             self.ended = self._too_slow()
             return
-        while self._buffer:
-            oldest = self._buffer[0]
+        at = 0
+        while True:
+            oldest = self._buffer[at]
+            if isinstance(oldest, RetainedReading):
+                at += 1  # it takes no room here
+                continue
             over = self._messages - config.live_messages_max
-            if over < oldest.count and (self._bytes <= config.live_bytes_max or len(self._buffer) == 1):
+            if over < oldest.count and (self._bytes <= config.live_bytes_max or at == len(self._buffer) - 1):
                 break
-            self._buffer.popleft()
+            del self._buffer[at]
             self._forget(oldest)
             self.dropped += oldest.count
         if over > 0:
-            self._buffer[0] = oldest.cut(over)[1]
+            self._buffer[at] = oldest.cut(over)[1]
             self._messages -= over
             self.dropped += over
 
@@ -138,27 +147,58 @@ class Live(Reader):
         while True:
             # Not held while waiting: another thread that reads too has a timeout of its own.
             with self._reading:
-                if not self._ready:
+                while not self._ready:
                     found = self.take()
                     if found is not None:
                         self._ready.extend(found.taken(self._origin))
+                    elif self.is_unread:
+                        self.read_on()
+                    else:
+                        break
                 if self._ready:
                     return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
             if not self._await(until_us):
                 return []
 
-    def take_retained(self) -> Message | None:
-        """The next of the retained messages that come first."""
-        return self._ready.popleft() if self._ready else None
+    @property
+    def is_unread(self) -> bool:
+        """Whether the next are retained messages, which somebody has to `read_on` for."""
+        buffer = self._buffer
+        try:
+            first = buffer[0] if buffer else None
+        except IndexError:  # it was taken, or has ended, meanwhile
+            return False
+        return isinstance(first, RetainedReading) and first.is_unread
+
+    def read_on(self) -> None:
+        """Read the next retained messages. This takes its time, and holds nobody up; one thread at a time."""
+        with self._lock:
+            first = self._buffer[0] if self._buffer else None
+        if isinstance(first, RetainedReading) and first.is_unread:
+            try:
+                first.read_on()
+            except Exception:
+                if self.ended is None:  # else nobody wants it any more
+                    raise
 
     def take(self) -> Selection | None:
-        """The oldest messages that came together, if there are any, without those whose ttl is over."""
+        """The oldest messages that came together, if there are any in memory, without those whose ttl is over."""
         with self._lock:
-            if not self._buffer:
-                return None
-            found = self._buffer.popleft()
-            self._forget(found)
-        return self._still_valid(found)
+            while self._buffer:
+                found = self._buffer[0]
+                if isinstance(found, RetainedReading):
+                    selection = found.take()
+                    if found.is_over:
+                        self._buffer.popleft()
+                    elif selection is None:
+                        return None
+                    if selection is not None:
+                        return selection
+                    continue
+                self._buffer.popleft()
+                self._forget(found)
+                return self._still_valid(found)
+            return None
 
     def _await(self, until_us: int | None) -> bool:
         """Wait for a batch; False when the time has passed."""

@@ -6,7 +6,7 @@ write and one sync.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 
 import msgspec
@@ -63,16 +63,56 @@ class RetainedRef(msgspec.Struct, frozen=True, array_like=True):
     key: bytes | None
 
 
+class RetainedRest(msgspec.Struct, frozen=True, array_like=True):
+    """Retained messages of a stream that wait for one subscription alone, and of which there are too many to note each
+    of them at once: those of the topics after one. They are noted, as references, some at a time."""
+
+    after: str
+    upto: int
+    """Of those that were published later none is meant: they come by themselves."""
+    again: int = 0
+    """Up to where all are wanted once more after that; 0 if they are not."""
+
+    def behind(self, last: str | None) -> RetainedRest | None:
+        """What is left behind a topic, or behind the last."""
+        if last is not None:
+            return msgspec.structs.replace(self, after=last)
+        return RetainedRest("", self.again) if self.again else None
+
+
 Waiting = CopyRow | RetainedRef
 REF_FIRST = 0x92
 """How a row begins that is a reference: an array of two."""
+REST_FIRST = 0x93
+"""How one begins that is a rest: an array of three."""
+REST = 0
+"""What stands for the offset in the key of a rest: no message has it."""
 
 
-def decode_waiting(value: bytes) -> Waiting:
-    """What waits for one subscription alone: a copy, or a retained message."""
+def decode_waiting(value: bytes) -> Waiting | RetainedRest:
+    """What waits for one subscription alone: a copy, a retained message, or the rest of these."""
     if value[0] == REF_FIRST:
         return msgspec.msgpack.decode(value, type=RetainedRef)
+    if value[0] == REST_FIRST:
+        return msgspec.msgpack.decode(value, type=RetainedRest)
     return msgspec.msgpack.decode(value, type=CopyRow)
+
+
+def copy_rows(number: int, copies: Mapping[int, Mapping[int, Waiting]]) -> Rows:
+    """Rows of copies that wait for one subscription, by stream and offset."""
+    return {
+        rows.key_message(rows.COPY, number, stream, offset): rows.pack(copy)
+        for stream, found in copies.items()
+        for offset, copy in found.items()
+    }
+
+
+def rest_rows(number: int, rests: Mapping[int, RetainedRest | None]) -> Rows:
+    """Rows of what is left to be noted of each stream; None if nothing is."""
+    return {
+        rows.key_message(rows.COPY, number, stream, REST): None if rest is None else rows.pack(rest)
+        for stream, rest in rests.items()
+    }
 
 
 class DeadRow(msgspec.Struct, frozen=True, array_like=True):
@@ -286,12 +326,17 @@ def failures_of(state: State, number: int) -> dict[LaneId, dict[int, Failure]]:
     return found
 
 
-def copies_of(state: State, number: int) -> dict[int, dict[int, Waiting]]:
-    """Per stream, copies that wait for a subscription."""
+def copies_of(state: State, number: int) -> tuple[dict[int, dict[int, Waiting]], dict[int, RetainedRest]]:
+    """Per stream, copies that wait for a subscription, and what is left to be noted."""
     found: dict[int, dict[int, Waiting]] = {}
+    rests: dict[int, RetainedRest] = {}
     for key, value in state.scan(rows.key_u32(rows.COPY, number)):
-        found.setdefault(rows.pair_in(key)[1], {})[rows.offset_in(key)] = decode_waiting(value)
-    return found
+        stream, waiting = rows.pair_in(key)[1], decode_waiting(value)
+        if isinstance(waiting, RetainedRest):
+            rests[stream] = waiting
+        else:
+            found.setdefault(stream, {})[rows.offset_in(key)] = waiting
+    return found, rests
 
 
 def resting_of(state: State, number: int) -> Resting:

@@ -25,13 +25,24 @@ from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
 from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.hand_outs import HandOuts
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
-from headwater.delivery.rows import DeadRow, Resting, RowCommit, RowsItem, SubscriptionRow, Waiting
+from headwater.delivery.retained import RETAINED_ROWS
+from headwater.delivery.rows import (
+    DeadRow,
+    Resting,
+    RetainedRef,
+    RetainedRest,
+    RowCommit,
+    RowsItem,
+    SubscriptionRow,
+    Waiting,
+)
 from headwater.delivery.selection import Selection
 from headwater.delivery.subscription import Subscription
 from headwater.delivery.supply import Ahead, Supply
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles
-from headwater.log.root import Root
+from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles, Unwritable
+from headwater.log.retained import Page
+from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
 from headwater.message import Message, Receipt, error_text
 from headwater.store import state as rows
@@ -52,6 +63,8 @@ COUNTED_AT_ONCE = 1000
 """Messages of a root that are counted while a subscription is held up."""
 AGAIN_IN_TURN = 64
 """Those that one turn of a loop hands out again; the next turn goes on with the rest."""
+KEPT_AT_ONCE = 100
+"""The same where they are in memory."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -119,6 +132,10 @@ class Subscriber:
         self.is_ended = False
         """Whether the subscription is gone, or the bus closes."""
         self._turn = 0
+        self._rests: dict[int, RetainedRest] = {}
+        """By stream, retained messages that are still to be noted; nothing fresh is handed out before them."""
+        self._is_noting = False
+        """Whether a thread notes some of them."""
         self._shares = shares
         self._is_full = False
         """Whether its client has as many dead letters as it may, which was told."""
@@ -140,7 +157,7 @@ class Subscriber:
         floors = stored.floors_of(self._state, self.number)
         acked = stored.acked_of(self._state, self.number)
         failures = stored.failures_of(self._state, self.number)
-        copies = stored.copies_of(self._state, self.number)
+        copies, rests = stored.copies_of(self._state, self.number)
         if not is_read_only and self._commit.failed is None:
             self._blame(floors, acked, copies, failures, now)
         # What is left of roots that were removed is garbage.
@@ -149,6 +166,7 @@ class Subscriber:
         for stream in there & (floors.keys() | acked.keys() | {stream for stream, copies in failures if not copies}):
             lane, floor, failed = (stream, False), floors.get(stream, 0), failures.get((stream, False), {})
             self._machine.load_lane(lane, floor, acked.get(stream, ()), failed, now)
+        self._rests = {stream: rest for stream, rest in rests.items() if stream in there}
         for stream, found in copies.items():
             if stream not in there:
                 continue
@@ -276,6 +294,24 @@ class Subscriber:
     def take(self, consumer: object, limit: int) -> list[Message]:
         """Messages for a consumer, as many as are there and allowed; their ack timer starts now."""
         found: list[Message] = []
+        while True:
+            try:
+                found += self._take(consumer, limit - len(found))
+            except Gap as gap:
+                if not found:
+                    raise
+                self._gap = gap  # told with the next take
+                return found
+            try:
+                if len(found) >= limit or not self._note_retained():
+                    return found
+            except Unwritable:
+                if not found:
+                    raise
+                return found
+
+    def _take(self, consumer: object, limit: int) -> list[Message]:
+        found: list[Message] = []
         with self._lock:
             leases: list[Lease] = []
             for selection in self.hand(consumer, limit):
@@ -299,9 +335,10 @@ class Subscriber:
             found: list[Selection] = []
             is_cut = False
             try:
-                at_once = limit if budget is None else min(limit, AGAIN_IN_TURN)
+                in_turn = KEPT_AT_ONCE if self._supply.kept else AGAIN_IN_TURN
+                at_once = limit if budget is None else min(limit, in_turn)
                 is_more, left, size = self._take_some_again(consumer, limit, at_once, now, found, bytes_max)
-                if not is_more and left > 0 and size < bytes_max and self._gap is None:
+                if not is_more and left > 0 and size < bytes_max and self._gap is None and not self._rests:
                     is_more = self._take_fresh(consumer, left, now, found, bytes_max - size, budget)
                     if not found and not is_more:  # it may have come upon some that were handed out before
                         is_more, _, _ = self._take_some_again(consumer, limit, at_once, now, found, bytes_max)
@@ -340,7 +377,7 @@ class Subscriber:
         if not again:
             return False, limit, 0
         is_more = len(again) == at_once < limit
-        step = len(again) if bytes_max == NO_LIMIT else AGAIN_AT_ONCE
+        step = len(again) if bytes_max == NO_LIMIT else KEPT_AT_ONCE if self._supply.kept else AGAIN_AT_ONCE
         size = 0
         for lane, offsets in _runs(again, step):
             if size >= bytes_max:
@@ -374,7 +411,7 @@ class Subscriber:
     @property
     def is_unread(self) -> bool:
         """Whether somebody has to `read_on` for there to be more."""
-        return self._supply.is_unread
+        return self._supply.is_unread or self._wants_retained
 
     def read_on(self) -> None:
         """Read on where a `hand` with a budget has stopped, for a slice; whoever waits is woken. This takes its time,
@@ -390,6 +427,75 @@ class Subscriber:
                 self._supply.end_reading(found)
         if found:
             self.wake()
+        self._note_retained()
+
+    # Retained messages, of which some are noted at a time
+
+    @property
+    def has_rests(self) -> bool:
+        """Whether there are retained messages still to be noted."""
+        return bool(self._rests)
+
+    @property
+    def _wants_retained(self) -> bool:
+        return bool(self._rests) and not self._is_noting and self._machine.held < RETAINED_ROWS
+
+    def _note_retained(self) -> bool:
+        """Note some more of the retained messages, before those that are known run out; whoever waits is woken. False
+        if there are none, or somebody else is at it. This takes its time, and holds nobody up."""
+        with self._lock:
+            if not self._wants_retained:
+                return False
+            self._is_noting = True
+            stream, rest = next(iter(self._rests.items()))
+        try:
+            self._note_page(stream, self._supply.read_retained(stream, rest.after))
+        except Exception as error:
+            if self.is_ended:
+                return False  # nobody wants them any more
+            if not isinstance(error, Failed):
+                raise
+            raise Unwritable(f"retained messages could not be noted: {error}; it is tried again") from error
+        finally:
+            self._is_noting = False
+        self.wake()
+        return True
+
+    def _note_page(self, stream: int, page: Page) -> None:
+        with self._lock:
+            self._commit.check()
+            rest = self._rests.get(stream)
+            if rest is None or self.is_ended:
+                return  # its root was removed meanwhile, or nobody is served any more
+            meant = [(topic, row) for topic, row in page.found if row.offset <= rest.upto]
+            copies: dict[int, Waiting] = {row.offset: RetainedRef(topic, row.key) for topic, row in meant}
+            changed = stored.copy_rows(self.number, {stream: copies})
+            changed.update(stored.rest_rows(self.number, {stream: rest.behind(page.last)}))
+            item = self._commit.enqueue(changed, is_owed=False)
+        self.finish(item)
+        with self._lock:
+            current = self._rests.pop(stream, None)
+            if current is None:
+                return
+            left = current.behind(page.last)
+            if left is not None:
+                self._rests[stream] = left
+            self._supply.keep(stream, (retained_message(row, topic) for topic, row in meant))
+            self._machine.add_copies(stream, sorted(copies), _keys(copies))
+
+    def want_again(self, ends: Mapping[int, int]) -> None:
+        """Have all retained messages come once more, after those that are still to be noted: of each stream, those up
+        to an offset."""
+        with self._lock:
+            self._check_open(writes=True)
+            known = self._rests
+            rests = {
+                stream: msgspec.structs.replace(known[stream], again=end) if stream in known else RetainedRest("", end)
+                for stream, end in ends.items()
+            }
+            known.update(rests)
+            item = self._commit.enqueue(stored.rest_rows(self.number, rests))
+        self.finish(item)
 
     def _unreadable(self, error: OSError) -> Failed:
         return Failed(f'subscription "{self.options.id}" could not be read: {error}')
@@ -829,12 +935,13 @@ class Subscriber:
     def holds(self, stream: int, last: int) -> bool:
         """Whether it has yet to do with messages of a stream, which ends there."""
         with self._lock:
-            return self.floor(stream) < last or (stream, True) in self._machine.lanes
+            return self.floor(stream) < last or (stream, True) in self._machine.lanes or stream in self._rests
 
     def leave_root(self, root: Root) -> None:
         """A root was removed: what is in flight of it is taken back, and whoever waited for more is told."""
         stream, last = root.stream.number, root.stream.durable
         with self._lock:
+            self._rests.pop(stream, None)
             if stream not in self._supply:
                 self._supply.close(stream)
                 return
@@ -849,16 +956,31 @@ class Subscriber:
             self._arm()
         self.wake()
 
-    def add_copies(self, changed: Rows, copies: Mapping[int, Mapping[int, Waiting]]) -> None:
-        """Deliver these copies too; their rows are stored first."""
-        self.redrive(changed, copies, ())
+    def add_copies(
+        self,
+        changed: Rows,
+        copies: Mapping[int, Mapping[int, Waiting]],
+        rests: Mapping[int, RetainedRest] | None = None,
+    ) -> None:
+        """Deliver these copies too, and note the rest of them later; their rows are stored first."""
+        self._add(changed, copies, (), rests or {})
 
     def redrive(self, changed: Rows, copies: Mapping[int, Mapping[int, Waiting]], sizes: Collection[int]) -> None:
         """The same for dead letters, which are as large as this."""
+        self._add(changed, copies, sizes, {})
+
+    def _add(
+        self,
+        changed: Rows,
+        copies: Mapping[int, Mapping[int, Waiting]],
+        sizes: Collection[int],
+        rests: Mapping[int, RetainedRest],
+    ) -> None:
         with self._lock:
             self._check_open(writes=True)
             self._dead -= len(sizes)
             self._shares.redrive(self.number, len(sizes), sum(sizes))
+            self._rests.update(rests)
             item = self._commit.enqueue(changed)
         self.finish(item)
         with self._lock:
@@ -914,7 +1036,7 @@ class Subscriber:
             states = self._machine.states()
             known = {(lane[0], offset) for lane, offset, _, _ in states if not lane[1]}
             lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
-            lag += sum(state is not MessageState.ACKED for _, _, state, _ in states)
+            lag += sum(state is not MessageState.ACKED for _, _, state, _ in states) + len(self._rests)
             return lag, self._machine.in_flight, self._machine.retrying, self._dead
 
     def _count_ahead(self) -> None:
@@ -936,6 +1058,7 @@ class Subscriber:
             machine = self._machine
             counted = [self._supply.pending_roughly(stream, messages_max) for stream in self._supply.streams]
             lag = sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held
+            lag += len(self._rests)  # there is one more at least
             unseen = sum(unseen for _, unseen in counted)
             return Standing(lag, machine.in_flight, machine.retrying, self._dead, self.consumers, unseen)
 
@@ -944,7 +1067,7 @@ class Subscriber:
         with self._lock:
             machine = self._machine
             floors = {stream: machine.floor(stream) for stream in self._supply.streams}
-            return Resting(floors, machine.acked, machine.failed, machine.copies, self._dead)
+            return Resting(floors, machine.acked, machine.failed, machine.copies + len(self._rests), self._dead)
 
     def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
         """Root, offset, state, attempts and errors of each message that is not plainly pending or acked."""

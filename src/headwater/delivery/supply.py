@@ -7,7 +7,7 @@ purged or has outlived its ttl. No locks: whoever serves the subscription holds 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -26,12 +26,14 @@ from headwater.delivery.cursor import (
     places_in,
 )
 from headwater.delivery.lane import LaneId, Moment
-from headwater.delivery.rows import RetainedRef, SubscriptionRow, decode_waiting
+from headwater.delivery.retained import RETAINED_BYTES, RETAINED_ROWS
+from headwater.delivery.rows import CopyRow, RetainedRef, SubscriptionRow, decode_waiting
 from headwater.delivery.subscription import Subscription
 from headwater.log.purges import Purges
+from headwater.log.retained import Page
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
-from headwater.message import Kept, Message
+from headwater.message import Kept, Message, expiry_of
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
@@ -75,6 +77,8 @@ class Supply:
         """Per stream: matching messages that were counted, up to which offset."""
         self._unread: dict[int, None] = {}
         """Streams that a look left to be read."""
+        self.kept: dict[tuple[int, int], Message] = {}
+        """By stream and offset, retained messages that were read to be delivered next."""
 
     def open(self) -> None:
         """Roots that the filter may match; one that appeared after the subscription is read from its first message."""
@@ -97,6 +101,7 @@ class Supply:
         self._known.pop(stream, None)
         self._ahead.pop(stream, None)
         self._lag.pop(stream, None)
+        self.kept = {place: message for place, message in self.kept.items() if place[0] != stream}
 
     def _fresh(self, root: Root) -> Ahead:
         return Ahead(Cursor(root, self._matcher, self._machine.position(root.stream.number), self._config))
@@ -231,16 +236,34 @@ class Supply:
                 found.update((m.offset, m) for m in _kept(batch, places))
         return found, holes
 
+    def read_retained(self, stream: int, after: str) -> Page:
+        """Some of what a stream has retained, after a topic; this takes its time, and holds nobody up."""
+        root, now_us = self._known.get(stream), self._clock.now_us()
+        if root is None:
+            return Page([], None, 0, 0)  # it was removed meanwhile
+        page = root.retained.page
+        return self._roots.look_at(lambda: page(self._filter, after, now_us, RETAINED_ROWS, RETAINED_BYTES))
+
+    def keep(self, stream: int, messages: Iterable[Message]) -> None:
+        """Retained messages that were read, and will be asked for next: they are not read again."""
+        self.kept.update({(stream, message.offset): message for message in messages})
+
     def _fetch_copies(self, stream: int, offsets: list[int], now: Moment) -> dict[int, Message]:
         found = {}
+        purges = self._known[stream].purges
         for offset in offsets:
+            kept = self.kept.pop((stream, offset), None)
+            if kept is not None:
+                if not 0 < expiry_of(kept) <= now.wall_us and not (purges and purges.upto(kept.topic) >= offset):
+                    found[offset] = kept
+                continue
             value = self._state.get(rows.key_message(rows.COPY, self._number, stream, offset))
             row = None if value is None else decode_waiting(value)
             if isinstance(row, RetainedRef):
                 message = self._retained(stream, offset, row.topic, now)
                 if message is not None:
                     found[offset] = message
-            elif row is not None and not 0 < row.expires_us <= now.wall_us:
+            elif isinstance(row, CopyRow) and not 0 < row.expires_us <= now.wall_us:
                 found[offset] = row.message(offset)
         return found
 

@@ -6,7 +6,9 @@ changed since the last checkpoint are in memory, the rest in the state.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +42,20 @@ class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
 
 pack_row = msgspec.msgpack.Encoder().encode
 decode_row = msgspec.msgpack.Decoder(RetainedRow).decode
+INSERTED_MAX = 1000
+"""Names that are put in their places one by one; more are sorted."""
+
+
+class Page(NamedTuple):
+    """Some retained messages, by topic."""
+
+    found: list[tuple[str, RetainedRow]]
+    last: str | None
+    """The topic that was looked at last; None if there are no more."""
+    looked: int
+    """Rows that were looked at,"""
+    size: int
+    """and bytes of the messages."""
 
 
 class Retained:
@@ -56,6 +72,7 @@ class Retained:
         self._state = state
         self._config = config
         self._changed: dict[str, RetainedRow | None] = {}
+        self._in_order: tuple[dict[str, RetainedRow | None], list[str]] = (self._changed, [])
         self._promised: dict[str, int] = {}
         """Bytes by topic, after what was admitted and is not appended yet."""
         self._promised_count = self._promised_size = 0
@@ -84,56 +101,93 @@ class Retained:
     def find(self, filter: str, now_us: int) -> Iterator[tuple[str, RetainedRow]]:
         """Those that a filter matches and whose ttl has not ended, by name; rows that do not begin as the filter does
         are not read."""
-        if not self.count:
-            return
-        is_open = filter.endswith("/#") and "+" not in filter
-        if is_open or not is_wild(filter):
-            topic = filter.removesuffix("/#")
-            row = self.get(topic)
-            if row is not None and not 0 < row.expires_us <= now_us:
-                yield topic, row
-        if is_open:
-            yield from self.matching(compile_filter(filter), now_us, filter[:-1])
-        elif is_wild(filter):
-            yield from self.matching(compile_filter(filter), now_us, filter.partition("+")[0].rstrip("#"))
+        return _valid(self._walk(filter, ""), now_us)
 
-    def matching(
-        self, wanted: Callable[[str], bool], now_us: int, start: str = ""
-    ) -> Iterator[tuple[str, RetainedRow]]:
-        """Those of the wanted topics whose ttl has not ended, by name; of those that begin so."""
-        if not self.count:
-            return
-        found: dict[str, RetainedRow] = {}
-        for key, value in self._state.scan(self._prefix + start.encode()):
-            topic = rows.name_in(key)
-            if wanted(topic) and topic not in self._changed:
-                found[topic] = decode_row(value)
-        changed = dict(self._changed)
-        found.update(
-            {
-                topic: row
-                for topic, row in changed.items()
-                if row is not None and topic.startswith(start) and wanted(topic)
-            }
-        )
-        for topic in sorted(found):
-            if not 0 < found[topic].expires_us <= now_us:
-                yield topic, found[topic]
+    def matching(self, wanted: Callable[[str], bool], now_us: int) -> Iterator[tuple[str, RetainedRow]]:
+        """Those of the wanted topics whose ttl has not ended, by name."""
+        return _valid(self._between(wanted, "", ""), now_us)
 
     def matching_after(
         self, after: str, beginning: str, wanted: Callable[[str], bool], now_us: int
     ) -> Iterator[tuple[str, RetainedRow | None]]:
         """The same, after a topic, of those that begin so, as far as somebody takes them; also the names of those that
         are not wanted."""
+        for topic, row in self._between(wanted, beginning, after):
+            yield topic, None if row is None or 0 < row.expires_us <= now_us else row
+
+    def page(self, filter: str, after: str, now_us: int, rows_max: int, bytes_max: int) -> Page:
+        """Some of those that a filter matches, after a topic: so many rows are looked at, or fewer once the messages
+        have so many bytes."""
+        found: list[tuple[str, RetainedRow]] = []
+        looked = size = 0
+        for topic, row in self._walk(filter, after):
+            looked += 1
+            if row is not None and not 0 < row.expires_us <= now_us:
+                found.append((topic, row))
+                size += row.size
+            if looked >= rows_max or size >= bytes_max:
+                return Page(found, topic, looked, size)
+        return Page(found, None, looked, size)
+
+    def _walk(self, filter: str, after: str) -> Iterator[tuple[str, RetainedRow | None]]:
+        """The topics that are looked at for a filter, by name, after one; without their messages if they do not match
+        or have none."""
+        is_open = filter.endswith("/#") and "+" not in filter
+        if is_open or not is_wild(filter):
+            topic = filter.removesuffix("/#")
+            if topic > after and self.count:
+                yield topic, self.get(topic)
+        if is_wild(filter):
+            start = filter[:-1] if is_open else filter.partition("+")[0].rstrip("#")
+            yield from self._between(compile_filter(filter), start, after)
+
+    def _between(
+        self, wanted: Callable[[str], bool], start: str, after: str
+    ) -> Iterator[tuple[str, RetainedRow | None]]:
+        """The same of the topics that begin so."""
         if not self.count:
             return
-        changed = dict(self._changed)
-        fresh = sorted(topic for topic in changed if topic > after and topic.startswith(beginning))
-        for topic, value in merged(fresh, rows.scan_after(self._state, self._prefix, after, beginning)):
-            row = None
-            if wanted(topic):
-                row = changed[topic] if topic in changed else decode_row(value or b"")
-            yield topic, None if row is None or 0 < row.expires_us <= now_us else row
+        changed = self._changed
+        prefix = self._prefix + start.encode()
+        if after < start or not after:
+            fresh, stored = self._fresh(changed, start, bisect_left, start), self._state.scan(prefix)
+        else:
+            fresh = self._fresh(changed, start, bisect_right, after)
+            stored = self._state.scan(prefix, self._prefix + after.encode() + b"\0")
+        for topic, value in merged(fresh, ((rows.name_in(key), value) for key, value in stored)):
+            if not wanted(topic):
+                yield topic, None
+            elif topic in changed:
+                yield topic, changed[topic]
+            else:
+                yield topic, decode_row(value or b"")
+
+    def _fresh(
+        self, changed: dict[str, RetainedRow | None], start: str, place: Callable[[list[str], str], int], name: str
+    ) -> Iterator[str]:
+        """Names among what changed that begin so, in order, from a place on."""
+        names = self._names_of(changed)
+        for at in range(place(names, name), len(names)):
+            if not names[at].startswith(start):
+                return
+            yield names[at]
+
+    def _names_of(self, changed: dict[str, RetainedRow | None]) -> list[str]:
+        """The names among what changed, in order. They are asked for page after page, and put in order once: names are
+        only ever added, the new ones as the last."""
+        known, names = self._in_order
+        if known is not changed:
+            names = []
+        fresh = list(changed)[len(names) :]
+        if len(fresh) > INSERTED_MAX:
+            names = sorted(names + fresh)
+        elif fresh:
+            names = names.copy()  # others may be at the one before
+            for name in fresh:
+                insort(names, name)
+        if fresh:
+            self._in_order = changed, names
+        return names
 
     def admit(self, sizes: Mapping[str, int], fresh: Container[str] = ()) -> None:
         """Refuse more than the limits allow; changes nothing. Sizes are those that each topic has after it; the fresh
@@ -267,6 +321,14 @@ class Retained:
     def checkpointed(self) -> None:
         """The rows are in the state."""
         self._changed = {}
+        self._in_order = (self._changed, [])
+
+
+def _valid(found: Iterable[tuple[str, RetainedRow | None]], now_us: int) -> Iterator[tuple[str, RetainedRow]]:
+    """Those of whom there is a message whose ttl has not ended."""
+    for topic, row in found:
+        if row is not None and not 0 < row.expires_us <= now_us:
+            yield topic, row
 
 
 def merged(fresh: Iterable[str], stored: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | None]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headwater.clock import Clock
 from headwater.memo import Memo
-from headwater.message import Kept, Message
+from headwater.message import Kept, Message, expiry_of
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.properties import EMPTY
@@ -138,8 +138,3 @@ class Deliveries:
             retain=[one.retained or (as_published and isinstance(one, Kept) and one.retain) for one in messages],
             properties=blocks,
         )
-
-
-def expiry_of(message: Message) -> int:
-    """When a message's time is over; 0 for never."""
-    return message.expires_us if isinstance(message, Kept) else 0

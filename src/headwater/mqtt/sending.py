@@ -17,9 +17,8 @@ import msgspec
 
 from headwater.delivery.selection import Selection
 from headwater.errors import Failed
-from headwater.message import Kept, Message
+from headwater.message import Kept, Message, expiry_of
 from headwater.mqtt.aliases import ALIAS_BYTES
-from headwater.mqtt.delivery import expiry_of
 from headwater.mqtt.flight import Flight
 from headwater.mqtt.overlap import PLAIN, Overlaps, Part
 from headwater.mqtt.publishes import Publishes

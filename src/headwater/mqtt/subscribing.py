@@ -30,12 +30,10 @@ from headwater.mqtt.refusal import reason_of
 from headwater.mqtt.replaying import Place, split_replay
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import NUMBER_MAX
-from headwater.server.answers import page_by_page
 from headwater.server.pump import UNBOUNDED, LivePump, Pump, ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.topics.name import check_filter
-from headwater.wire.request import Page
 
 if TYPE_CHECKING:
     from headwater.mqtt.connection import MqttConnection
@@ -267,20 +265,13 @@ class SubscribingSession(Session):
         if one.kind == "session":
             again = partial(core.dispatcher.send_retained, one.id)
             self._for_client(again, lambda _, error: self._note(error))
-        else:
-            self._show_retained(self.connection, one, "")
+        elif isinstance(pump := self.pumps.get(one.number), LivePump):
+            self._for_client(partial(core.greet_again, pump.live), lambda _, error: self._note(error))
+        elif is_of_sys(one.filter):
+            self._show_figures(self.connection, one)
 
-    def _show_retained(self, connection: Connection | None, one: SubscriptionOf, after: str) -> None:
-        """A page after another, each once the client takes more."""
-        core, told = self.sessions.broker.core, self.mqtt.broker_topics
-
-        page: Page[Message] = Page()
-
-        def look() -> list[Message]:
-            return told.retained(one.filter)
-
-        if not is_of_sys(one.filter):
-            look = page_by_page(lambda after: core.retained_after(one.filter, after, page), page, after)
+    def _show_figures(self, connection: Connection | None, one: SubscriptionOf) -> None:
+        told = self.mqtt.broker_topics
 
         def show(messages: list[Message] | None, error: BaseException | None) -> None:
             pump = self.pumps.get(one.number)
@@ -289,10 +280,8 @@ class SubscribingSession(Session):
             if messages and error is None:
                 for message in messages:
                     self.deliver(pump, Selection(message.root, None, None, (message,)))
-                if not is_of_sys(one.filter):
-                    self._show_retained(connection, one, messages[-1].topic)
 
-        self._for_client(look, show)
+        self._for_client(lambda: told.retained(one.filter), show)
 
     def _open_live(
         self, one: SubscriptionOf, with_retained: bool, then: Callable[[BaseException | None], None]
@@ -304,10 +293,7 @@ class SubscribingSession(Session):
         self.sessions.entry.give_places()  # what came before this SUBSCRIBE is before it, also in the log
 
         def make() -> Live:
-            live = core.listen(one.filter, owner=owner)
-            while not with_retained and live.take_retained() is not None:
-                pass
-            return live
+            return core.listen(one.filter, owner=owner, with_retained=with_retained)
 
         def serve(live: Live) -> LivePump:
             return LivePump(self, one.number, live, CREDIT)

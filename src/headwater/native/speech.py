@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 
 from headwater.delivery.selection import Selection
 from headwater.message import Message
@@ -59,6 +60,8 @@ class Speech:
 
     def _deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
         name, size = root.encode(), 0
+        if not lease:  # retained messages, of a topic each: in the order of their offsets they are one frame
+            messages = sorted(messages, key=attrgetter("offset"))
         for (attempt, is_retained), run in groupby(messages, key=lambda one: (one.attempt, one.retained)):
             flags = batches.RETAINED if is_retained else 0
             for near in _near(list(run)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -24,7 +24,7 @@ from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
 from headwater.delivery.selection import Selection
 from headwater.delivery.subscriber import Subscriber as Durable
-from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled, TooManyFiles
+from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled, TooManyFiles, Unwritable
 from headwater.server.party import Party
 from headwater.store.state import Rows
 from headwater.wire import requests
@@ -34,7 +34,7 @@ CREDIT_MAX = 1 << 62
 HAND_MAX = 1000
 """Messages that are taken from a durable subscription at once."""
 ROOM_AGAIN_S = 0.5
-"""After this it is looked whether a file can be opened again, if none could."""
+"""After this it is looked whether a file can be opened again, if none could, or something noted."""
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -274,7 +274,7 @@ class Pump(Actor):
             return
         if isinstance(error, Gap):
             self.notice("gap", error)
-        elif isinstance(error, TooManyFiles):
+        elif isinstance(error, TooManyFiles | Unwritable):
             self.session.sessions.loop.call_later(ROOM_AGAIN_S, self.ring)
             return
         elif isinstance(error, Exception):
@@ -345,11 +345,11 @@ class LivePump(Pump):
 
     def _pump(self) -> None:
         live = self.live
-        while self._may_send and (message := live.take_retained()) is not None:
-            self._send(Selection(message.root, None, None, (message,)))
         while self._may_send:
             found = self._take_rest() or live.take()
             if found is None:
+                if live.is_unread and not self._is_fetching:
+                    self._fetch(live.read_on, self.session.sessions.readers)
                 break
             self._send_some(found)
         else:
@@ -504,8 +504,10 @@ class DurablePump(Pump):
             del self._leases[number]
         return True
 
-    def _held(self, ranges: Sequence[Range]) -> Iterator[tuple[Lease, list[int]]]:
-        """What the client means, of what it was given; Recalled (409) if it has nothing of it any more."""
+    def _held(self, ranges: Sequence[Range]) -> list[tuple[Lease, list[int]]]:
+        """What the client means, of what it was given, hand-out by hand-out; Recalled (409) if it has nothing of it any
+        more."""
+        held: list[tuple[Lease, list[int]]] = []
         for number, first, last in _merged(ranges):
             entry = self._leases.get(number)
             if entry is None:
@@ -516,16 +518,20 @@ class DurablePump(Pump):
             meant = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
             if not meant:
                 raise Malformed(f"hand-out {number} has no messages from {first} to {last}")
-            yield entry[0], meant
+            if held and held[-1][0] is entry[0]:
+                held[-1][1].extend(meant)
+            else:
+                held.append((entry[0], meant))
+        return held
 
     def _ack(self, id: int, ranges: list[Range]) -> None:
         future: Future[object] = Future()
-        done = list(self._held(ranges))
+        done = self._held(ranges)
         self.session.answer_when(id, future)
         self._note_done(done, None, future)
 
     def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
-        self._note_done(list(self._held(ranges)), beside, future)
+        self._note_done(self._held(ranges), beside, future)
 
     def _note_done(self, done: list[tuple[Lease, list[int]]], beside: Rows | None, future: Future[object]) -> None:
         try:

@@ -188,6 +188,10 @@ def successor(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
+SCANNED_AT_ONCE = 1000
+"""Rows of a state in memory that are looked up together."""
+
+
 class MemoryState:
     """The state in memory, for `headwater.open(":memory:")`."""
 
@@ -200,12 +204,16 @@ class MemoryState:
         return self._values.get(key)
 
     def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        with self._lock:
-            low = bisect.bisect_left(self._keys, prefix if start is None else start)
-            last = successor(prefix)
-            high = len(self._keys) if last is None else bisect.bisect_left(self._keys, last)
-            found = [(key, self._values[key]) for key in self._keys[low:high]]
-        yield from found
+        begin, last = prefix if start is None else start, successor(prefix)
+        while True:  # as far as somebody takes them
+            with self._lock:
+                low = bisect.bisect_left(self._keys, begin)
+                high = len(self._keys) if last is None else bisect.bisect_left(self._keys, last)
+                found = [(key, self._values[key]) for key in self._keys[low : min(high, low + SCANNED_AT_ONCE)]]
+            yield from found
+            if len(found) < SCANNED_AT_ONCE:
+                return
+            begin = found[-1][0] + b"\0"
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
         with self._lock:

@@ -1,33 +1,36 @@
 """Noisy neighbours: each is a function that does what it does to a broker until it is ended. `@neighbour` names it.
 
-This module is also their process: `python -m headwater.cli.bench.fair.neighbours NAME PORT MQTT_PORT` gets ready, says
-so, and is loud until its input ends.
+This module is also their process: `python -m headwater.cli.bench.fair.neighbours NAME PORT MQTT_PORT …` gets ready,
+says so, and is loud until its input ends, or until it has what it wanted, and says how much that was.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import select
 import selectors
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
 from types import TracebackType
+from typing import TypeVar
 
+import headwater
 from headwater import threads
 from headwater.access.scram import ClientLogin
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max
-from headwater.cli.bench.served.raw import READ_BYTES, Address, Greeting, Raw, publish_frame, subscription
+from headwater.cli.bench.served.raw import READ_BYTES, Address, Greeting, Raw, publish_frame, subscription, url_of
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Failed, HeadwaterError
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import V5, Kind
-from headwater.mqtt.packets import Ack, Connect, Run, Suback, Subscribe, Subscription
+from headwater.mqtt.packets import Ack, Connect, Publish, Run, Suback, Subscribe, Subscription
 from headwater.mqtt.properties import Properties
 from headwater.mqtt.reader import PacketReader
 from headwater.wire.frame import Kind as FrameKind
@@ -49,6 +52,8 @@ DEVICES = 8000
 DEVICES_TOGETHER = 64
 """Those that subscribe at once."""
 LIMITS = Limits(packet_bytes_max=1 << 20, connect_bytes_max=1 << 20, properties_max=100, subscriptions_max=100)
+SILENCE_S = 10.0
+"""After which one who wants something gives up."""
 RETRY_S = 0.2
 """How long a client that was refused waits before it comes again."""
 
@@ -57,12 +62,15 @@ nothing = threads.Condition()
 
 Loud = Iterator[None]
 """Is ready with its first step; after that, each is a piece of noise."""
+Gathering = Generator[None, None, int]
+"""The same, of one who wants something; at the end, how much it got."""
 
-NEIGHBOURS: dict[str, Callable[[Address, Address], Loud]] = {}
+NEIGHBOURS: dict[str, Callable[..., Loud]] = {}
+L = TypeVar("L", bound=Callable[..., Loud])
 
 
-def neighbour(loud: Callable[[Address, Address], Loud]) -> Callable[[Address, Address], Loud]:
-    """Name a function; it gets where the broker listens natively, and for MQTT."""
+def neighbour(loud: L) -> L:
+    """Name a function; it gets where the broker listens natively, and for MQTT, and what else it is told."""
     NEIGHBOURS[loud.__name__] = loud
     return loud
 
@@ -268,6 +276,51 @@ class Devices:
                         made.sendall(b"".join(encode(Ack(Kind.PUBACK, one), V5) for one in packet.packet_ids))
 
 
+@neighbour
+def retained(native: Address, mqtt: Address, wanted: str) -> Gathering:
+    """Somebody who subscribes to everything with our client, and wants so many retained messages."""
+    with headwater.connect(url_of(native, (USER, SECRET))) as bus:
+        yield
+        found = 0
+        with bus.subscribe("#") as live:
+            while found < int(wanted) and (some := live.batch(1000, timeout_s=SILENCE_S)):
+                found += sum(one.retained for one in some)
+                yield
+    return found
+
+
+@neighbour
+def retained_mqtt(native: Address, mqtt: Address, wanted: str, qos: str) -> Gathering:
+    """The same with MQTT, of a QoS."""
+    made, reader = come(mqtt, 0), PacketReader(LIMITS, is_server=False, version=V5)
+    made.settimeout(SILENCE_S)
+    made.sendall(encode(Connect("", V5, user_name=USER, password=SECRET.encode()), V5))
+    made.recv(4096)
+    yield
+    made.sendall(encode(Subscribe(1, (Subscription("#", int(qos)),)), V5))
+    found = 0
+    while found < int(wanted):
+        yield
+        try:
+            received = made.recv(1 << 18)
+        except TimeoutError:
+            break
+        if not received:
+            break
+        packets = [one for packet in reader.feed(received) for one in _publishes(packet)]
+        found += sum(one.retain for one in packets)
+        if int(qos):
+            made.sendall(b"".join(encode(Ack(Kind.PUBACK, one.packet_id), V5) for one in packets))
+    made.close()
+    return found
+
+
+def _publishes(packet: object) -> Sequence[Publish]:
+    if isinstance(packet, Run):
+        return packet.publishes()
+    return (packet,) if isinstance(packet, Publish) else ()
+
+
 # What neighbours share
 
 
@@ -302,9 +355,9 @@ def announced() -> bytes:
 class Neighbour:
     """A neighbour in a process of its own, loud within `with`."""
 
-    def __init__(self, name: str, broker: Broker) -> None:
-        ports = (str(broker.port), str(broker.mqtt_port))
-        command = [sys.executable, "-m", "headwater.cli.bench.fair.neighbours", name, *ports]
+    def __init__(self, name: str, broker: Broker, *told: object) -> None:
+        words = map(str, (broker.port, broker.mqtt_port, *told))
+        command = [sys.executable, "-m", "headwater.cli.bench.fair.neighbours", name, *words]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603  (our own module)
 
     def __enter__(self) -> Neighbour:
@@ -314,6 +367,17 @@ class Neighbour:
                 self.__exit__(None, None, None)
                 raise Failed("a neighbour that was to be loud ended by itself; what it says is above")
         return self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has what it wanted, or has given up."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
+
+    def got(self) -> int:
+        """How much of what it wanted it has got, once it is over."""
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline() or 0)
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         assert self._process.stdin is not None
@@ -327,10 +391,10 @@ class Neighbour:
         self._process.stdout.close()
 
 
-def _main(name: str, port: str, mqtt_port: str) -> None:
+def _main(name: str, port: str, mqtt_port: str, *told: str) -> None:
     raise_files_max()
     is_over = threading.Event()
-    loud = NEIGHBOURS[name](("127.0.0.1", int(port)), ("127.0.0.1", int(mqtt_port)))
+    loud = NEIGHBOURS[name](("127.0.0.1", int(port)), ("127.0.0.1", int(mqtt_port)), *told)
     next(loud)
     print("ready", flush=True)
 
@@ -340,8 +404,11 @@ def _main(name: str, port: str, mqtt_port: str) -> None:
 
     threading.Thread(target=wait, daemon=True).start()
     print("loud", flush=True)
-    for _ in loud:
-        if is_over.is_set():
+    while not is_over.is_set():
+        try:
+            next(loud)
+        except StopIteration as ended:
+            print(ended.value, flush=True)
             return
 
 

@@ -6,14 +6,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from headwater.cli.bench.fair.neighbours import CLIENTS, DEVICES, LIVE, STRANGERS, Neighbour, pause
+import msgspec
+
+import headwater
+from headwater import threads
+from headwater.cli.bench.fair.neighbours import CLIENTS, DEVICES, LIVE, SILENCE_S, STRANGERS, Neighbour, pause
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import messages
-from headwater.cli.bench.served.broker import SECRET, USER, running
+from headwater.cli.bench.served.broker import SECRET, USER, Broker, running
 from headwater.cli.bench.served.latency import at_share
 from headwater.cli.bench.served.raw import Raw, publish_frame
+from headwater.cli.temporary import temporary_folder
 from headwater.clock import SystemClock
 from headwater.wire import requests
+from headwater.wire.frame import Kind, pack
 
 SECONDS, QUICK_SECONDS = 10.0, 2.0
 """How long something is measured, alone and beside."""
@@ -22,6 +28,10 @@ REQUEST_MS_MAX = 50
 RECONNECT_RATIO_MAX = 10
 LIVE_RATIO_MAX = 3
 DEVICES_MS_MAX = 50
+RETAINED_MS_MAX = 20
+RETAINED_PER_S = 100_000
+"""Retained topics for each second of measuring: a million of them."""
+RETAINED_AT_ONCE = 5000
 MIB = 1024 * 1024
 
 Row = Callable[[str, float], Iterator[Figure]]
@@ -122,6 +132,75 @@ def devices(place: str, seconds: float) -> Iterator[Figure]:
     yield at("worst", 1.0, "a publish", f"{DEVICES:,} durable subscribers", alone, beside, goal)
 
 
+@row("retained")
+def retained(place: str, seconds: float) -> Iterator[Figure]:
+    """Others' publishes and PINGs, while somebody subscribes to all of a million retained topics, and gets them all."""
+    topics = int(seconds * RETAINED_PER_S)
+    with temporary_folder(place, "headwater-bench") as filled:
+        with headwater.open(f"{filled}/bus") as bus:
+            for first in range(0, topics, RETAINED_AT_ONCE):
+                some = range(first, min(topics, first + RETAINED_AT_ONCE))
+                bus.publish_many([headwater.Outgoing(f"kept/{n % 1000}/{n}", b"%d" % n, retain=True) for n in some])
+            yield from _retained_embedded(bus, topics, seconds)
+        with running(place, "scram", filled) as broker:
+            yield from _retained_served(broker, topics, seconds)
+
+
+def _retained_embedded(bus: headwater.Bus, topics: int, seconds: float) -> Iterator[Figure]:
+    def publish() -> None:
+        bus.publish("fair/x", b"x")
+
+    found = 0
+
+    def gather() -> None:
+        nonlocal found
+        with bus.subscribe("#") as live:
+            while found < topics and (some := live.batch(1000, timeout_s=SILENCE_S)):
+                found += sum(one.retained for one in some)
+
+    def compute() -> None:
+        until_s = time.perf_counter() + seconds / 5
+        while time.perf_counter() < until_s:
+            pass
+
+    computing, gathering = taken_beside(compute, publish), taken_beside(gather, publish)
+    figure = at_p99("a publish", f"embedded, {topics:,} retained", computing, gathering, ("ratio ≤", 1.0))
+    yield msgspec.structs.replace(figure, raw_name="beside a thread that computes")
+    yield Figure("retained that came", "embedded", found, "messages", goal=("value ≥", topics))
+
+
+def _retained_served(broker: Broker, topics: int, seconds: float) -> Iterator[Figure]:
+    frame, ping = publish_frame(messages(1, "fair")[:1], SystemClock().now_us()), pack(Kind.PING, 0)
+    warm_up(broker.address)
+    with Raw(broker.address, (USER, SECRET)) as victim:
+
+        def publish() -> None:
+            victim.publish(frame)
+
+        def pinged() -> None:
+            victim.socket.sendall(ping)
+            while victim.read().kind != Kind.PONG:
+                pass
+
+        calls = {"a publish": publish, "a PING": pinged}
+        alone = {what: taken(call, seconds / 10) for what, call in calls.items()}
+        for name, way, told in WAYS:
+            beside: dict[str, list[float]] = {what: [] for what in calls}
+            with Neighbour(name, broker, topics, *told) as neighbour:
+                while not neighbour.is_over or not beside["a PING"]:
+                    for what, call in calls.items():
+                        beside[what] += taken(call, 0)
+                came = neighbour.got()
+            for what, times in beside.items():
+                goal = ("value ≤", RETAINED_MS_MAX * 1000)
+                yield at_p99(what, f"{way}, {topics:,} retained", alone[what], times, goal)
+            yield Figure("retained that came", way, came, "messages", goal=("value ≥", topics))
+
+
+WAYS = (("retained", "native", ()), ("retained_mqtt", "MQTT QoS 0", (0,)), ("retained_mqtt", "MQTT QoS 1", (1,)))
+"""How somebody subscribes: which neighbour that is, what it is called, and what it is told."""
+
+
 # What rows share
 
 
@@ -140,6 +219,16 @@ def taken(call: Callable[[], object], seconds: float) -> list[float]:
         call()
         found.append(time.perf_counter() - begun_s)
         pause(0.001)
+    return found
+
+
+def taken_beside(work: Callable[[], None], call: Callable[[], object]) -> list[float]:
+    """The same, while another thread of this process is at something."""
+    thread = threads.Thread(target=work)
+    thread.start()
+    found: list[float] = []
+    while thread.is_alive() or not found:
+        found += taken(call, 0)
     return found
 
 

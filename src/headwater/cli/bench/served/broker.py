@@ -12,7 +12,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import headwater
 from headwater.cli.temporary import temporary_folder
@@ -82,10 +82,10 @@ class Spent:
 
 
 @contextmanager
-def running(place: str, auth: str = "none") -> Iterator[Broker]:
-    """A broker of its own, gone at the end."""
+def running(place: str, auth: str = "none", filled: str | None = None) -> Iterator[Broker]:
+    """A broker of its own, gone at the end; it begins with nothing, or with the bus in a folder."""
     raise_files_max()
-    with temporary_folder(place, "headwater-bench") as folder:
+    with nullcontext(filled) if filled is not None else temporary_folder(place, "headwater-bench") as folder:
         command = [sys.executable, "-m", "headwater.cli.bench.served.broker", f"{folder}/bus", auth]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own module)
             assert process.stdout is not None

@@ -1,0 +1,87 @@
+"""What is retained, read for one subscription: slice by slice, as its reader takes it.
+
+Whoever subscribes gets all that was retained when it subscribed, however much that is, and nobody keeps it for them:
+what is kept is how far in the topics they are. Promises: no more than a slice is in memory; a message that was
+published after the subscription began comes by itself, and not from here; slices are read outside of every lock and
+loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from headwater.clock import Clock
+from headwater.config import KIB
+from headwater.delivery.selection import Selection
+from headwater.log.root import Root, retained_message
+from headwater.log.roots import Roots
+from headwater.message import expiry_of
+
+FIRST_ROWS = 100
+"""Rows that are looked at while somebody subscribes: few retained messages come as they were then."""
+RETAINED_ROWS = 128
+RETAINED_BYTES = 256 * KIB
+"""Rows that are looked at in one slice, and bytes of messages with which it ends."""
+
+
+class RetainedReading:
+    """The retained messages that a filter matches, as of when it was made."""
+
+    __slots__ = ("_after", "_at", "_clock", "_covered", "_filter", "_found", "_roots")
+
+    def __init__(self, roots: Roots, clock: Clock, filter: str, covered: Sequence[Root]) -> None:
+        """In the committing role, so that what is published from now on is told apart."""
+        self._roots = roots
+        self._clock = clock
+        self._filter = filter
+        self._covered = [(root, root.stream.durable) for root in covered if root.retained.count]
+        self._at = 0
+        self._after = ""
+        self._found: deque[Selection] = deque()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of them were taken."""
+        return not self._found and self._at >= len(self._covered)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the next of them are still to be read."""
+        return not self._found and self._at < len(self._covered)
+
+    def take(self) -> Selection | None:
+        """The next of those that were read, without those whose ttl is over by now."""
+        if not self._found:
+            return None
+        found = self._found.popleft()
+        now_us = self._clock.now_us()
+        if any(0 < expiry_of(one) <= now_us for one in found.messages):
+            valid = [one for one in found.messages if not 0 < expiry_of(one) <= now_us]
+            return Selection(found.root, None, None, valid)
+        return found
+
+    def read_on(self, rows_max: int = RETAINED_ROWS) -> None:
+        """Read the next slice; by one thread at a time, and not in a loop."""
+        found, at, after = self._roots.look_at(lambda: self._look(rows_max))
+        self._found.extend(found)  # first: whoever takes meanwhile must not think that it was all
+        self._at, self._after = at, after
+
+    def _look(self, rows_max: int) -> tuple[list[Selection], int, str]:
+        """A slice, and how far it goes; this may be called again, and changes nothing."""
+        at, after, left, room, now_us = self._at, self._after, rows_max, RETAINED_BYTES, self._clock.now_us()
+        selections: list[Selection] = []
+        while at < len(self._covered) and left > 0 and room > 0:
+            root, upto = self._covered[at]
+            if self._roots.get(root.name) is root:
+                page = root.retained.page(self._filter, after, now_us, left, room)
+                messages = [retained_message(row, topic) for topic, row in page.found if row.offset <= upto]
+                if messages:
+                    selections.append(Selection(root.name, None, None, messages))
+                left -= page.looked
+                room -= page.size
+                if page.last is not None:
+                    after = page.last
+                    continue
+            at, after = at + 1, ""
+        return selections, at, after
