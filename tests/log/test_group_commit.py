@@ -283,7 +283,7 @@ def test_callers_that_do_not_come_back_are_waited_for_less_and_less_often(
         calls.append(seconds)
         return came_back
 
-    monkeypatch.setattr(commit._work, "wait", wait)
+    monkeypatch.setattr(commit._came, "wait", wait)
 
     def waits(groups: int) -> list[int]:
         """After which of so many groups the commit thread waits."""
@@ -666,8 +666,7 @@ def test_closing_waits_for_the_group_under_way_and_ends_the_thread() -> None:
     closer.join(WAIT_S)
     assert not closer.is_alive()
     assert not item.is_waiting
-    thread = recorder.commit._thread
-    assert thread is not None
+    (thread,) = recorder.commit._committers
     assert not thread.is_alive()
 
 

@@ -29,8 +29,8 @@ from sim.world import SECOND_US, Violation, World
 
 CONFIGS: tuple[Config, ...] = (
     SMALL,
-    msgspec.structs.replace(SMALL, journal_bytes=1 << 20, checkpoint_batches=3),
-    msgspec.structs.replace(SMALL, checkpoint_batches=1 << 20, checkpoint_bytes=1 << 30),
+    msgspec.structs.replace(SMALL, journal_bytes=1 << 20, checkpoint_batches=3, bulk_bytes_min=100),
+    msgspec.structs.replace(SMALL, checkpoint_batches=1 << 20, checkpoint_bytes=1 << 30, bulk_bytes_min=1 << 20),
     msgspec.structs.replace(SMALL, group_messages_max=4, group_bytes_max=4000),
     msgspec.structs.replace(SMALL, tail_bytes=1 << 20, read_bytes=1 << 20, open_files_max=100),
 )

@@ -157,6 +157,10 @@ class Publish(Item):
         """Whose share what it makes counts in: a client of a server's; empty for nobody's."""
         return getattr(self, "made_by", "")
 
+    @property
+    def roots(self) -> Sequence[str]:
+        return [part.root for part in self.parts]
+
     def result(self) -> Receipt | Receipts:
         if self.is_one:
             _, first, time_us, duplicate = self.runs[0]

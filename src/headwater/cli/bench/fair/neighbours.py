@@ -20,14 +20,17 @@ from types import TracebackType
 
 from headwater import threads
 from headwater.access.scram import ClientLogin
+from headwater.cli.bench.load import BATCH, MESSAGE_BYTES, messages
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max
-from headwater.cli.bench.served.raw import Address, Greeting
+from headwater.cli.bench.served.raw import Address, Greeting, Raw, check, publish_frame
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Failed, HeadwaterError
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connect
 from headwater.mqtt.properties import Properties
+from headwater.wire import batches
+from headwater.wire.frame import Kind
 from headwater.wire.reader import FrameReader
 from headwater.wire.requests import Registered, decode
 
@@ -37,6 +40,12 @@ CLIENTS = 1000
 HOSTS = 4
 """Addresses that a neighbour comes from: one alone would meet the limits of an address."""
 HELLO_BYTES = 16 * 1024
+BULK_BYTES = 8_000_000
+"""What the messages of a large batch carry;"""
+BULK_TOPICS = 1
+"""to so many topics,"""
+BULK_IN_FLIGHT = 2
+"""and so many batches at a time."""
 RETRY_S = 0.2
 """How long a client that was refused waits before it comes again."""
 
@@ -105,6 +114,25 @@ def reconnect(native: Address, mqtt: Address) -> Loud:
     while True:
         crowd.cut()
         yield from crowd.come()
+
+
+@neighbour
+def bulk(native: Address, mqtt: Address) -> Loud:
+    """A publisher of large batches to a root of its own, who has the next on its way before the last is answered."""
+    batch = messages(BULK_TOPICS, "bulk") * (BULK_BYTES // (BATCH * MESSAGE_BYTES))
+    frame = publish_frame(batch, SystemClock().now_us())
+    with Raw(native, (USER, SECRET)) as client:
+        client.publish(frame)
+        yield
+        in_flight = 0
+        while True:
+            while in_flight < BULK_IN_FLIGHT:
+                client.socket.sendall(frame)
+                in_flight += 1
+            answer = client.read()
+            check(answer)
+            in_flight -= len(batches.read_published(answer)) if answer.kind == Kind.PUBLISHED else 0
+            yield
 
 
 class Returning:

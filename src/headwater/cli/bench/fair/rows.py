@@ -20,6 +20,7 @@ SECONDS, QUICK_SECONDS = 10.0, 2.0
 STRANGERS_MIB_MAX = 64
 REQUEST_MS_MAX = 50
 RECONNECT_RATIO_MAX = 10
+BULK_RATIO_MAX = 5
 MIB = 1024 * 1024
 
 Row = Callable[[str, float], Iterator[Figure]]
@@ -91,6 +92,18 @@ def reconnect(place: str, seconds: float) -> Iterator[Figure]:
         with Neighbour("reconnect", broker):
             beside = taken(lambda: victim.publish(frame), seconds)
     yield at_p99("a publish", f"{CLIENTS:,} reconnect", alone, beside, ("ratio ≤", RECONNECT_RATIO_MAX))
+
+
+@row("bulk")
+def bulk(place: str, seconds: float) -> Iterator[Figure]:
+    """The publishes of one client, while another publishes batches of 8 MB to another root."""
+    frame = publish_frame(messages(1, "fair")[:1], SystemClock().now_us())
+    with running(place, "scram") as broker, Raw(broker.address, (USER, SECRET)) as victim:
+        warm_up(broker.address)
+        alone = taken(lambda: victim.publish(frame), seconds)
+        with Neighbour("bulk", broker):
+            beside = taken(lambda: victim.publish(frame), seconds)
+    yield at_p99("bus.publish", "publish_many of 8 MB elsewhere", alone, beside, ("ratio ≤", BULK_RATIO_MAX))
 
 
 # What rows share
