@@ -35,7 +35,6 @@ NUDGE_S = 0.2
 SMALL = Config(
     segment_bytes=64 * KIB,
     journal_bytes=6 * KIB,
-    bulk_bytes_min=600,
     checkpoint_bytes=24 * KIB,
     checkpoint_batches=7,
     preallocate_bytes=16 * KIB,
