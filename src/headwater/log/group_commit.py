@@ -143,14 +143,19 @@ class Call(Item):
             self.finish()
 
 
-class Apart(Protocol):
+U_contra = TypeVar("U_contra", bound=Item, contravariant=True)
+
+
+class Apart(Protocol[U_contra]):
     """A large group of one root, which is committed while others are."""
 
     def write(self) -> None:
         """Bring it to disk, while others commit; it touches nothing but its root's stream."""
 
-    def end(self, error: BaseException | None) -> None:
-        """Finish its items; by the thread that commits. `error` is what `write` has raised."""
+    def end(self, error: BaseException | None, behind: Sequence[U_contra]) -> bool:
+        """Finish its items; by the thread that commits. `error` is what `write` has raised. If it could not be stored,
+        neither is what came behind it to its root, lest that stands before it when it comes again; whether that was
+        finished, too."""
 
 
 T = TypeVar("T", bound=Item)
@@ -167,7 +172,7 @@ class GroupCommit(Generic[T]):
         weight_max: int,
         items_max: int,
         on_add: Callable[[T], None] | None = None,
-        apart: Callable[[list[T]], Apart] | None = None,
+        apart: Callable[[list[T]], Apart[T]] | None = None,
         apart_weight_min: int = 0,
     ) -> None:
         """`commit` finishes the items that it is given; those that it leaves unfinished when it raises get the
@@ -193,6 +198,8 @@ class GroupCommit(Generic[T]):
         """Of both."""
         self._apart: _InFlight[T] | None = None
         """The large group that is on its way to disk."""
+        self._closed_roots: set[str] = set()
+        """Its root, and those of what stays."""
         self._written = threads.Condition(self.places)
         self._busy = False
         self._handed_over = False
@@ -233,7 +240,7 @@ class GroupCommit(Generic[T]):
             lead = not self._busy
             self._busy = True
         if lead:
-            self._lead(item.roots)
+            self._lead(item)
         item.wait()
 
     def submit(self, item: T | Call) -> None:
@@ -285,7 +292,7 @@ class GroupCommit(Generic[T]):
             if lead:
                 self._busy = True
         if lead:
-            self._lead(item.roots)
+            self._lead(item)
         item.wait()
 
     def refuse_owner(self) -> None:
@@ -367,12 +374,12 @@ class GroupCommit(Generic[T]):
             self._came.notify()
         self._is_due = self._is_due or is_due
 
-    def _lead(self, roots: Sequence[str] = ()) -> None:
+    def _lead(self, waiter: Item | None = None) -> None:
         """Commit what is pending in this thread; if somebody waits by then, the commit thread goes on. So it does with
-        large groups, but for one of a root that this thread waits for."""
+        large groups, but for one with an item that this thread waits for."""
         begun: _InFlight[T] | None = None
         try:
-            begun = self._commit_group(roots)
+            begun = self._commit_group(waiter)
         except MemoryError:
             self._give_up(OUT_OF_MEMORY)
         finally:
@@ -391,9 +398,9 @@ class GroupCommit(Generic[T]):
         if self.given_up is not None:
             self._tell_pending()
 
-    def _commit_group(self, roots: Sequence[str] | None) -> _InFlight[T] | None:
+    def _commit_group(self, waiter: Item | None = None, *, takes_any: bool = False) -> _InFlight[T] | None:
         """Commit what is pending; answers a large group that is to be written by this thread, while others commit: one
-        of these roots, or of any."""
+        with an item that it waits for, or any."""
         group = self._nothing
         if self._apart is not None and self._apart.is_written:
             self._end_apart(self._apart)
@@ -407,7 +414,9 @@ class GroupCommit(Generic[T]):
                 if self._weight >= self._weight_max or len(group) >= self._items_max:
                     self._room.notify_all()
                 if self._weight >= self._apart_weight_min or self._apart is not None:
-                    group, large = self._divide(group, roots)
+                    group, large = self._divide(
+                        group, None if takes_any else waiter.roots if waiter is not None else ()
+                    )
                 else:
                     self._weight = 0
             self._owner = threads.get_ident()
@@ -449,7 +458,7 @@ class GroupCommit(Generic[T]):
         now: list[T | Call] = []
         stays: list[T | Call] = []
         large: list[T] = []
-        closed: set[str] = set() if self._apart is None else {self._apart.root}
+        closed = self._closed_roots
         opened = ""
         """The root of the large group that is begun."""
         for item in group:
@@ -473,7 +482,8 @@ class GroupCommit(Generic[T]):
         elif stays:  # this thread begins no large group, so the commit thread does, at once
             self._pending = stays
             self._is_due = True
-        self._weight = sum([item.weight for item in (*self._stays, *self._pending)])
+            closed.clear()
+        self._weight -= sum([item.weight for item in (*now, *large)])
         return now, large
 
     def _begin_apart(self, items: list[T]) -> _InFlight[T] | None:
@@ -482,6 +492,7 @@ class GroupCommit(Generic[T]):
         root = items[0].roots[0]
         with self.places:
             begun = self._apart = _InFlight(items, root)
+            self._closed_roots.add(root)
         try:
             begun.work = self._prepare_apart(items)
         except BaseException as error:
@@ -518,22 +529,29 @@ class GroupCommit(Generic[T]):
     def _end_apart(self, begun: _InFlight[T]) -> None:
         """A large group is on disk, or is not: tell who waits, and open its root again."""
         before, self._owner = self._owner, threads.get_ident()
+        refused: list[T] = []
         try:
             if begun.work is not None:
-                begun.work.end(begun.error)
+                behind = [item for item in self._stays if not isinstance(item, Call) and begun.root in item.roots]
+                if begun.work.end(begun.error, behind):
+                    refused += behind
             if begun.error is not None:
                 raise begun.error
         except BaseException as error:
             self._on_error(begun.items, error)
         finally:
             self._owner = before
+            with self.places:
+                self._stays = [item for item in self._stays if item not in refused] if refused else self._stays
+                self._weight -= sum([item.weight for item in refused])
             self._open_again()
-            Item.wake(begun.items)
+            Item.wake((*begun.items, *refused))
 
     def _open_again(self) -> None:
         """There is no large group: what stayed for one comes before all that came after it."""
         with self.places:
             self._apart = None
+            self._closed_roots.clear()
             if self._stays:
                 self._pending = [*self._stays, *self._pending]
                 self._stays = []
@@ -616,7 +634,7 @@ class GroupCommit(Generic[T]):
         while True:
             begun: _InFlight[T] | None = None
             try:
-                begun = self._commit_group(None)
+                begun = self._commit_group(takes_any=True)
             except MemoryError:
                 self._give_up(OUT_OF_MEMORY)
             except BaseException as error:
@@ -663,7 +681,7 @@ class _InFlight(Generic[T]):
     def __init__(self, items: list[T], root: str) -> None:
         self.items = items
         self.root = root
-        self.work: Apart | None = None
+        self.work: Apart[T] | None = None
         self.is_written = False
         """Whether it is on disk, or why it is not is known: it is to be ended."""
         self.error: BaseException | None = None

@@ -931,8 +931,8 @@ class _Bulk:
         (places,) = group.places.values()
         self.appending.write([place.write for place in places])
 
-    def end(self, error: BaseException | None) -> None:
-        """Let everything reflect it, or refuse it, and tell who waits."""
+    def end(self, error: BaseException | None, behind: Sequence[Publish]) -> bool:
+        """Let everything reflect it, or refuse it and what came behind it, and tell who waits."""
         roots, group = self._roots, self.group
         try:
             if self.appending is not None:
@@ -945,11 +945,13 @@ class _Bulk:
         except HeadwaterError as failure:
             error = failure
         finally:
+            if isinstance(error, HeadwaterError):
+                roots._refuse_all([*self._items, *behind], group, error)
+                roots.showing.leave(behind)
             self.close()
-        if isinstance(error, HeadwaterError):
-            roots._refuse_all(self._items, group, error)
-        elif error is None and roots._has_grown():
+        if error is None and roots._has_grown():
             roots.checkpoint_in_time()
+        return isinstance(error, HeadwaterError)
 
     def _land(self, appending: Appending, error: BaseException | None) -> None:
         roots, group = self._roots, self.group
