@@ -158,7 +158,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The most that a segment is extended ahead; small streams are extended by their own size."""
     journal_bytes: int = 32 * MIB
     """When the journal is this large, the segments are synced and it starts again."""
-    bulk_bytes_min: int = 256 * KIB
+    bulk_bytes_min: int = 512 * KIB
     """What is published to one root at once and weighs so much or more is written and synced apart: other roots do not
     wait for it."""
     group_bytes_max: int = 64 * MIB

@@ -201,14 +201,13 @@ class DiskStream:
         segment.end = end
 
     def _write_pieces(self, path: str, buffers: Sequence[bytes], position: int, is_shared: Callable[[], bool]) -> None:
-        unsynced = 0
+        is_written = False
         for piece in pieces(buffers, min(PIECE_BYTES, self._config.bulk_bytes_min)):
-            if unsynced and is_shared():
+            if is_written and is_shared():
                 self._sync(path)
-                unsynced = 0
             self._pool.write(path, piece, position)
             position += sum(map(len, piece))
-            unsynced += 1
+            is_written = True
 
     def sync(self) -> None:
         """Make what was written durable; if that fails, the stream takes no more."""

@@ -13,7 +13,7 @@ from typing import NoReturn
 from headwater.errors import Malformed, TooLarge
 from headwater.wire.frame import FIXED_BYTES, HEADER, HEADER_BYTES, KNOWN, LENGTH_BYTES, Frame, Kind
 
-PIECED_BYTES_MIN = 256 * 1024
+PIECED_BYTES_MIN = 512 * 1024
 """PUBLISH frames so long may be left in pieces;"""
 PIECE_BYTES_MIN = 64 * 1024
 """none of which is shorter, but the last."""
