@@ -35,6 +35,7 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 AT_LEAST_ONE = frozenset(
     (
+        "bulk_bytes_min",
         "group_bytes_max",
         "group_messages_max",
         "read_bytes",
@@ -163,6 +164,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The most that a segment is extended ahead; small streams are extended by their own size."""
     journal_bytes: int = 32 * MIB
     """When the journal is this large, the segments are synced and it starts again."""
+    bulk_bytes_min: Annotated[int, IN_ALL] = 512 * KIB
+    """What is published to one root at once and weighs so much or more is written and synced apart: other roots do not
+    wait for it."""
     group_bytes_max: Annotated[int, IN_ALL] = 64 * MIB
     """Bytes that may wait for one commit; a publisher waits its turn beyond it."""
     group_messages_max: Annotated[int, IN_ALL] = 100_000

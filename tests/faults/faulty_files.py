@@ -249,7 +249,7 @@ class FaultyFile:
         with self._disk.running():
             return bytes(self._opened().content[position : position + length])
 
-    def pwritev(self, buffers: Sequence[bytes], position: int) -> None:
+    def pwritev(self, buffers: Sequence[bytes | memoryview], position: int) -> None:
         with self._disk.running():
             self._disk.write_to(self._opened(write=True), b"".join(buffers), position)
 

@@ -455,8 +455,22 @@ def test_nothing_is_lost_when_a_kill_is_followed_by_a_crash(part: int) -> None:
             check_after(killed, workload, point, disk, "none")
 
 
+BULKY = msgspec.structs.replace(SMALL, bulk_bytes_min=600)
+"""Many groups are large enough to be written apart, in several pieces."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_is_lost_whatever_survives_a_crash_at_any_sync_of_a_large_group(part: int) -> None:
+    for point in range(1 + part, count_syncs(BULKY) + 2, PARTS):
+        machine = Machine(BULKY)
+        workload = crashed_at(point, machine)
+        for disk, state in (("none", "all"), ("all", "none"), ("prefix", "random")):
+            check_after(machine, workload, point, disk, state)  # type: ignore[arg-type]
+
+
 CONFIGS = {
     "small": SMALL,
+    "large groups apart": BULKY,
     "a large journal": msgspec.structs.replace(SMALL, journal_bytes=1 << 20, checkpoint_batches=3),
     "no checkpoints": msgspec.structs.replace(SMALL, checkpoint_batches=1 << 20, checkpoint_bytes=1 << 30),
     "compressed": msgspec.structs.replace(SMALL, compression="zstd", compression_bytes_min=64),

@@ -28,10 +28,10 @@ from sim.threaded import CHANNEL, SINK_PORT, Sink, Threaded
 from sim.world import SECOND_US, Violation, World
 
 CONFIGS: tuple[Config, ...] = (
-    SMALL,
-    msgspec.structs.replace(SMALL, journal_bytes=1 << 20, checkpoint_batches=3),
+    msgspec.structs.replace(SMALL, bulk_bytes_min=600),
+    msgspec.structs.replace(SMALL, journal_bytes=1 << 20, checkpoint_batches=3, bulk_bytes_min=100),
     msgspec.structs.replace(SMALL, checkpoint_batches=1 << 20, checkpoint_bytes=1 << 30),
-    msgspec.structs.replace(SMALL, group_messages_max=4, group_bytes_max=4000),
+    msgspec.structs.replace(SMALL, group_messages_max=4, group_bytes_max=4000, bulk_bytes_min=300),
     msgspec.structs.replace(SMALL, tail_bytes=1 << 20, read_bytes=1 << 20, open_files_max=100),
 )
 REST_S_MAX = 200.0
@@ -42,7 +42,7 @@ CLOCK_SETTLES_S = 1000.0
 AUDIT_S_MAX = 900.0
 PUSH_S_MAX = 200
 DRAINS_MAX = 300
-THREADS_MAX = 24
+THREADS_MAX = 26
 """Those of its pools, of the commits, of the timers, and its main one."""
 PLAIN = frozenset(
     (

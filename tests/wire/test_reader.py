@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError, Malformed, TooLarge
 from headwater.wire.frame import FIXED_BYTES, HEADER, KNOWN, Frame, Kind, pack, pack_head
-from headwater.wire.reader import LARGE_BYTES, FrameReader
+from headwater.wire.reader import LARGE_BYTES, PIECE_BYTES_MIN, PIECED_BYTES_MIN, FrameReader
 
 LIMIT = 4096
 KINDS = st.sampled_from(Kind)
@@ -233,6 +233,38 @@ def test_a_reader_looks_at_a_dripping_frame_only_when_it_could_say_more(monkeypa
     found = [frame for at in range(len(data)) for frame in reader.feed(data[at : at + 1])]
     assert len(found) == 1
     assert looks == 4  # its first byte, its length, its header, its end
+
+
+LONG = bytes(range(256)) * (PIECED_BYTES_MIN // 256 + 3)
+
+
+@pytest.mark.parametrize("size", [1000, PIECE_BYTES_MIN - 1, PIECE_BYTES_MIN, 100_000, 300_000, len(LONG) + 100])
+@pytest.mark.parametrize("kind", [Kind.PUBLISH, Kind.REQUEST])
+def test_long_publishes_are_left_in_pieces_and_say_the_same(kind: Kind, size: int) -> None:
+    frames = [Frame(int(kind), 1, 7, LONG), Frame(int(Kind.PING), 0, 0, b"between"), Frame(int(kind), 0, 8, LONG)]
+    data = b"".join(map(packed, frames))
+    reader = FrameReader(1 << 20)
+    reader.is_pieced = True
+    found: list[Frame] = []
+    for at in range(0, len(data), size):
+        found += reader.feed(memoryview(data)[at : at + size])
+    whole = [Frame(one.kind, one.flags, one.id, one.payload + b"".join(one.pieces)) for one in found]
+    assert whole == frames
+    assert not reader.waits
+    assert any(one.pieces for one in found) == (kind == Kind.PUBLISH and size < len(LONG))
+    assert all(len(piece) >= PIECE_BYTES_MIN for one in found for piece in one.pieces[:-2])
+
+
+def test_what_is_held_of_a_long_publish_is_what_was_received_though_it_drips() -> None:
+    data = packed(Frame(int(Kind.PUBLISH), 0, 1, LONG))
+    reader = FrameReader(1 << 20)
+    reader.is_pieced = True
+    for at in range(0, len(data) - 1, 50):
+        assert not reader.feed(data[at : min(at + 50, len(data) - 1)])
+        assert reader.waiting_bytes == min(at + 50, len(data) - 1)
+    assert len(reader._pieces) <= len(data) // PIECE_BYTES_MIN
+    reader.let_go()
+    assert not reader._pieces
 
 
 def test_errors_of_frames_are_of_the_tree() -> None:

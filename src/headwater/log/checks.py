@@ -31,6 +31,8 @@ CHECKED_TOPICS_MAX = 100_000
 TIME_AHEAD_US_MAX = 86_400 * SECOND_US
 """How far the clock of a publisher elsewhere may be ahead."""
 
+FEW_MESSAGES_MIN = 10_000
+"""Of so many messages the topics are looked up once, not one by one whenever somebody asks about them."""
 SHARES_MAX = 16
 SHARES_MESSAGES_MAX = 10_000
 
@@ -211,7 +213,9 @@ class Checks:
             time_us = body.time_span()[0]
             return Part(root, body.names, (body.payload(0),), ONLY, None, None, None, None, data, crc, body, time_us)
         retain = None if body.retain is None else list(map(bool, body.retain))
-        return Part(root, body.topics, (), range(count), retain, None, None, None, data, crc, body)
+        topics = body.topics
+        few = tuple(dict.fromkeys(topics)) if count >= FEW_MESSAGES_MIN and len(body.names) > 1 else None
+        return Part(root, topics, (), range(count), retain, None, None, None, data, crc, body, few=few)
 
     def _check_columns(self, body: Body) -> None:
         low_us, high_us = body.time_span()

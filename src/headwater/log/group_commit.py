@@ -3,19 +3,26 @@
 One thread at a time commits, and that thread is the owner of everything a commit touches. A caller that waits and
 finds nobody committing does it itself, since a thread hop costs as much as a sync; when others wait by then, or
 nobody does, the commit thread goes on. Promises: groups are committed in the order of `submit`; each item is finished
-exactly once; an error of one commit finishes its group with that error and later groups go on. The exception is a
-process without memory: nobody can say how far a commit got, and the next would get no further. Then all that waits, and
-all that comes, is told so (`Failed`), and `on_given_up` may end the process.
+exactly once; an error of one commit finishes its group with that error and later groups go on.
+
+Nobody waits behind a large group of somebody else: what weighs `apart_weight_min` or more and goes to one root is
+committed apart. The thread that commits prepares it, lets others commit while it writes and syncs, and ends it in its
+turn again. Meanwhile that root is closed: whatever touches it stays, in order, and so do calls, which may touch
+anything, and other large groups. What the promises say of the order then holds for each root.
+
+The exception is a process without memory: nobody can say how far a commit got, and the next would get no further. Then
+all that waits, and all that comes, is told so (`Failed`), and `on_given_up` may end the process.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from headwater import threads
 from headwater.errors import Closed, Conflict, Failed, HeadwaterError
@@ -26,6 +33,8 @@ GATHER_S = 0.001
 """How long the commit thread waits, at most, for those it has just answered to come back."""
 GATHER_AGAIN_AFTER_MAX = 64
 """Groups until it waits again, after it did in vain time after time; at first it is four, as once may be bad luck."""
+NEVER = 1 << 62
+"""What no group weighs."""
 WAKE_S_MAX = 1.0
 """After this a waiting thread looks for itself, in case the one that was to wake it is gone."""
 
@@ -59,6 +68,11 @@ class Item:
         self._next: Item | None = None
         self._done = threads.Lock()
         self._done.acquire()
+
+    @property
+    def roots(self) -> Sequence[str]:
+        """The roots that it touches: items that touch the same one are committed in their order."""
+        return ()
 
     def result(self) -> object:
         """What the waiting caller or the future gets."""
@@ -129,6 +143,21 @@ class Call(Item):
             self.finish()
 
 
+U_contra = TypeVar("U_contra", bound=Item, contravariant=True)
+
+
+class Apart(Protocol[U_contra]):
+    """A large group of one root, which is committed while others are."""
+
+    def write(self) -> None:
+        """Bring it to disk, while others commit; it touches nothing but its root's stream."""
+
+    def end(self, error: BaseException | None, behind: Sequence[U_contra]) -> bool:
+        """Finish its items; by the thread that commits. `error` is what `write` has raised. If it could not be stored,
+        neither is what came behind it to its root, lest that stands before it when it comes again; whether that was
+        finished, too."""
+
+
 T = TypeVar("T", bound=Item)
 R = TypeVar("R")
 
@@ -143,21 +172,35 @@ class GroupCommit(Generic[T]):
         weight_max: int,
         items_max: int,
         on_add: Callable[[T], None] | None = None,
+        apart: Callable[[list[T]], Apart[T]] | None = None,
+        apart_weight_min: int = 0,
     ) -> None:
         """`commit` finishes the items that it is given; those that it leaves unfinished when it raises get the
-        error. `on_add` hears of each item, in their order, while nobody else can get a place."""
+        error. `on_add` hears of each item, in their order, while nobody else can get a place. `apart` prepares a group
+        of one root that weighs so much or more."""
         self._name = name
         self._commit = commit
         self._on_add = on_add
+        self._prepare_apart = apart
+        self._apart_weight_min = apart_weight_min if apart is not None else NEVER
         self._weight_max = weight_max
         self._items_max = items_max
         self.places = threads.Lock()
         """Whoever holds it may `append`, as nobody else gets a place; it is not held while something blocks."""
         self._room = threads.Condition(self.places)
         self._work = threads.Condition(self.places)
+        self._came = threads.Condition(self.places)
         self._idle = threads.Condition(self.places)
         self._pending: list[T | Call] = []
+        self._stays: list[T | Call] = []
+        """What came before that, and waits for a large group to end."""
         self._weight = 0
+        """Of both."""
+        self._apart: _InFlight[T] | None = None
+        """The large group that is on its way to disk."""
+        self._closed_roots: set[str] = set()
+        """Its root, and those of what stays."""
+        self._written = threads.Condition(self.places)
         self._busy = False
         self._handed_over = False
         self._is_due = False
@@ -174,7 +217,10 @@ class GroupCommit(Generic[T]):
         self._pause_left = 0
         self._owner = 0
         """The thread that commits at the moment."""
-        self._thread: threads.Thread | None = None
+        self._committers: list[threads.Thread] = []
+        """The commit thread; and one more, if it was needed while the first wrote a large group."""
+        self._writing = 0
+        """How many of them are at that."""
         self.given_up: str | None = None
         """Why nothing is committed any more."""
         self.on_given_up: Callable[[str], None] = lambda _: None
@@ -194,7 +240,7 @@ class GroupCommit(Generic[T]):
             lead = not self._busy
             self._busy = True
         if lead:
-            self._lead()
+            self._lead(item)
         item.wait()
 
     def submit(self, item: T | Call) -> None:
@@ -246,7 +292,7 @@ class GroupCommit(Generic[T]):
             if lead:
                 self._busy = True
         if lead:
-            self._lead()
+            self._lead(item)
         item.wait()
 
     def refuse_owner(self) -> None:
@@ -257,12 +303,17 @@ class GroupCommit(Generic[T]):
     @property
     def is_alive(self) -> bool:
         """Whether somebody commits what is pending: its thread is there, or was not needed yet."""
-        return self.given_up is None and (self._thread is None or self._thread.is_alive())
+        return self.given_up is None and all(thread.is_alive() for thread in self._committers)
 
     @property
     def is_full(self) -> bool:
         """Whether the next to enqueue would have to wait."""
-        return self._weight >= self._weight_max or len(self._pending) >= self._items_max
+        return self._weight >= self._weight_max or len(self._pending) + len(self._stays) >= self._items_max
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether a large group is on its way to disk, and its root closed."""
+        return self._apart is not None
 
     def kick(self) -> None:
         """Have what was enqueued committed, without waiting for it."""
@@ -282,6 +333,8 @@ class GroupCommit(Generic[T]):
     def run(self, work: Callable[[], R]) -> R:
         """Do something in the committing role: after a group, before the next; answers what it answers."""
         if self._owner == threads.get_ident():
+            if self._apart is not None:
+                self._wait_until_written()
             return work()
         call = Call(work)
         self.submit_and_wait(call)
@@ -293,21 +346,17 @@ class GroupCommit(Generic[T]):
         with self.places:
             self._closed = True
             self._move()
-            while self._busy:
+            while self._busy or self._apart is not None:
                 self._idle.wait(WAKE_S_MAX)
             self._work.notify_all()
-            thread = self._thread
-        if thread is not None:
+            committers = tuple(self._committers)
+        for thread in committers:
             thread.join()
 
     def add(self, item: T | Call, waits: bool = True, is_due: bool = True) -> None:
         """Give an item its place, where one is free or as soon as one is; for whoever holds `places`. What is not due
         goes with the next that is, or with a `kick`."""
-        while (
-            waits
-            and (self._weight >= self._weight_max or len(self._pending) >= self._items_max)
-            and self._owner != threads.get_ident()
-        ):
+        while waits and self.is_full and self._owner != threads.get_ident():
             if self._closed or self.given_up is not None:
                 break
             self._move()
@@ -322,27 +371,40 @@ class GroupCommit(Generic[T]):
         self._weight += item.weight
         if self._expected and len(self._pending) >= self._expected:
             self._expected = 0
-            self._work.notify()
+            self._came.notify()
         self._is_due = self._is_due or is_due
 
-    def _lead(self) -> None:
-        """Commit what is pending in this thread; if somebody waits by then, the commit thread goes on."""
+    def _lead(self, waiter: Item | None = None) -> None:
+        """Commit what is pending in this thread; if somebody waits by then, the commit thread goes on. So it does with
+        large groups, but for one with an item that this thread waits for."""
+        begun: _InFlight[T] | None = None
         try:
-            self._commit_group()
+            begun = self._commit_group(waiter)
         except MemoryError:
             self._give_up(OUT_OF_MEMORY)
         finally:
-            with self.places:
-                if self._is_due:
-                    self._wake_thread()
-                else:
-                    self._busy = False
-                    self._idle.notify_all()
-            if self.given_up is not None:
-                self._tell_pending()
+            self._hand_on()
+        if begun is not None and self._write_apart(begun):
+            self._lead()
 
-    def _commit_group(self) -> None:
+    def _hand_on(self) -> None:
+        """Commit no more: if something is due, the commit thread goes on."""
+        with self.places:
+            if self._is_due:
+                self._wake_thread()
+            else:
+                self._busy = False
+                self._idle.notify_all()
+        if self.given_up is not None:
+            self._tell_pending()
+
+    def _commit_group(self, waiter: Item | None = None, *, takes_any: bool = False) -> _InFlight[T] | None:
+        """Commit what is pending; answers a large group that is to be written by this thread, while others commit: one
+        with an item that it waits for, or any."""
         group = self._nothing
+        if self._apart is not None and self._apart.is_written:
+            self._end_apart(self._apart)
+        large: list[T] = []
         try:
             with self.places:
                 fresh: list[T | Call] = []
@@ -351,7 +413,12 @@ class GroupCommit(Generic[T]):
                 self._is_due = False
                 if self._weight >= self._weight_max or len(group) >= self._items_max:
                     self._room.notify_all()
-                self._weight = 0
+                if self._weight >= self._apart_weight_min or self._apart is not None:
+                    group, large = self._divide(
+                        group, None if takes_any else waiter.roots if waiter is not None else ()
+                    )
+                else:
+                    self._weight = 0
             self._owner = threads.get_ident()
             self._answered = sum([item.is_awaited and item.future is None for item in group])
             items = [item for item in group if not isinstance(item, Call)]
@@ -360,16 +427,135 @@ class GroupCommit(Generic[T]):
             for call in group:
                 if isinstance(call, Call):
                     call.run()
+            return self._begin_apart(large) if large else None
         except BaseException as error:
-            is_out_of_memory = _is_out_of_memory(error)
-            self._finish(group, self._out_of_memory if is_out_of_memory else _typed(error))
-            if is_out_of_memory:
-                raise MemoryError from None
+            if large and self._apart is None:
+                self._open_again()
+            self._on_error((*group, *large), error)
             if not isinstance(error, Exception):
                 raise
+            return None
         finally:
             self._owner = 0
             Item.wake(group)
+
+    def _on_error(self, group: Sequence[T | Call], error: BaseException) -> None:
+        """Finish what an error has left unfinished; MemoryError if there is no memory."""
+        is_out_of_memory = _is_out_of_memory(error)
+        self._finish(group, self._out_of_memory if is_out_of_memory else _typed(error))
+        if is_out_of_memory:
+            raise MemoryError from None
+
+    # Large groups
+
+    def _divide(self, group: list[T | Call], allowed: Sequence[str] | None) -> tuple[list[T | Call], list[T]]:
+        """Those of a group that are committed now, and the large group to begin after them, of one of these roots or of
+        any; the others stay. By whoever holds `places`."""
+        weights: defaultdict[str, int] = defaultdict(int)
+        for item in group:
+            if not isinstance(item, Call) and len(item.roots) == 1:
+                weights[item.roots[0]] += item.weight
+        now: list[T | Call] = []
+        stays: list[T | Call] = []
+        large: list[T] = []
+        closed = self._closed_roots
+        opened = ""
+        """The root of the large group that is begun."""
+        for item in group:
+            if isinstance(item, Call):
+                (stays if closed or large else now).append(item)
+                continue
+            roots = item.roots
+            if not closed.isdisjoint(roots) or (opened and opened in roots and len(roots) > 1):
+                closed.update(roots)
+                stays.append(item)
+            elif len(roots) != 1 or weights[roots[0]] < self._apart_weight_min:
+                now.append(item)
+            elif self._apart is None and opened in ("", roots[0]) and (allowed is None or roots[0] in allowed):
+                opened = roots[0]
+                large.append(item)
+            else:
+                closed.update(roots)
+                stays.append(item)
+        if self._apart is not None or large:
+            self._stays += stays
+        elif stays:  # this thread begins no large group, so the commit thread does, at once
+            self._pending = stays
+            self._is_due = True
+            closed.clear()
+        self._weight -= sum([item.weight for item in (*now, *large)])
+        return now, large
+
+    def _begin_apart(self, items: list[T]) -> _InFlight[T] | None:
+        """Prepare a large group; None if nothing of it is to be written."""
+        assert self._prepare_apart is not None
+        root = items[0].roots[0]
+        with self.places:
+            begun = self._apart = _InFlight(items, root)
+            self._closed_roots.add(root)
+        try:
+            begun.work = self._prepare_apart(items)
+        except BaseException as error:
+            begun.error, begun.is_written = error, True
+            self._end_apart(begun)
+            if not isinstance(error, Exception):
+                raise
+            return None
+        return begun
+
+    def _write_apart(self, begun: _InFlight[T]) -> bool:
+        """Bring a large group to disk; whether this thread commits again then, as nobody else does."""
+        assert begun.work is not None
+        try:
+            begun.work.write()
+        except BaseException as error:
+            begun.error = error
+        with self.places:
+            begun.is_written = True
+            self._written.notify_all()
+            self._is_due = True
+            is_mine = not self._busy and self.given_up is None
+            self._busy = self._busy or is_mine
+        if self.given_up is not None:
+            self._tell_pending()
+        return is_mine
+
+    def _wait_until_written(self) -> None:
+        """Wait until the large group that is on its way is on disk, or is not; for the thread that commits."""
+        with self.places:
+            while self._apart is not None and not self._apart.is_written:
+                self._written.wait(WAKE_S_MAX)
+
+    def _end_apart(self, begun: _InFlight[T]) -> None:
+        """A large group is on disk, or is not: tell who waits, and open its root again."""
+        before, self._owner = self._owner, threads.get_ident()
+        refused: list[T] = []
+        try:
+            if begun.work is not None:
+                behind = [item for item in self._stays if not isinstance(item, Call) and begun.root in item.roots]
+                if begun.work.end(begun.error, behind):
+                    refused += behind
+            if begun.error is not None:
+                raise begun.error
+        except BaseException as error:
+            self._on_error(begun.items, error)
+        finally:
+            self._owner = before
+            with self.places:
+                self._stays = [item for item in self._stays if item not in refused] if refused else self._stays
+                self._weight -= sum([item.weight for item in refused])
+            self._open_again()
+            Item.wake((*begun.items, *refused))
+
+    def _open_again(self) -> None:
+        """There is no large group: what stayed for one comes before all that came after it."""
+        with self.places:
+            self._apart = None
+            self._closed_roots.clear()
+            if self._stays:
+                self._pending = [*self._stays, *self._pending]
+                self._stays = []
+                self._is_due = True
 
     def _finish(self, group: Sequence[T | Call], error: BaseException) -> None:
         for item in group:
@@ -397,8 +583,11 @@ class GroupCommit(Generic[T]):
 
     def _tell_pending(self) -> None:
         with self.places:
-            group, self._pending = self._pending, self._nothing
+            group, self._pending, self._stays = [*self._stays, *self._pending], self._nothing, []
             self._weight = 0
+            if self._apart is not None and self._apart.is_written:
+                group = [*self._apart.items, *group]
+                self._apart = None
         assert self.given_up is not None
         error = self._out_of_memory if self.given_up is OUT_OF_MEMORY else Failed(self.given_up)
         self._finish(group, error)
@@ -412,16 +601,17 @@ class GroupCommit(Generic[T]):
 
     def _wake_thread(self) -> None:
         self._handed_over = True
-        if self._thread is not None:
+        if len(self._committers) > self._writing:
             self._work.notify()
             return
         thread = threads.Thread(target=self._run, name=f"headwater-{self._name}", daemon=True)
         try:
             thread.start()
         except (RuntimeError, MemoryError):
-            self._stop(NO_THREAD)
+            if not self._committers:  # else the one that there is goes on, once it has written
+                self._stop(NO_THREAD)
         else:
-            self._thread = thread
+            self._committers.append(thread)
 
     def _run(self) -> None:
         try:
@@ -437,21 +627,32 @@ class GroupCommit(Generic[T]):
                 if self._closed or self.given_up is not None:
                     return False
                 self._work.wait()
+            self._handed_over = False
             return True
 
     def _commit_until_idle(self) -> None:
         while True:
+            begun: _InFlight[T] | None = None
             try:
-                self._commit_group()
+                begun = self._commit_group(takes_any=True)
             except MemoryError:
                 self._give_up(OUT_OF_MEMORY)
             except BaseException as error:
                 # Its group has heard of it. The thread stays: whoever comes next must not wait for ever.
                 log.critical("the %s was interrupted: %r", self._name, error)
+            if begun is not None:
+                with self.places:
+                    self._writing += 1
+                self._hand_on()
+                goes_on = self._write_apart(begun)
+                with self.places:
+                    self._writing -= 1
+                if not goes_on:
+                    return
+                continue
             with self.places:
                 self._gather()
                 if not self._is_due:
-                    self._handed_over = False
                     self._busy = False
                     self._idle.notify_all()
                     return
@@ -465,11 +666,25 @@ class GroupCommit(Generic[T]):
             self._pause_left -= 1
             return
         self._expected = min(len(self._pending) + answered, self._items_max)
-        if self._work.wait(GATHER_S):
+        if self._came.wait(GATHER_S):
             self._pause = 0
         else:
             self._pause = self._pause_left = min(max(4, 2 * self._pause), GATHER_AGAIN_AFTER_MAX)
         self._expected = 0
+
+
+class _InFlight(Generic[T]):
+    """A large group on its way to disk."""
+
+    __slots__ = ("error", "is_written", "items", "root", "work")
+
+    def __init__(self, items: list[T], root: str) -> None:
+        self.items = items
+        self.root = root
+        self.work: Apart[T] | None = None
+        self.is_written = False
+        """Whether it is on disk, or why it is not is known: it is to be ended."""
+        self.error: BaseException | None = None
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

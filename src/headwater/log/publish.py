@@ -42,6 +42,8 @@ class Part(msgspec.Struct, eq=False, gc=False):
     """When its messages were published, unless the body says so; less than 0: when they are committed."""
     retained: dict[str, int] | None = None
     """How many bytes its topics retain after it, once somebody has asked."""
+    few: Sequence[str] | None = None
+    """Its topics, each once, if there are so many messages that somebody has looked."""
 
     @property
     def is_plain(self) -> bool:
@@ -57,7 +59,10 @@ class Part(msgspec.Struct, eq=False, gc=False):
     @property
     def names(self) -> Sequence[str]:
         """Its topics, each once where that is seen at a glance."""
-        return self.topics if self.columns is None else self.columns.few_topics
+        if self.few is not None:
+            return self.few
+        # What a body says of its messages' topics was read when this was made.
+        return self.topics if self.columns is None or len(self.columns.names) > 1 else self.columns.names
 
     @property
     def distinct(self) -> tuple[str, ...]:
@@ -156,6 +161,10 @@ class Publish(Item):
     def owner(self) -> str:
         """Whose share what it makes counts in: a client of a server's; empty for nobody's."""
         return getattr(self, "made_by", "")
+
+    @property
+    def roots(self) -> Sequence[str]:
+        return [part.root for part in self.parts]
 
     def result(self) -> Receipt | Receipts:
         if self.is_one:

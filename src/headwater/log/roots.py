@@ -29,7 +29,7 @@ from headwater.log.showing import Showing, Shown
 from headwater.store import state as rows
 from headwater.store.batch import ONCE, Batch, checksum
 from headwater.store.body import encode_body
-from headwater.store.log import Checkpoint, Found, Hole, Log, Stream, Write
+from headwater.store.log import Appending, Checkpoint, Found, Hole, Log, Stream, Write
 from headwater.store.state import Rows, State
 
 STAGED = "$staged"
@@ -39,6 +39,8 @@ OWN_ROOTS = (DELAYED, STAGED, SYS)
 DISK_CHECK_BYTES = 4 * 1024 * 1024
 """Free room is asked for again after this much was written."""
 
+SHARED_US = 1_000_000
+"""So long after a group, the disk is counted as shared by a large one that comes."""
 SHOWN_BYTES_MAX = 256 * 1024
 """How much of what came one by one and was shown goes to disk as one batch."""
 SWEPT_ROWS = 1000
@@ -95,6 +97,10 @@ class _Group(msgspec.Struct, eq=False):
     """Calls of which some roots' messages are admitted, and others' refused."""
     finish: Callable[[Publish], None] | None = None
     """Finishes what is not with all of its subscribers yet; a thread that is blocked does not wait for that."""
+    admitted: list[Publish] = []
+    """Calls that are finished when it is on disk;"""
+    repeats: list[Publish] = []
+    """of them, those of which everything was stored before."""
 
 
 class Roots:
@@ -149,6 +155,10 @@ class Roots:
         self.counts = Counts()
         self.since_us: int | None = None
         """When the group that is being committed began to be, on the monotonic clock; None while none is."""
+        self.bulk_since_us: int | None = None
+        """The same of a large group, which is committed while others are."""
+        self._last_us = -SHARED_US
+        """When a group, large ones apart, last began to be."""
         self.took_us = 0
         """How long the last group took to be on disk."""
         self.is_hurried = False
@@ -157,7 +167,13 @@ class Roots:
         """Odd while a checkpoint moves what memory knows into the state; whoever looks at both looks again then."""
         self.showing = Showing(self)
         self.commit = GroupCommit(
-            "log", self._commit, config.group_bytes_max, config.group_messages_max, self.showing.enter
+            "log",
+            self._commit,
+            config.group_bytes_max,
+            config.group_messages_max,
+            self.showing.enter,
+            self._prepare_bulk,
+            config.bulk_bytes_min,
         )
         self.commit.on_given_up = self._give_up
         self.on_given_up: Callable[[str], None] = lambda _: None
@@ -283,7 +299,8 @@ class Roots:
 
     def _commit(self, items: list[Publish]) -> None:
         """Commit a group, whatever comes of it."""
-        now_us, self.since_us = self._clock.read()
+        now_us, self._last_us = self._clock.read()
+        self.since_us = self._last_us
         try:
             self._commit_group(items, _Group(now_us, self.since_us))
         finally:
@@ -292,32 +309,39 @@ class Roots:
 
     def _commit_group(self, items: list[Publish], group: _Group) -> None:
         """Append a group: one batch per call, loose messages of a root together; then finish every item."""
-        if self._since_disk_check >= DISK_CHECK_BYTES or not self.has_room:
-            self._check_room()
-        repeats: list[Publish] = []
         try:
-            admitted = [item for item in items if self._is_admitted(item, group)]
-            # What was stored before is so whatever becomes of the others.
-            repeats = [item for item in admitted if item.producer is not None and len(item.runs) == len(item.parts)]
+            self._admit_all(items, group)
             for root, messages in group.loose.items():
                 self._gather(root, messages, group)
             if group.places:
                 self._append(group)
         except HeadwaterError as error:
-            if isinstance(error, Failed):
-                self._on_trouble(str(error))
-            for item in repeats:
-                item.finish()
-            for item in items:
-                if item.is_waiting:
-                    self._refuse(item, error)
+            self._refuse_all(items, group, error)
             return
         finally:
-            for root in group.promised:
-                root.forget_promises()
-            self._delays_promised = 0
-            self._delays_promised_by.clear()
-        for item in admitted:
+            self._forget_promises(group)
+        self._finish(group)
+        if not self.is_hurried and self.is_checkpoint_due:
+            self.checkpoint_in_time()
+
+    def _admit_all(self, items: list[Publish], group: _Group) -> None:
+        if self._since_disk_check >= DISK_CHECK_BYTES or not self.has_room:
+            self._check_room()
+        group.admitted = [item for item in items if self._is_admitted(item, group)]
+        # What was stored before is so whatever becomes of the others.
+        group.repeats = [
+            item for item in group.admitted if item.producer is not None and len(item.runs) == len(item.parts)
+        ]
+
+    def _forget_promises(self, group: _Group) -> None:
+        for root in group.promised:
+            root.forget_promises()
+        self._delays_promised = 0
+        self._delays_promised_by.clear()
+
+    def _finish(self, group: _Group) -> None:
+        """A group is on disk: tell who waits."""
+        for item in group.admitted:
             if group.finish is None or item.is_blocking or isinstance(item, Shown):
                 item.finish()
             else:
@@ -325,8 +349,37 @@ class Roots:
         for item in group.partly:
             self._note_refusals(item)
             item.finish(item.outcome())
-        if not self.is_hurried and self.is_checkpoint_due:
-            self.checkpoint_in_time()
+
+    def _refuse_all(self, items: list[Publish], group: _Group, error: HeadwaterError) -> None:
+        """A group is not on disk: tell who waits."""
+        if isinstance(error, Failed):
+            self._on_trouble(str(error))
+        for item in group.repeats:
+            item.finish()
+        for item in items:
+            if item.is_waiting:
+                self._refuse(item, error)
+
+    def _prepare_bulk(self, items: list[Publish]) -> _Bulk:
+        """Give a large group of one root its places; it is written while others are committed."""
+        now_us, begun_us = self._clock.read()
+        self.bulk_since_us = begun_us
+        bulk = _Bulk(self, items, _Group(now_us, begun_us))
+        try:
+            self._admit_all(items, bulk.group)
+            roots = [*bulk.group.places, *bulk.group.loose]
+            if roots:
+                bulk.appending = self._log.append_apart(roots[0].stream, now_us, self._is_shared)
+        except HeadwaterError as error:
+            bulk.refusal = error
+        except BaseException:
+            bulk.close()
+            raise
+        return bulk
+
+    def _is_shared(self) -> bool:
+        """Whether others use the disk, besides a large group; from any thread."""
+        return self._clock.monotonic_us() - self._last_us < SHARED_US
 
     def _is_admitted(self, item: Publish, group: _Group) -> bool:
         if item.is_plain and self.has_room:
@@ -346,7 +399,10 @@ class Roots:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether recovery would have enough to look at."""
+        """Whether recovery would have enough to look at; not while a large group is written, which looks itself."""
+        return not self.commit.is_apart and self._has_grown()
+
+    def _has_grown(self) -> bool:
         config = self._config
         return (
             self._since_bytes >= config.checkpoint_bytes
@@ -650,6 +706,10 @@ class Roots:
                 for stream, _ in writes:
                     stream.fail(f"a commit was interrupted ({error!r})")
             raise
+        self._apply(group)
+
+    def _apply(self, group: _Group) -> None:
+        """The group is durable: let everything reflect it, wholly, or say that nothing is to be trusted."""
         try:
             self._reflect(group)
         except BaseException as error:
@@ -657,8 +717,8 @@ class Roots:
                 raise
             # It is on disk, and memory is half way: recovery re-applies it, if nothing calls it applied till then.
             self.half_way = f"what a publish changed could not be noted ({error!r})"
-            for stream, _ in writes:
-                stream.fail(self.half_way)
+            for root in group.places:
+                root.stream.fail(self.half_way)
             if not isinstance(error, Exception):
                 raise
             raise Failed(f"{self.half_way}; it may be stored or not: close the bus and open it again") from error
@@ -865,6 +925,69 @@ class Roots:
             if self._state.failed is None:
                 raise
             self._on_trouble(f"{error}; the next opening notes what they changed")
+
+
+class _Bulk:
+    """A large group of one root: prepared and ended by the thread that commits, and written while others are."""
+
+    def __init__(self, roots: Roots, items: list[Publish], group: _Group) -> None:
+        self._roots = roots
+        self._items = items
+        self.group = group
+        self.appending: Appending | None = None
+        self.refusal: HeadwaterError | None = None
+        """Why nothing of it is written."""
+
+    def write(self) -> None:
+        """Encode what was not yet, and bring it to disk."""
+        group = self.group
+        if self.appending is None or self.refusal is not None:
+            return
+        for root, messages in group.loose.items():
+            self._roots._gather(root, messages, group)
+        (places,) = group.places.values()
+        self.appending.write([place.write for place in places])
+
+    def end(self, error: BaseException | None, behind: Sequence[Publish]) -> bool:
+        """Let everything reflect it, or refuse it and what came behind it, and tell who waits."""
+        roots, group = self._roots, self.group
+        try:
+            if self.appending is not None:
+                self._land(self.appending, error)
+            error = error or self.refusal
+            if error is None:
+                if group.places:
+                    roots._apply(group)
+                roots._finish(group)
+        except HeadwaterError as failure:
+            error = failure
+        finally:
+            if isinstance(error, HeadwaterError):
+                roots._refuse_all([*self._items, *behind], group, error)
+                roots.showing.leave(behind)
+            self.close()
+        if error is None and roots._has_grown():
+            roots.checkpoint_in_time()
+        return isinstance(error, HeadwaterError)
+
+    def _land(self, appending: Appending, error: BaseException | None) -> None:
+        roots, group = self._roots, self.group
+        if error is None:
+            appending.show()
+            roots.counts.commits.add(roots._clock.monotonic_us() - group.begun_us)
+            return
+        appending.drop()
+        if isinstance(error, DiskFull):
+            roots.has_room = False
+        elif not isinstance(error, Exception):  # Ctrl-C in the middle: nobody can say how far it got
+            for root in (*group.places, *group.loose):
+                root.stream.fail(f"a commit was interrupted ({error!r})")
+
+    def close(self) -> None:
+        """Whatever became of it, it is over."""
+        self._roots._forget_promises(self.group)
+        self._roots.bulk_since_us = None
+        self._roots.showing.leave(self._items)
 
 
 def _options(parts: Sequence[Part]) -> dict[str, list[Any]]:

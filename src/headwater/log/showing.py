@@ -40,6 +40,10 @@ class Shown(Publish):
         self.count = 0
         """How many messages it is."""
 
+    @property
+    def roots(self) -> Sequence[str]:
+        return (self.root,)
+
     def add(self, part: Part) -> None:
         """One publish more."""
         self.parts.append(part)

@@ -31,13 +31,15 @@ EARLY = "a login or a registration was not answered yet; nothing may be sent bef
 class NativeConnection(Connection):
     """One client's connection."""
 
-    __slots__ = ("_reader", "greeting", "state")
+    __slots__ = ("_reader", "behind", "greeting", "state")
 
     def __init__(self, listener: Host, greeting: Greeting, *, is_inner: bool = False) -> None:
         super().__init__(listener, is_inner=is_inner)
         self.state = handshake.Phase.GREETING
         self.greeting = greeting
         """Who handles its frames until the handshake is through."""
+        self.behind: list[Frame] | None = None
+        """What came behind a long publish that is being checked; None while none is."""
         self._reader = FrameReader(listener.serving.hello_bytes_max)
 
     def take(self, data: memoryview) -> None:
@@ -85,6 +87,7 @@ class NativeConnection(Connection):
     def open(self, frame_bytes_max: int) -> None:
         """The handshake is through: frames may be long from here on, and more may wait to be sent."""
         self._reader.bytes_max = frame_bytes_max
+        self._reader.is_pieced = True
         self._limit_writes(self.listener.serving.write_bytes_max)
 
     def answers(self, items: Sequence[Served]) -> bytes:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwater.delivery.live import Live
 from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.log.checks import Checks
 from headwater.log.publish import Part
+from headwater.native.connection import NativeConnection
 from headwater.native.speech import Speech
 from headwater.server import pump as served
 from headwater.server.answers import Answers
@@ -30,6 +32,7 @@ from headwater.server.slices import Slices
 from headwater.store.batch import QUIET, checksum
 from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
+from headwater.wire.contents import Publish
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.operations import OPERATIONS, read_request
 from headwater.wire.request import Change, Request
@@ -39,6 +42,16 @@ SINGLY_MAX = 1000
 """Messages of one frame that are tried one by one, if they cannot all be published."""
 
 log = Log("headwater.server")
+
+
+class Checked(NamedTuple):
+    """A long publish, which a thread has put together and checked."""
+
+    connection: NativeConnection
+    frame: Frame
+    found: tuple[Publish, Part | HeadwaterError] | None
+    error: BaseException | None
+    """What is wrong with the frame itself."""
 
 
 class NativeSession(Speech, Session):
@@ -52,24 +65,73 @@ class NativeSession(Speech, Session):
 
     # Frames
 
-    def receive(self, frames: list[Frame]) -> None:
-        connection = self.connection
-        for frame in frames:
+    def receive(self, message: list[Frame] | Checked) -> None:
+        if isinstance(message, Checked):
+            self._on_checked(message)
+            return
+        connection, frames = self.connection, message
+        assert connection is None or isinstance(connection, NativeConnection)
+        for place, frame in enumerate(frames):
             if connection is None or connection is not self.connection or connection.is_closed:
                 return  # what came over it counts no more
+            if connection.behind is not None:
+                connection.behind += frames[place:]
+                return
+            if frame.pieces:
+                self._check(connection, frame)
+                continue
             try:
                 self._on_frame(connection, frame)
             except HeadwaterError as error:
-                if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
-                    connection.refuse(error)
-                else:
-                    self.sessions.counts.refuse(error.code)
-                    connection.write(pack_error(frame.id, error))
+                self._refuse(connection, frame, error)
+
+    def _refuse(self, connection: NativeConnection, frame: Frame, error: HeadwaterError) -> None:
+        if frame.id == 0 or frame.kind in (Kind.TAKEN, Kind.CREDIT):
+            connection.refuse(error)
+        else:
+            self.sessions.counts.refuse(error.code)
+            connection.write(pack_error(frame.id, error))
+
+    def _check(self, connection: NativeConnection, frame: Frame) -> None:
+        """Have a long publish put together and checked in a thread; what comes behind it waits."""
+        connection.behind = []
+        connection.hold()
+        checks = self.sessions.entry.checks
+
+        def check() -> tuple[Publish, Part | HeadwaterError]:
+            publish = batches.read_publish(frame)
+            try:
+                return publish, self._part(publish, checks)
+            except HeadwaterError as error:
+                return publish, error
+
+        def then(found: tuple[Publish, Part | HeadwaterError] | None, error: BaseException | None) -> None:
+            self.tell(Checked(connection, frame, found, error))
+
+        self.sessions.lanes.checks.do(check, then)
+
+    def _on_checked(self, checked: Checked) -> None:
+        """A long publish was checked: it goes on its way, and what came behind it follows."""
+        connection, frame = checked.connection, checked.frame
+        behind, connection.behind = connection.behind, None
+        try:
+            if connection is not self.connection or connection.is_closed:
+                return
+            try:
+                if checked.error is not None:
+                    raise checked.error
+                assert checked.found is not None
+                self._take(connection, frame, *checked.found)
+            except HeadwaterError as error:
+                self._refuse(connection, frame, error)
+            self.receive(behind or [])
+        finally:
+            connection.release()
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         match frame.kind:
             case Kind.PUBLISH:
-                self._on_publish(connection, frame)
+                self._take(connection, frame, batches.read_publish(frame))
             case Kind.ACK:
                 number, ranges = batches.read_ranges(frame)
                 self._pump(number).tell(served.Ack(frame.id, ranges))
@@ -89,14 +151,24 @@ class NativeSession(Speech, Session):
             case Kind.GOODBYE:
                 self._on_goodbye(connection, decode(frame.payload, Goodbye))
 
-    def _on_publish(self, connection: Connection, frame: Frame) -> None:
+    @staticmethod
+    def _part(publish: Publish, checks: Checks) -> Part:
+        """What a publish brings, checked; from any thread."""
+        may_join = publish.producer is None
+        return checks.body(publish.root, publish.count, publish.crc, publish.body, may_join=may_join)
+
+    def _take(
+        self, connection: Connection, frame: Frame, publish: Publish, found: Part | HeadwaterError | None = None
+    ) -> None:
+        """Pass a publish on, which was checked or is now."""
         entry, broker = self.sessions.entry, self.sessions.broker
-        publish = batches.read_publish(frame)
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         is_quiet = bool(frame.flags & batches.QUIET)
         part: Part | None = None
         try:
-            part = entry.checks.body(publish.root, publish.count, publish.crc, publish.body, may_join=producer is None)
+            if isinstance(found, HeadwaterError):
+                raise found
+            part = self._part(publish, entry.checks) if found is None else found
             if producer is not None:
                 entry.checks.sequence(publish.producer, publish.sequence)
             broker.check_headers(part)

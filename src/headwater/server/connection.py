@@ -219,6 +219,10 @@ class Connection(asyncio.BufferedProtocol):
                 outbox.post()
         wakes.on_read()
         listener.attention.on_read(self)
+        if nbytes == len(listener.buffer) and not self._holds:
+            # There is more. The loop would read on, and others would wait for as long as this client sends.
+            self.hold()
+            listener.loop.call_soon(self.release)
 
     def eof_received(self) -> bool:
         return False

@@ -1,7 +1,8 @@
 """Lanes: threads apart from the shared ones, for what must not wait for other work, and for what may take others' time.
 
 A session's requests are done one after another, in threads that all share. Out of that turn go probes, which are to be
-answered whatever else is asked, and what looks up names, which nobody may answer for.
+answered whatever else is asked, and what looks up names, which nobody may answer for. Long publishes are put together
+and checked by a thread of their own: the loop would answer nobody meanwhile.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ PROBES_MAX = 256
 RESOLVERS = 4
 LOOK_UPS_MAX = 64
 """The same, of requests that look up names."""
+
+CHECKERS = 1
+CHECKS_MAX = 1 << 30
+"""No connection has more than one publish checked, and is not read from meanwhile."""
 
 Then = Callable[[Any, BaseException | None], None]
 
@@ -58,6 +63,7 @@ class Lanes:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.probes = Lane(loop, "probe", PROBERS, PROBES_MAX)
         self.names = Lane(loop, "name", RESOLVERS, LOOK_UPS_MAX)
+        self.checks = Lane(loop, "check", CHECKERS, CHECKS_MAX)
 
     def of(self, operation: Operation) -> Lane | None:
         """Where an operation is done; None for its session's turn."""
@@ -68,4 +74,5 @@ class Lanes:
     def close(self) -> None:
         """Take no more. Nobody waits for a look-up that may take as long as it likes."""
         self.probes.pool.shutdown()
+        self.checks.pool.shutdown(cancel_futures=True)
         self.names.pool.shutdown(wait=False, cancel_futures=True)

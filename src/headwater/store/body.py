@@ -367,8 +367,10 @@ class Body:
         raw = index.tobytes()
         self._is_each_once = topics == count <= ORDERS_TOPICS_MAX and raw == _in_order(count)
         # One topic, or each topic once: the usual cases are seen at a glance.
-        if not self._is_each_once and raw.strip(b"\0") and not 0 <= min(index) <= max(index) < topics:
-            raise ValueError("a topic's index is outside the dictionary")
+        if not self._is_each_once and raw != bytes(len(raw)):
+            numbers = index.tolist()
+            if not 0 <= min(numbers) <= max(numbers) < topics:
+                raise ValueError("a topic's index is outside the dictionary")
         self._times: Sequence[int] = view[layout.times_at : layout.expiries_at].cast("q")
         self.expiries = view[layout.expiries_at : layout.retain_at].cast("q") if columns & EXPIRIES else None
         self.retain = view[layout.retain_at : layout.retain_at + count] if columns & RETAIN else None
@@ -439,12 +441,6 @@ class Body:
         """The topics of the messages at these places."""
         names, index = self.names, self._index
         return [names[index[place]] for place in places]
-
-    @property
-    def few_topics(self) -> Sequence[str]:
-        """The topics that its messages have, each once where that is seen at a glance. `names` may have more: a
-        dictionary can name a topic that no message has."""
-        return self.names if len(self.names) == 1 else self.topics
 
     @property
     def keys(self) -> Sequence[bytes | None] | None:

@@ -6,14 +6,14 @@ are synced together, by the thread that writes, and then they may be closed like
 no more, files that are not in use are closed first; what cannot be opened even then is `TooManyFiles`, and nothing has
 changed.
 
-Any thread may `get` a file; one thread writes and syncs.
+Any thread may `get` a file; one thread writes and syncs. A second one may do so in a folder that is lent to it: then
+no file of that is synced but by that thread, and that thread syncs no other, as the kernel tells of a failure but once.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TypeVar
 
 from headwater import threads
@@ -38,6 +38,10 @@ class FilePool:
         self._dirty: dict[str, None] = {}
         """With unsynced writes, those that wait for longest first."""
         self._lock = threads.Lock()
+        self._lent = ""
+        """The folder that another thread writes in;"""
+        self._borrower = 0
+        """and that thread."""
         self._closed = False
         self.large: tuple[object, Batch | None] = (None, None)
         """The stream of the large batch that was read last, and that batch."""
@@ -66,7 +70,19 @@ class FilePool:
 
     # By the thread that writes
 
-    def write(self, path: str, buffers: Sequence[bytes], position: int) -> None:
+    def lend(self, folder: str) -> None:
+        """Leave the files of a folder to another thread, which says so by `borrow`."""
+        self._lent = f"{folder}/"
+
+    def borrow(self) -> None:
+        """This is the thread that the folder is lent to."""
+        self._borrower = threads.get_ident()
+
+    def take_back(self) -> None:
+        """The folder is lent no more."""
+        self._lent, self._borrower = "", 0
+
+    def write(self, path: str, buffers: Sequence[bytes | memoryview], position: int) -> None:
         """Write to a file, and remember that it is not synced."""
         if len(self._dirty) >= self._unsynced_max and path not in self._dirty:
             self._sync_oldest()
@@ -120,15 +136,22 @@ class FilePool:
         with self._lock:
             if self._let_go_of_half():
                 return True
-        if not self._dirty:
+        if not self._sync_oldest():
             return False
-        self._sync_oldest()
         with self._lock:
             return self._let_go_of_half()
 
-    def _sync_oldest(self) -> None:
+    def _sync_oldest(self) -> bool:
+        """Sync some of those that wait for longest; whether there were any that this thread may sync."""
+        if self._borrower == threads.get_ident():
+            return False
+        paths = list(self._dirty)
+        if self._lent:
+            paths = [path for path in paths if not path.startswith(self._lent)]
         # Half of them at once: side by side each takes a fraction of what it would alone.
-        self.sync(list(islice(self._dirty, max(1, len(self._dirty) // 2))))
+        oldest = paths[: max(1, len(paths) // 2)]
+        self.sync(oldest)
+        return bool(oldest)
 
     # Letting go: a reader in another thread may be the last to hold the file, and then closes it.
 

@@ -58,7 +58,7 @@ class File(Protocol):
     def pread(self, length: int, position: int) -> bytes:
         """Read; fewer bytes come back only where the file ends."""
 
-    def pwritev(self, buffers: Sequence[bytes], position: int) -> None:
+    def pwritev(self, buffers: Sequence[bytes | memoryview], position: int) -> None:
         """Write all of the buffers, one after the other; after an OSError any part may be in the file."""
 
     def datasync(self) -> None:
@@ -247,7 +247,7 @@ class DiskFile:
             missing -= len(data)
         return b"".join(parts)
 
-    def pwritev(self, buffers: Sequence[bytes], position: int) -> None:
+    def pwritev(self, buffers: Sequence[bytes | memoryview], position: int) -> None:
         length = sum(map(len, buffers))
         if (length > PIECE_BYTES and len(buffers) > 1) or len(buffers) > IOV_MAX:
             pieces = length // PIECE_BYTES + 1
@@ -261,7 +261,7 @@ class DiskFile:
         if written != length:
             self._write_rest(buffers, position, written)
 
-    def _write_rest(self, buffers: Sequence[bytes], position: int, written: int) -> None:
+    def _write_rest(self, buffers: Sequence[bytes | memoryview], position: int, written: int) -> None:
         rest = [memoryview(buffer) for buffer in buffers]
         first = 0
         while True:

@@ -125,6 +125,20 @@ class Stream(Protocol):
         """Append nothing any more."""
 
 
+class Appending(Protocol):
+    """Batches on their way to one stream, which takes nothing else until they are shown or dropped."""
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Write them and make them durable; by any thread, while others are appended to other streams. If it raises,
+        nothing of them stays, unless their sync failed."""
+
+    def show(self) -> None:
+        """Let readers see them."""
+
+    def drop(self) -> None:
+        """They could not be written."""
+
+
 class Log(Protocol):
     """The streams of one bus."""
 
@@ -148,6 +162,10 @@ class Log(Protocol):
     def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Callable[[], None]:
         """Write batches to streams. If it raises, nothing of the group stays. What it answers waits until the group is
         durable; that raises, and shows nobody the group, if it fails."""
+
+    def append_apart(self, stream: Stream, now_us: int, is_shared: Callable[[], bool]) -> Appending:
+        """Prepare to append much to one stream, while others are appended to. While `is_shared` says that there are
+        such, it goes to disk in pieces, so that no sync of theirs has to wait for all of it."""
 
     def recover(
         self,

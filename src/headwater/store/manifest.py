@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from headwater import threads
 from headwater.errors import TooManyFiles
 from headwater.store.batch import Seed, checksum
 from headwater.store.files import File, Files
@@ -137,12 +138,15 @@ def _begins_with(files: Files, path: str, seed: Seed, base: int) -> bool:
 
 
 class Manifest:
-    """The file; all but `read` is for the owner of the folder, in the thread that commits."""
+    """The file; all but `read` is for the owner of the folder, in the thread that commits. Another one may note
+    segments, of a stream that much is appended to."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files
         self.path = f"{folder}/{MANIFEST}"
         self._file: File | None = None
+        self._lock = threads.RLock()
+        """Held by whoever changes it."""
         self._end = 0
         self._lines = 0
         self._lines_max = 0
@@ -230,9 +234,10 @@ class Manifest:
 
     def add(self, number: int, root: str, segment: int = 0, first: int = 1) -> None:
         """Note a stream that was made, or a segment of it; durable with the next `sync`."""
-        known = self.streams.get(number)
-        self._add(Record(number, root, max(first, known.first if known is not None else 1), segment))
-        self.is_behind |= known is None
+        with self._lock:
+            known = self.streams.get(number)
+            self._add(Record(number, root, max(first, known.first if known is not None else 1), segment))
+            self.is_behind |= known is None
 
     def _add(self, line: Record) -> None:
         self._take(line)
@@ -248,14 +253,15 @@ class Manifest:
 
     def sync(self) -> None:
         """Make all that was noted durable."""
-        if not self._is_doubtful:
-            try:
-                self._open().datasync()
-            except (OSError, TooManyFiles):
-                self._is_doubtful = True
-        if self._is_doubtful:
-            self._write_anew()
-        self.is_behind = False
+        with self._lock:
+            if not self._is_doubtful:
+                try:
+                    self._open().datasync()
+                except (OSError, TooManyFiles):
+                    self._is_doubtful = True
+            if self._is_doubtful:
+                self._write_anew()
+            self.is_behind = False
 
     def move_first(self, number: int, first: int) -> None:
         """Durably, before a stream's segments up to here are deleted."""

@@ -30,7 +30,7 @@ class MemoryFile:
             raise self._refusal()
         return bytes(self._content[position : position + length])
 
-    def pwritev(self, buffers: Sequence[bytes], position: int) -> None:
+    def pwritev(self, buffers: Sequence[bytes | memoryview], position: int) -> None:
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         content = self._content
         if content is None or not self._write:

@@ -10,7 +10,7 @@ One thread appends (the one that commits); any thread reads.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import attrgetter
 
@@ -40,6 +40,8 @@ RETENTION = "deleted by retention"
 MISSING = "its segment is missing"
 INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
+PIECE_BYTES = 256 * 1024
+"""How much of a large group is written before it is synced, where others use the disk too."""
 LET_GO_BYTES = 8 << 20
 """How much of the page cache is let go at once."""
 LARGE_BYTES_MIN = 256 * 1024
@@ -169,8 +171,11 @@ class DiskStream:
             offset += count
         return buffers
 
-    def write(self, writes: Sequence[Write], buffers: Sequence[bytes]) -> None:
-        """Append what `place` made, without a sync. Nothing has changed if it raises."""
+    def write(
+        self, writes: Sequence[Write], buffers: Sequence[bytes], is_shared: Callable[[], bool] | None = None
+    ) -> None:
+        """Append what `place` made, without a sync. Nothing has changed if it raises. While `is_shared` says that
+        others use the disk, it is written in pieces that are synced one by one, so that theirs come in between."""
         config, length = self._config, sum([write.room for write in writes])
         segment = self.segments[-1] if self.segments else self.start_segment(self.end + 1)
         if segment.end and segment.end + length > config.segment_bytes:
@@ -181,7 +186,10 @@ class DiskStream:
         if start + length > segment.allocated:
             self._pool.with_room(lambda: self._preallocate(segment, length))
         try:
-            self._pool.write(segment.log_path, buffers, start)
+            if is_shared is None:
+                self._pool.write(segment.log_path, buffers, start)
+            else:
+                self._write_pieces(segment.log_path, buffers, start, is_shared)
         except OSError:
             self.undo(self.end, start)
             raise
@@ -195,9 +203,20 @@ class DiskStream:
         self.end, self.time_us = newest.last_offset, newest.header.time_us
         segment.end = end
 
+    def _write_pieces(self, path: str, buffers: Sequence[bytes], position: int, is_shared: Callable[[], bool]) -> None:
+        is_written = False
+        for piece in pieces(buffers, min(PIECE_BYTES, self._config.bulk_bytes_min)):
+            if is_written and is_shared():
+                self._sync(path)
+            self._pool.write(path, piece, position)
+            position += sum(map(len, piece))
+            is_written = True
+
     def sync(self) -> None:
         """Make what was written durable; if that fails, the stream takes no more."""
-        path = self.segments[-1].log_path
+        self._sync(self.segments[-1].log_path)
+
+    def _sync(self, path: str) -> None:
         try:
             self._pool.datasync(path)
         except OSError as error:
@@ -671,6 +690,23 @@ class DiskStream:
                 oldest = self._loaded.pop(0)
                 if self.segments and oldest is not self.segments[-1]:
                     oldest.index = None
+
+
+def pieces(buffers: Sequence[bytes], bytes_max: int) -> Iterator[list[memoryview]]:
+    """The same bytes in the same order, so many at a time."""
+    piece: list[memoryview] = []
+    room = bytes_max
+    for buffer in buffers:
+        rest = memoryview(buffer)
+        while len(rest) > room:
+            piece.append(rest[:room])
+            rest = rest[room:]
+            yield piece
+            piece, room = [], bytes_max
+        piece.append(rest)
+        room -= len(rest)
+    if piece:
+        yield piece
 
 
 def open_segments(files: Files, folder: str, kept: Sequence[int] | None = None) -> list[Segment]:

@@ -68,6 +68,8 @@ class Streams:
         self._failed: str | None = None
         """Why no stream takes messages any more, those that are made from now on included."""
         self._tails_bytes = 0
+        self._is_lent = False
+        """Whether another thread writes to a stream, while this one writes to others."""
         self._garbage: list[str] = []
         """Files and folders of streams that were removed."""
 
@@ -358,6 +360,32 @@ class Streams:
             group[0][0].sync()
         else:
             self._sync_journal()
+        self.show(group)
+
+    def append_apart(self, stream: Stream, now_us: int, is_shared: Callable[[], bool]) -> Appending:
+        """Prepare to write much to one stream, while others are written to."""
+        found = self._by_root[stream.root]
+        try:
+            if self._manifest.is_behind:
+                self._manifest.sync()
+            self._restart_journal(0)  # it grows as long as not all segments may be synced
+        except (OSError, HeadwaterError) as error:
+            raise _refusal(error) from error
+        self._pool.lend(found.folder)
+        self._is_lent = True
+        return Appending(self, found, now_us, is_shared)
+
+    def borrow(self) -> None:
+        """This thread writes apart."""
+        self._pool.borrow()
+
+    def take_back(self) -> None:
+        """Nothing is written apart any more."""
+        self._pool.take_back()
+        self._is_lent = False
+
+    def show(self, group: Group) -> None:
+        """What was written is durable: let readers see it."""
         assert self._cells is not None
         show = self._cells.set
         for stream, writes in group:
@@ -368,12 +396,16 @@ class Streams:
                 stream.drop_tail()
             self._tails_bytes = 0
 
-    def _write_journal(self, buffers: list[bytes]) -> None:
-        length = sum(map(len, buffers))
-        # What a stream lost in a sync that failed may be in the journal alone: then it grows until the next open.
-        if self._journal.is_full(length) and not self._has_failed():
+    def _restart_journal(self, length: int) -> None:
+        """Begin the journal again, if so much more is too much for it. What a stream lost in a sync that failed may be
+        there alone: then it grows until the next open."""
+        if self._journal.is_full(length) and not self._has_failed() and not self._is_lent:
             self._sync_segments()
             self._journal.restart()
+
+    def _write_journal(self, buffers: list[bytes]) -> None:
+        length = sum(map(len, buffers))
+        self._restart_journal(length)
         try:
             self._journal.write(buffers, length)
         except TooManyFiles:
@@ -471,6 +503,43 @@ class Streams:
             if not self._read_only:
                 self._cells.sync()
             self._cells.close()
+
+
+class Appending:
+    """Much that is on its way to one stream, while others are written to."""
+
+    def __init__(self, streams: Streams, stream: DiskStream, now_us: int, is_shared: Callable[[], bool]) -> None:
+        self._streams = streams
+        self._stream = stream
+        self._now_us = now_us
+        self._is_shared = is_shared
+        self._writes: Sequence[Write] = ()
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Write and sync; by any thread."""
+        stream = self._stream
+        self._writes = writes
+        self._streams.borrow()
+        buffers = stream.place(writes, self._now_us)
+        try:
+            stream.write(writes, buffers, self._is_shared)
+        except (OSError, HeadwaterError) as error:
+            stream.take_back()
+            raise _refusal(error) from error
+        stream.sync()
+        if stream.failed is not None:  # the thread that commits has found out why
+            raise Failed(
+                f'the messages may be on disk or not: {stream.failed}; stream "{stream.root}" is read-only now'
+            )
+
+    def show(self) -> None:
+        """Let readers see it; by the thread that commits."""
+        self._streams.take_back()
+        self._streams.show([(self._stream, self._writes)])
+
+    def drop(self) -> None:
+        """It could not be written; by the thread that commits."""
+        self._streams.take_back()
 
 
 def _refusal(error: OSError | HeadwaterError) -> HeadwaterError:

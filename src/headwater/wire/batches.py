@@ -34,6 +34,9 @@ MESSAGE_BYTES_MIN = 8
 #     └───────────────────────────────────────────────────────────────┘
 PUBLISH = struct.Struct("<IIHHIQ")
 
+NAMES_BYTES_MAX = PUBLISH.size + 2 * 0xFFFF + 7
+"""By then the body has begun."""
+
 QUIET = 1
 """Flag of PUBLISH: nobody waits, no PUBLISHED is sent."""
 
@@ -106,7 +109,9 @@ def pack_publish(
 
 def read_publish(frame: Frame) -> Publish:
     """What a PUBLISH frame says; the body is looked at by whoever stores it."""
-    payload = frame.payload
+    payload, pieces = frame.payload, frame.pieces
+    while pieces and len(payload) < NAMES_BYTES_MAX:
+        payload, pieces = payload + pieces[0], pieces[1:]
     if len(payload) < PUBLISH.size:
         raise Malformed("a PUBLISH frame is too short")
     count, crc, root_bytes, producer_bytes, zero, sequence = PUBLISH.unpack_from(payload)
@@ -123,7 +128,7 @@ def read_publish(frame: Frame) -> Publish:
         producer = payload[PUBLISH.size + root_bytes : names].decode() if producer_bytes else None
     except UnicodeDecodeError:
         raise Malformed("a name in a PUBLISH frame is not UTF-8") from None
-    body = payload[start:]
+    body = b"".join((payload[start:], *pieces)) if pieces else payload[start:]
     check_count(count, body)
     return Publish(root, count, crc, producer, sequence, body)
 

@@ -60,6 +60,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     flags: int
     id: int
     payload: bytes
+    pieces: tuple[bytes, ...] = ()
+    """What follows the payload's start, of a PUBLISH that is so long that its reader has not put it together."""
 
 
 def pack(kind: int, id: int = 0, payload: bytes = b"", flags: int = 0) -> bytes:

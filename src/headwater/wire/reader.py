@@ -11,8 +11,13 @@ from __future__ import annotations
 from typing import NoReturn
 
 from headwater.errors import Malformed, TooLarge
-from headwater.wire.frame import FIXED_BYTES, HEADER, HEADER_BYTES, KNOWN, LENGTH_BYTES, Frame
+from headwater.wire.frame import FIXED_BYTES, HEADER, HEADER_BYTES, KNOWN, LENGTH_BYTES, Frame, Kind
 
+PIECED_BYTES_MIN = 512 * 1024
+"""PUBLISH frames so long may be left in pieces;"""
+PIECE_BYTES_MIN = 64 * 1024
+"""none of which is shorter, but the last."""
+PUBLISH = int(Kind.PUBLISH)
 LARGE_BYTES = 8 * 1024
 """Frames so long are copied out of what was received one by one; shorter ones together, to be split then."""
 
@@ -20,11 +25,17 @@ LARGE_BYTES = 8 * 1024
 class FrameReader:
     """Turns received bytes into frames."""
 
-    __slots__ = ("_needed", "bytes_max", "error", "partial")
+    __slots__ = ("_needed", "_pieces", "_pieces_bytes", "bytes_max", "error", "is_pieced", "partial")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         """The longest frame that is taken; may be raised once a client is known."""
+        self.is_pieced = False
+        """Whether long PUBLISH frames are left in pieces: to put them together takes a while, and whoever reads them
+        may do that elsewhere."""
+        self._pieces: list[bytes] = []
+        """What has come of such a frame before `partial`."""
+        self._pieces_bytes = 0
         self.error: Malformed | TooLarge | None = None
         """What was wrong with the bytes after the last frame; every later call raises it. Look here after handling
         the frames of a call, so as not to wait for more bytes of a connection that is lost."""
@@ -40,7 +51,7 @@ class FrameReader:
     @property
     def waiting_bytes(self) -> int:
         """How much of a frame has come that has not ended."""
-        return 0 if self.partial is None else len(self.partial)
+        return 0 if self.partial is None else self._pieces_bytes + len(self.partial)
 
     def feed(self, received: bytes | memoryview) -> list[Frame]:
         """The frames that these bytes complete.
@@ -53,8 +64,11 @@ class FrameReader:
         found: list[Frame] = []
         partial, begun = self.partial, b""
         if partial is not None:
-            if len(partial) + len(received) < self._needed:
-                partial += received
+            if self._pieces_bytes + len(partial) + len(received) < self._needed:
+                if self.is_pieced and self._needed >= PIECED_BYTES_MIN:
+                    self._take_piece(partial, received)
+                else:
+                    partial += received
                 return []
             if self._needed >= LARGE_BYTES:
                 received = self._complete(partial, memoryview(received), found)
@@ -80,15 +94,39 @@ class FrameReader:
     def let_go(self) -> None:
         """Take nothing more, and hold nothing: the connection is gone."""
         self.partial = None
+        self._pieces, self._pieces_bytes = [], 0
         self.error = Malformed("the connection is gone")
 
     def _complete(self, partial: bytearray, received: memoryview, found: list[Frame]) -> memoryview:
         """End a large frame, which was looked at when it began; answers what came behind it."""
-        missing = self._needed - len(partial)
+        missing = self._needed - self._pieces_bytes - len(partial)
+        if self._pieces:
+            pieces = [*self._pieces, bytes(partial), bytes(received[:missing])]
+            self._pieces, self._pieces_bytes = [], 0
+            found.append(_pieced(pieces))
+            return received[missing:]
         partial += received[:missing]
         _, kind, flags, _, number = HEADER.unpack_from(partial)
         found.append(Frame(kind, flags, number, bytes(memoryview(partial)[HEADER_BYTES:])))
         return received[missing:]
+
+    def _take_piece(self, partial: bytearray, received: bytes | memoryview) -> None:
+        """More of a long frame, which does not end it: pieces are copied once, and little ones gathered."""
+        if len(partial) < PIECE_BYTES_MIN and len(received) < PIECE_BYTES_MIN:
+            partial += received
+            return
+        if not self._pieces and HEADER.unpack_from(partial)[1] != PUBLISH:
+            partial += received
+            return
+        if partial:
+            self._pieces.append(bytes(partial))
+            self._pieces_bytes += len(partial)
+        if len(received) < PIECE_BYTES_MIN:
+            self.partial = bytearray(received)
+        else:
+            self._pieces.append(bytes(received))
+            self._pieces_bytes += len(received)
+            self.partial = bytearray()
 
     def _cut_large(self, received: memoryview, found: list[Frame]) -> int:
         """Take the large frames that come first, each copied but once; answers where what is left begins."""
@@ -150,6 +188,13 @@ class FrameReader:
         if length < FIXED_BYTES:
             raise Malformed(f"a frame of length {length} is too short to be one")
         raise TooLarge(f"a frame of {LENGTH_BYTES + length} bytes is over the limit of {self.bytes_max}")
+
+
+def _pieced(pieces: list[bytes]) -> Frame:
+    """A frame of pieces, of which the first has its header."""
+    first = pieces[0]
+    _, kind, flags, _, number = HEADER.unpack_from(first)
+    return Frame(kind, flags, number, first[HEADER_BYTES:], tuple([piece for piece in pieces[1:] if piece]))
 
 
 def _alike(error: Malformed | TooLarge) -> Malformed | TooLarge:

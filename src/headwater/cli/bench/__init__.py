@@ -106,7 +106,7 @@ def fair(
     quick: Annotated[bool, typer.Option("--quick", help="A fifth of the time.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="ROW", help="strangers, guesses, reconnect, live, devices or retained."),
+        typer.Option("--only", metavar="ROW", help="strangers, guesses, reconnect, live, devices, retained or bulk."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -90,8 +90,9 @@ class Health:
     def _commits(self) -> HealthCheck:
         if not self._core.roots.commit.is_alive:
             return _ailing("commits", "the thread that commits is gone; start the server again")
-        since_us = self._core.roots.since_us
-        waited_us = 0 if since_us is None else self._core.clock.monotonic_us() - since_us
+        roots, now_us = self._core.roots, self._core.clock.monotonic_us()
+        since = [since_us for since_us in (roots.since_us, roots.bulk_since_us) if since_us is not None]
+        waited_us = now_us - min(since, default=now_us)
         if waited_us > COMMIT_US_MAX:
             return _ailing(
                 "commits",

@@ -23,8 +23,18 @@ from typing import TypeVar
 import headwater
 from headwater import threads
 from headwater.access.scram import ClientLogin
+from headwater.cli.bench.load import BATCH, MESSAGE_BYTES, messages
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max
-from headwater.cli.bench.served.raw import READ_BYTES, Address, Greeting, Raw, publish_frame, subscription, url_of
+from headwater.cli.bench.served.raw import (
+    READ_BYTES,
+    Address,
+    Greeting,
+    Raw,
+    check,
+    publish_frame,
+    subscription,
+    url_of,
+)
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Failed, HeadwaterError
 from headwater.mqtt.decoding import Limits
@@ -33,6 +43,7 @@ from headwater.mqtt.kinds import V5, Kind
 from headwater.mqtt.packets import Ack, Connect, Publish, Run, Suback, Subscribe, Subscription
 from headwater.mqtt.properties import Properties
 from headwater.mqtt.reader import PacketReader
+from headwater.wire import batches
 from headwater.wire.frame import Kind as FrameKind
 from headwater.wire.reader import FrameReader
 from headwater.wire.requests import Registered, decode, pack_request
@@ -54,6 +65,12 @@ DEVICES_TOGETHER = 64
 LIMITS = Limits(packet_bytes_max=1 << 20, connect_bytes_max=1 << 20, properties_max=100, subscriptions_max=100)
 SILENCE_S = 10.0
 """After which one who wants something gives up."""
+BULK_BYTES = 8_000_000
+"""What the messages of a large batch carry;"""
+BULK_TOPICS = 1
+"""to so many topics,"""
+BULK_IN_FLIGHT = 2
+"""and so many batches at a time."""
 RETRY_S = 0.2
 """How long a client that was refused waits before it comes again."""
 
@@ -125,6 +142,25 @@ def reconnect(native: Address, mqtt: Address) -> Loud:
     while True:
         crowd.cut()
         yield from crowd.come()
+
+
+@neighbour
+def bulk(native: Address, mqtt: Address) -> Loud:
+    """A publisher of large batches to a root of its own, who has the next on its way before the last is answered."""
+    batch = messages(BULK_TOPICS, "bulk") * (BULK_BYTES // (BATCH * MESSAGE_BYTES))
+    frame = publish_frame(batch, SystemClock().now_us())
+    with Raw(native, (USER, SECRET)) as client:
+        client.publish(frame)
+        yield
+        in_flight = 0
+        while True:
+            while in_flight < BULK_IN_FLIGHT:
+                client.socket.sendall(frame)
+                in_flight += 1
+            answer = client.read()
+            check(answer)
+            in_flight -= len(batches.read_published(answer)) if answer.kind == FrameKind.PUBLISHED else 0
+            yield
 
 
 class Returning:

@@ -32,6 +32,7 @@ RETAINED_MS_MAX = 20
 RETAINED_PER_S = 100_000
 """Retained topics for each second of measuring: a million of them."""
 RETAINED_AT_ONCE = 5000
+BULK_RATIO_MAX = 5
 MIB = 1024 * 1024
 
 Row = Callable[[str, float], Iterator[Figure]]
@@ -199,6 +200,18 @@ def _retained_served(broker: Broker, topics: int, seconds: float) -> Iterator[Fi
 
 WAYS = (("retained", "native", ()), ("retained_mqtt", "MQTT QoS 0", (0,)), ("retained_mqtt", "MQTT QoS 1", (1,)))
 """How somebody subscribes: which neighbour that is, what it is called, and what it is told."""
+
+
+@row("bulk")
+def bulk(place: str, seconds: float) -> Iterator[Figure]:
+    """The publishes of one client, while another publishes batches of 8 MB to another root."""
+    frame = publish_frame(messages(1, "fair")[:1], SystemClock().now_us())
+    with running(place, "scram") as broker, Raw(broker.address, (USER, SECRET)) as victim:
+        warm_up(broker.address)
+        alone = taken(lambda: victim.publish(frame), seconds)
+        with Neighbour("bulk", broker):
+            beside = taken(lambda: victim.publish(frame), seconds)
+    yield at_p99("bus.publish", "publish_many of 8 MB elsewhere", alone, beside, ("ratio ≤", BULK_RATIO_MAX))
 
 
 # What rows share
