@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cli.command import objects, run
-from headwater.cli.bench.fair.rows import ROWS
+from headwater.cli.bench.fair import many, rows
+from headwater.cli.bench.fair.table import ROWS
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.served import latency
 from server.harness import Running
@@ -61,13 +62,16 @@ def test_however_slow_a_machine_is_something_of_each_is_measured():
     assert taken == {"one": [1.0] * latency.TURNS, "other": [2.0] * latency.TURNS}
 
 
-@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect"])
-def test_a_neighbour_is_measured_alone_and_beside(tmp_path: Path, row: str):
+@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect", "retention", "listing"])
+def test_a_neighbour_is_measured_alone_and_beside(tmp_path: Path, row: str, monkeypatch: pytest.MonkeyPatch):
     assert set(ROWS) >= {row}
-    (figure,) = ROWS[row](str(tmp_path), 0.3)
-    assert figure.raw_name == "alone"
-    assert figure.ratio is not None
-    assert figure.goal is not None
+    assert ROWS["strangers"] is rows.strangers
+    monkeypatch.setattr(many, "MOST", 1000)
+    monkeypatch.setattr(many, "MANY", 100)
+    for figure in ROWS[row](str(tmp_path), 0.3):
+        assert figure.raw_name == "alone"
+        assert figure.ratio is not None
+        assert figure.goal is not None
     assert not list(tmp_path.iterdir()), "what was measured is gone"
 
 

@@ -20,8 +20,9 @@ from types import TracebackType
 
 from headwater import threads
 from headwater.access.scram import ClientLogin
+from headwater.cli.bench.load import messages
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max
-from headwater.cli.bench.served.raw import Address, Greeting
+from headwater.cli.bench.served.raw import Address, Greeting, Raw, publish_frame
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Failed, HeadwaterError
 from headwater.mqtt.encoding import encode
@@ -34,6 +35,7 @@ from headwater.wire.requests import Registered, decode
 STRANGERS = 1000
 GUESSES_PER_S = 1000
 CLIENTS = 1000
+PUBLISHERS = 4
 HOSTS = 4
 """Addresses that a neighbour comes from: one alone would meet the limits of an address."""
 HELLO_BYTES = 16 * 1024
@@ -105,6 +107,17 @@ def reconnect(native: Address, mqtt: Address) -> Loud:
     while True:
         crowd.cut()
         yield from crowd.come()
+
+
+@neighbour
+def publishers(native: Address, mqtt: Address) -> Loud:
+    """Clients that publish single messages, one after another, as fast as they are acked."""
+    crowd = [Raw(native, (USER, SECRET)) for _ in range(PUBLISHERS)]
+    frame = publish_frame(messages(1, "fair")[:1], SystemClock().now_us())
+    yield
+    for number in count():
+        crowd[number % PUBLISHERS].publish(frame)
+        yield
 
 
 class Returning:

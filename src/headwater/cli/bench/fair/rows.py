@@ -1,41 +1,23 @@
-"""The rows of `headwater bench fair`: each is a function that measures a broker alone, lets a neighbour loose on it,
-and measures again. `@row` puts it on the list."""
+"""The rows of `headwater bench fair` about crowds that connect, and all of them (`measure`)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from headwater.cli.bench.fair import many  # noqa: F401  # its rows are on the list
 from headwater.cli.bench.fair.neighbours import CLIENTS, STRANGERS, Neighbour, pause
+from headwater.cli.bench.fair.table import MIB, QUICK_SECONDS, ROWS, SECONDS, at_p99, row, taken, warm_up
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import messages
 from headwater.cli.bench.served.broker import SECRET, USER, running
-from headwater.cli.bench.served.latency import at_share
 from headwater.cli.bench.served.raw import Raw, publish_frame
 from headwater.clock import SystemClock
 from headwater.wire import requests
 
-SECONDS, QUICK_SECONDS = 10.0, 2.0
-"""How long something is measured, alone and beside."""
 STRANGERS_MIB_MAX = 64
 REQUEST_MS_MAX = 50
 RECONNECT_RATIO_MAX = 10
-MIB = 1024 * 1024
-
-Row = Callable[[str, float], Iterator[Figure]]
-"""Gets where to make folders, and how long to measure."""
-
-ROWS: dict[str, Row] = {}
-
-
-def row(name: str) -> Callable[[Row], Row]:
-    """Put a function on the list."""
-
-    def put(measure: Row) -> Row:
-        ROWS[name] = measure
-        return measure
-
-    return put
 
 
 def measure(place: str, is_quick: bool, only: tuple[str, ...] = ()) -> Iterator[Figure]:
@@ -91,37 +73,3 @@ def reconnect(place: str, seconds: float) -> Iterator[Figure]:
         with Neighbour("reconnect", broker):
             beside = taken(lambda: victim.publish(frame), seconds)
     yield at_p99("a publish", f"{CLIENTS:,} reconnect", alone, beside, ("ratio ≤", RECONNECT_RATIO_MAX))
-
-
-# What rows share
-
-
-def warm_up(address: tuple[str, int]) -> None:
-    """Have the broker do what it does for everybody, once: code is loaded, and buffers are there."""
-    with Raw(address, (USER, SECRET)) as client:
-        client.publish(publish_frame(messages(1, "fair"), SystemClock().now_us()))
-        client.ask(requests.Topics())
-
-
-def taken(call: Callable[[], object], seconds: float) -> list[float]:
-    """How long each call took, one after another, a little apart: it is not the victim who is noisy."""
-    found: list[float] = []
-    until_s = time.perf_counter() + seconds
-    while (begun_s := time.perf_counter()) < until_s or not found:
-        call()
-        found.append(time.perf_counter() - begun_s)
-        pause(0.001)
-    return found
-
-
-def at_p99(what: str, beside_what: str, alone: list[float], beside: list[float], goal: object) -> Figure:
-    """The 99th of a hundred, beside a neighbour, and alone."""
-    return Figure(
-        f"{what}, p99",
-        beside_what,
-        at_share(beside, 0.99) * 1e6,
-        "µs",
-        at_share(alone, 0.99) * 1e6,
-        "alone",
-        goal,  # type: ignore[arg-type]  # one of the goals
-    )
