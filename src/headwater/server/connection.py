@@ -20,6 +20,7 @@ from headwater.server.party import Host, Party, Waiter
 if TYPE_CHECKING:
     from headwater.access.grant import Grant
     from headwater.server.entry import Served
+    from headwater.server.turns import Turns
 
 JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
@@ -62,11 +63,13 @@ class Connection(asyncio.BufferedProtocol):
         "is_closed",
         "is_in_line",
         "is_inner",
+        "is_known",
         "is_passed_on",
         "is_writable",
         "listener",
         "network",
         "session",
+        "turns",
         "user",
         "waiter",
         "written_s",
@@ -94,6 +97,9 @@ class Connection(asyncio.BufferedProtocol):
         self.session: Party | None = None
         self.waiter: Waiter | None = None
         """Who is at work on finding out who it is."""
+        self.turns: Turns | None = None
+        """In whose order it is heard as long as nobody knows who it is, and leaves; None if in nobody's."""
+        self.is_known = True
         self.is_in_line = False
         """Whether it waits for others who were to be found out about first."""
         self.begun_s = 0.0
@@ -179,11 +185,18 @@ class Connection(asyncio.BufferedProtocol):
             return
         listener = self.listener
         self.heard_s = listener.loop.time()
+        data = listener.buffer[:nbytes]
+        if self.is_known or self.turns is None or self.turns.is_heard(self, data):
+            self.hear(data)
+
+    def hear(self, data: memoryview | bytes) -> None:
+        """Take what was read, and have sent what follows from it."""
+        listener = self.listener
         outbox, wakes = listener.outbox, listener.wakes
-        outbox.is_open = nbytes >= GATHER_READ_BYTES_MIN
+        outbox.is_open = len(data) >= GATHER_READ_BYTES_MIN
         wakes.is_looking = True
         try:
-            self.take(listener.buffer[:nbytes])
+            self.take(memoryview(data))
         except HeadwaterError as error:
             self.refuse(error)
         finally:
@@ -195,7 +208,18 @@ class Connection(asyncio.BufferedProtocol):
         listener.attention.on_read(self)
 
     def eof_received(self) -> bool:
-        return False
+        """The client sends no more. True keeps the transport until it is this connection's turn to leave."""
+        return not self.is_closed and self.turns is not None and not self.turns.is_leaving(self)
+
+    def leave(self) -> None:
+        """Close the transport, as it would have been when the client ended its side."""
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it is encrypted."""
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True

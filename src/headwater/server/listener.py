@@ -22,6 +22,7 @@ from headwater.server.connection import Connection
 from headwater.server.log import Log
 from headwater.server.network import network_of
 from headwater.server.outbox import Outbox
+from headwater.server.turns import Turns
 from headwater.wire.handshake import Limits
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Listener:
         self.outbox = outbox
         self.attention = attention
         self.serving = serving
+        self.turns = Turns(loop)
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._small_buffer = self.buffer[: max(HELLO_READ_BYTES_MIN, serving.hello_bytes_max)]
         self._broker = broker
@@ -141,6 +143,7 @@ class Listener:
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
         connection.network = network_of(connection.address)
         connection.limit_reads(self._small_buffer)
+        connection.turns, connection.is_known = self.turns, False
         self._counts.connections += 1
         self._connections[connection] = None
         self._greeting[connection] = None
@@ -198,6 +201,7 @@ class Listener:
     def on_lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self._connections.pop(connection, None)
+        self.turns.forget(connection)
         self._counts.handshakes_failed += self._end_greeting(connection)
         self._less(self._by_network, connection.network)
         if connection.session is not None:
@@ -209,6 +213,7 @@ class Listener:
     def on_registered(self, connection: Connection) -> None:
         """A connection has its session."""
         self._end_greeting(connection)
+        connection.is_known = True
         connection.limit_reads(self.buffer)
 
     def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
@@ -240,7 +245,7 @@ class Listener:
         self._looker = None
         first = tuple(islice(self._greeting, LOOKED_AT_ONCE_MAX))
         for connection in first:
-            if connection.is_held and connection.is_hung_up:
+            if connection.is_held and connection not in self.turns and connection.is_hung_up:
                 connection.abort()
             else:
                 self._greeting[connection] = self._greeting.pop(connection)  # the turn of others
