@@ -59,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         "credential",
         "expires_s",
         "grant",
+        "has_tls",
         "heard_s",
         "is_closed",
         "is_in_line",
@@ -100,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         self.turns: Turns | None = None
         """In whose order it is heard as long as nobody knows who it is, and leaves; None if in nobody's."""
         self.is_known = True
+        self.has_tls = False
+        """Whether it is encrypted."""
         self.is_in_line = False
         """Whether it waits for others who were to be found out about first."""
         self.begun_s = 0.0
@@ -162,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.has_tls = transport.get_extra_info("sslcontext") is not None
         self._limit_writes(self.listener.serving.hello_bytes_max)
         self.begun_s = self.heard_s = self.listener.loop.time()
         self.listener.on_connection(self)
@@ -215,11 +219,6 @@ class Connection(asyncio.BufferedProtocol):
         """Close the transport, as it would have been when the client ended its side."""
         if self._transport is not None:
             self._transport.close()
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether it is encrypted."""
-        return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True

@@ -56,7 +56,7 @@ class Turns:
     def is_leaving(self, connection: Connection) -> bool:
         """Whether a connection whose client sends no more is closed now; if not, it is in its turn. One with TLS is, as
         it could not be kept."""
-        if connection.is_tls:
+        if connection.has_tls:
             return True
         self._arm()
         if self._left_to_leave and not self._leaving:

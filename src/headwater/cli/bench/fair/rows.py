@@ -6,16 +6,22 @@ import time
 from collections.abc import Iterator
 
 from headwater.cli.bench.fair import many  # noqa: F401  # its rows are on the list
+from headwater.cli.bench.fair.certificate import certificate
 from headwater.cli.bench.fair.neighbours import CLIENTS, STRANGERS, Neighbour, pause
 from headwater.cli.bench.fair.table import MIB, QUICK_SECONDS, ROWS, SECONDS, at_p99, row, taken, warm_up
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import messages
-from headwater.cli.bench.served.broker import SECRET, USER, running
+from headwater.cli.bench.served.broker import SECRET, USER, Settings, running
 from headwater.cli.bench.served.raw import Raw, publish_frame
+from headwater.cli.temporary import temporary_folder
 from headwater.clock import SystemClock
 from headwater.wire import requests
 
 STRANGERS_MIB_MAX = 64
+GONE_MIB_MAX = 16
+TLS_SECONDS_MIN = 1.0
+GONE_S = 7.0
+"""How long after they have gone it is looked what is held: memory is given back now and then."""
 REQUEST_MS_MAX = 50
 RECONNECT_RATIO_MAX = 10
 
@@ -46,6 +52,28 @@ def strangers(place: str, seconds: float) -> Iterator[Figure]:
         "alone",
         ("value ≤", alone / MIB + STRANGERS_MIB_MAX),
     )
+
+
+@row("tls-strangers")
+def tls_strangers(place: str, seconds: float) -> Iterator[Figure]:
+    """The same over TLS, and what is held when they have gone."""
+    with (
+        temporary_folder(place, "headwater-bench-tls") as folder,
+        running(place, "scram", Settings(serving=certificate(folder))) as broker,
+    ):
+        alone = most = broker.resident_bytes
+        with Neighbour("tls_strangers", broker):
+            until_s = time.perf_counter() + max(seconds, TLS_SECONDS_MIN)
+            while time.perf_counter() < until_s:
+                most = max(most, broker.resident_bytes)
+                pause(0.02)
+        pause(GONE_S)
+        gone = broker.resident_bytes
+    goal = alone / MIB + STRANGERS_MIB_MAX
+    variant = f"{STRANGERS:,} strangers with TLS"
+    yield Figure("memory", variant, most / MIB, "MiB", alone / MIB, "alone", ("value ≤", goal))
+    goal = alone / MIB + GONE_MIB_MAX
+    yield Figure("memory", f"{variant}, gone", gone / MIB, "MiB", alone / MIB, "alone", ("value ≤", goal))
 
 
 @row("guesses")
