@@ -422,7 +422,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     connections_per_address_max: Annotated[int, PER_ADDRESS] = 10_000
     """One more connection from the same address is refused (429)."""
     handshakes_max: Annotated[int, IN_ALL] = 1000
-    """Connections that have not registered yet, TLS that is not through included; one more is refused (429)."""
+    """Connections that have not registered yet, TLS that is not through included; one more is refused (429). One with
+    TLS counts as two, as it takes as much more memory."""
     handshakes_per_address_max: Annotated[int, PER_ADDRESS] = 500
     """The same from one address (of IPv6: from one network, /64), so that nobody has all of them; one more is refused
     (429). Clients behind one NAT, or one proxy, share it: where all come through a proxy, raise it to

@@ -205,7 +205,7 @@ class Extent(msgspec.Struct, frozen=True):
     """For each moment that was asked about, the first offset appended at or after it."""
 
 
-class SubscriptionInfo(msgspec.Struct, frozen=True):
+class SubscriptionInfo(msgspec.Struct, frozen=True, gc=False):
     """A durable subscription as `bus.subscriptions()` lists it."""
 
     id: str

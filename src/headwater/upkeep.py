@@ -25,6 +25,7 @@ from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish
 from headwater.log.root import Root
 from headwater.log.roots import OWN_ROOTS, STAGED, Roots
+from headwater.pacing import Pacing
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.log import Hole, Log, Stream
@@ -87,6 +88,7 @@ class Upkeep:
         """What the thread of retention has yet to do: a round, or one root."""
         self._due_lock = threads.Lock()
         self._retaining: threads.Thread | None = None
+        self._pacing = Pacing()
         self._rolls: dict[str, int] = {}
         self._failed_us = 0
         """Since when the state takes nothing, on the monotonic clock; 0 while it does."""
@@ -152,8 +154,10 @@ class Upkeep:
                 self._events.trouble(f"retention failed: {error!r}")
 
     def _check_going_on(self) -> None:
+        """Called again and again by what takes long: it ends with the bus, and lets others have the interpreter."""
         if self._is_closed:
             raise Closed("the bus is being closed")
+        self._pacing.take()
 
     # Delayed messages
 
@@ -291,7 +295,7 @@ class Upkeep:
         run = self._roots.commit.run
         try:
             run(self._take_readers)  # those who were here lately are not to expire
-            self._dispatcher.expire()
+            self._dispatcher.expire(self._check_going_on)
         except (OSError, HeadwaterError) as error:
             self._events.trouble(f"subscriptions could not be looked after: {error}")
         self._expire_staged()

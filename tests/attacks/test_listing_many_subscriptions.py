@@ -9,7 +9,7 @@ import pytest
 
 import headwater
 from headwater import Bus, ManualClock
-from headwater.delivery import cursor
+from headwater.delivery import backlog, cursor
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.log.group_commit import GroupCommit
 from headwater.store.state import MemoryState
@@ -91,3 +91,60 @@ def test_each_is_told_as_it_would_be_if_it_were_loaded(bus: Bus, clock: ManualCl
         served = {info.id: info for info in bus.subscriptions()}
         assert served["2latest"].consumers == 1
         assert len(served) == len(expected)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Batches that are looked at, one by one; and all subscriptions of a root are counted together, however few."""
+    monkeypatch.setattr(backlog, "LEARN_MESSAGES_MIN", 0)
+    looked: list[int] = []
+    real = cursor.places_in
+
+    def places_in(batch: Any, *args: Any) -> Any:
+        looked.append(batch.first_offset)
+        return real(batch, *args)
+
+    monkeypatch.setattr(cursor, "places_in", places_in)
+    return looked
+
+
+def pages(bus: Bus) -> list[headwater.SubscriptionInfo]:
+    found: list[headwater.SubscriptionInfo] = []
+    while page := bus.subscriptions(after=found[-1].id if found else None, limit=50):
+        found += page
+    return found
+
+
+def test_the_log_is_read_once_for_all_pages_and_then_only_what_is_new(bus: Bus, looks: list[int]) -> None:
+    for number in range(SUBSCRIPTIONS):
+        bus.core.durables.create(f"s{number:04}", f"home/{number % 10}/#", start="earliest")
+    for number in range(MESSAGES):
+        bus.publish(f"home/{number % 10}/x", b"")
+    assert [info.lag for info in pages(bus)] == [MESSAGES // 10] * SUBSCRIPTIONS
+    assert len(looks) == MESSAGES
+    looks.clear()
+    bus.publish("home/3/x", b"")
+    assert [info.lag for info in pages(bus)] == [MESSAGES // 10 + (n % 10 == 3) for n in range(SUBSCRIPTIONS)]
+    assert set(looks) == {MESSAGES + 1}
+
+
+def test_what_is_remembered_is_right_after_a_purge_an_expiry_a_seek_and_a_new_one(
+    bus: Bus, clock: ManualClock, looks: list[int]
+) -> None:
+    for number in range(60):
+        bus.core.durables.create(f"s{number:02}", f"home/{number % 3}/#", start="earliest")
+    for number in range(30):
+        bus.publish(f"home/{number % 3}/x", b"", ttl_s=5.0 if number < 3 else None)
+
+    def lags() -> list[int]:
+        return [info.lag for info in pages(bus)]
+
+    assert lags() == lags() == [10] * 60
+    clock.advance(10)
+    assert lags() == [9] * 60
+    bus.purge("home/1/#")
+    assert lags() == lags() == [9, 0, 9] * 20
+    bus.core.durables.seek("s00", 10)
+    bus.core.durables.delete("s02")
+    bus.core.durables.create("s02", "home/0/#", start="earliest")
+    assert lags() == lags() == [7, 0, 9, *([9, 0, 9] * 19)]

@@ -11,8 +11,9 @@ import pytest
 
 import headwater
 from headwater import Bus, Config, ManualClock, Retention
-from headwater.delivery import cursor
+from headwater.delivery import cursor, floors
 from headwater.store.state import MemoryState
+from headwater.topics.tree import Trees
 
 SUBSCRIPTIONS = 300
 BATCHES = 400
@@ -139,3 +140,65 @@ def test_expiry_looks_at_them_outside_of_the_committing_role(
     clock.advance(10)
     assert bus.core.dispatcher.expire() == ["gone"]
     assert role.rows < SUBSCRIPTIONS // 2
+
+
+def test_retention_lets_others_have_their_turn_after_a_few_of_them(
+    bus: Bus, clock: ManualClock, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(SUBSCRIPTIONS):
+        bus.core.durables.create(f"s{number}", f"big/{number}/#", start="earliest")
+    fill(bus, clock)
+    root, steps = bus.core.roots.get("big"), [0]
+    assert root is not None
+    trees: Any = Trees
+    real_get, real_add, real_scan = state.get, trees.add, state.scan
+
+    here = threading.get_ident()
+
+    def step() -> None:
+        steps[-1] += threading.get_ident() == here  # others look after the root by themselves
+
+    def get(key: bytes) -> bytes | None:
+        step()
+        return real_get(key)
+
+    def scan(*args: Any) -> Iterator[tuple[bytes, bytes]]:
+        for row in real_scan(*args):
+            step()
+            yield row
+
+    def add(*args: Any) -> bool:
+        step()
+        return bool(real_add(*args))
+
+    monkeypatch.setattr(state, "get", get)
+    monkeypatch.setattr(state, "scan", scan)
+    monkeypatch.setattr(trees, "add", add)
+    bus.core.dispatcher.needed_from(root, check=lambda: steps.append(0))
+    assert sum(steps) > 3 * SUBSCRIPTIONS
+    assert max(steps) <= 3 * floors.CHECK_EVERY
+    steps[:] = [0]
+    bus.core.dispatcher.expire(lambda: steps.append(0))
+    assert max(steps) <= 2 * floors.CHECK_EVERY
+
+
+def test_nobody_who_comes_waits_until_floors_that_retention_moves_are_synced(
+    bus: Bus, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(SUBSCRIPTIONS):
+        bus.core.durables.create(f"s{number}", f"big/{number}/#", start="earliest")
+    fill(bus, clock)
+    root, dispatcher = bus.core.roots.get("big"), bus.core.dispatcher
+    assert root is not None
+    held = []
+    real = dispatcher._commit.drive
+
+    def drive(item: Any) -> None:
+        held.append(dispatcher._lock._is_owned())  # type: ignore[attr-defined]  # an RLock has it
+        real(item)
+
+    monkeypatch.setattr(dispatcher._commit, "drive", drive)
+    assert dispatcher.needed_from(root) == BATCHES + 1
+    assert held
+    assert not any(held)
+    assert all(info.floors == {"big": BATCHES} for info in bus.subscriptions())

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cli.command import objects, run
-from headwater.cli.bench.fair import rows
-from headwater.cli.bench.fair.rows import ROWS
+from headwater.cli.bench.fair import many, rows
+from headwater.cli.bench.fair.table import ROWS
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.served import latency
 from server.harness import Running
@@ -62,18 +62,22 @@ def test_however_slow_a_machine_is_something_of_each_is_measured():
     assert taken == {"one": [1.0] * latency.TURNS, "other": [2.0] * latency.TURNS}
 
 
-@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect"])
-def test_a_neighbour_is_measured_alone_and_beside(tmp_path: Path, row: str):
+@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect", "retention", "listing", "tls-strangers"])
+def test_a_neighbour_is_measured_alone_and_beside(tmp_path: Path, row: str, monkeypatch: pytest.MonkeyPatch):
     assert set(ROWS) >= {row}
-    (figure,) = ROWS[row](str(tmp_path), 0.3)
-    assert figure.raw_name == "alone"
-    assert figure.ratio is not None
-    assert figure.goal is not None
+    assert ROWS["strangers"] is rows.strangers
+    monkeypatch.setattr(many, "MOST", 1000)
+    monkeypatch.setattr(many, "MANY", 100)
+    monkeypatch.setattr(rows, "GONE_S", 0.1)
+    for figure in ROWS[row](str(tmp_path), 0.3):
+        assert figure.raw_name == "alone"
+        assert figure.ratio is not None
+        assert figure.goal is not None
     assert not list(tmp_path.iterdir()), "what was measured is gone"
 
 
 def test_one_who_wants_all_that_is_retained_is_measured_and_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rows, "WAYS", rows.WAYS[-1:])
+    monkeypatch.setattr(traffic, "WAYS", traffic.WAYS[-1:])
     found = list(ROWS["retained"](str(tmp_path), 0.02))
     assert len(found) == 5
     came = [figure for figure in found if figure.name == "retained that came"]

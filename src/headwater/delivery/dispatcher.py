@@ -24,9 +24,10 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
+from headwater.delivery.backlog import Backlog
 from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.fan_out import ALL, TURN_MAX, Audience, FanOut, FanOuts, Listener
-from headwater.delivery.floors import Lowest, Needs, count_above, first_needed
+from headwater.delivery.floors import CHECK_EVERY, Lowest, Needs, first_needed
 from headwater.delivery.options import Options
 from headwater.delivery.retained import FIRST_ROWS, RETAINED_BYTES, RetainedReading
 from headwater.delivery.rows import Resting, RetainedRef, RetainedRest, RowCommit, SubscriptionRow, Waiting
@@ -56,10 +57,10 @@ INFOS_AT_ONCE = 1000
 """Subscriptions that are told of together."""
 LEARN_MIN = 32
 """Where so many are asked for, the rows of all are counted at once."""
-FLOORS_AT_ONCE = 256
-"""Subscriptions whose places are looked at, or moved, while nobody comes or goes."""
 NAMES_AT_ONCE = 256
 """Topics of a batch whose listeners are looked up at once; those of more, some at a time."""
+FLOORS_SYNCED_AFTER = 16
+"""Goes in which retention moves floors until they are synced."""
 NAMES_MATCHED_MAX = 64
 """Dictionaries of topics whose listeners are remembered, as the same devices tend to report together."""
 
@@ -106,6 +107,7 @@ class Dispatcher:
         known = [self._decode(value) for _, value in state.scan(rows.SUBSCRIPTION)]
         self._count = len(known)
         self.lowest = Lowest()
+        self._backlog = Backlog(config, clock)
         self._by_owner = Counter(row.owner for row in known)
         self._patterns = Patterns(config)
         """Of filters of durable subscriptions, whether or not somebody takes from them, and of those who listen."""
@@ -540,6 +542,7 @@ class Dispatcher:
             self._shares.drop(row.number)
             self.version += 1
             self._rested.pop(id, None)
+            self._backlog.forget(row.number)
 
     def count_dead(self) -> None:
         """Count the dead letters of subscriptions that nobody has used since the bus was opened; from any thread."""
@@ -551,11 +554,14 @@ class Dispatcher:
                 if not self._shares.is_known(row.number) and self.row(row.options.id) is not None:
                     self._shares.load(row.number, row.owner, len(sizes), sum(sizes))
 
-    def expire(self) -> list[str]:
-        """Delete subscriptions that nobody used for as long as they were to be kept. From any thread."""
+    def expire(self, check: Callable[[], None] = lambda: None) -> list[str]:
+        """Delete subscriptions that nobody used for as long as they were to be kept. From any thread; `check` is called
+        again and again, and may raise."""
         now_us = self._clock.now_us()
         abandoned = []
-        for row in self.each_row():
+        for number, row in enumerate(self.each_row()):
+            if not number % CHECK_EVERY:
+                check()
             after_s = row.options.expire_after_s
             served = self._served.get(row.options.id)
             if after_s is None:
@@ -601,6 +607,7 @@ class Dispatcher:
             for subscriber in self._served.values():
                 subscriber.leave_root(root)
             self._rested.clear()
+            self._backlog.forget_root(root.stream.number)
 
     def rows_about(self, stream: int) -> Iterator[bytes]:
         """Keys of all that subscriptions have of a stream."""
@@ -710,23 +717,31 @@ class Dispatcher:
 
     def _pending(self, asked: Sequence[SubscriptionRow], resting: Mapping[str, Resting]) -> dict[str, int]:
         """How many messages wait for each of these, in all roots."""
-        behind: dict[Root, dict[str, int]] = {}
+        behind: dict[Root, dict[str, tuple[SubscriptionRow, int]]] = {}
         count: Counter[str] = Counter()
-        filters = {row.options.id: row.options.filter for row in asked}
-        for name, wanted in filters.items():
+        for row in asked:
+            name, wanted = row.options.id, row.options.filter
             for root in self._covered(wanted):
-                stream = root.stream
-                floor = max(resting[name].floors.get(stream.number, 0), stream.first_offset - 1)
-                if floor >= stream.durable:
+                floor, end = _floor_in(root, resting[name]), root.stream.durable
+                if floor >= end:
                     continue
                 if is_everything_of(wanted, root.name) and not root.purges:
-                    count[name] += stream.durable - floor
+                    count[name] += end - floor
                 else:
-                    behind.setdefault(root, {})[name] = floor
-        for root, floors in behind.items():
-            needs = Needs(self._config, [(name, filters[name]) for name in floors], floors)
-            count.update(count_above(root, needs, self._config, self._clock))
+                    behind.setdefault(root, {})[name] = row, floor
+        for root, there in behind.items():
+            count.update(self._backlog.count(root, there, self._at_rest_in if len(asked) >= LEARN_MIN else None))
         return count
+
+    def _at_rest_in(self, root: Root) -> Iterator[tuple[SubscriptionRow, int]]:
+        """Subscriptions that nobody takes from and that have messages of a root to be counted, with their floors."""
+        for row in self.each_row():
+            known = self._rested.get(row.options.id)
+            if known is None or known.acked or known.failed or not filter_covers_root(row.options.filter, root.name):
+                continue
+            floor = _floor_in(root, known)
+            if floor < root.stream.durable:
+                yield row, floor
 
     def info(self, row: SubscriptionRow, positions: dict[int, int] | None = None) -> SubscriptionInfo:
         """A subscription as users see it; with positions, as it would be there, though it may not be stored."""
@@ -772,12 +787,11 @@ class Dispatcher:
         last = end if upto is None else min(upto, end)
         self.lowest.begin(stream.number)
         self._commit.flush()
-        found = self._low_floors(root, last, check)
-        if not found:
+        low, floors = self._low_floors(root, last, check)
+        if not low:
             return last + 1
-        floors = {row.options.id: floor for row, floor in found}
-        needs = Needs(self._config, [(row.options.id, row.options.filter) for row, _ in found], floors)
-        numbers = {row.options.id: row.number for row, _ in found}
+        needs = Needs(self._config, ((row.options.id, row.options.filter) for row in low), floors, check)
+        numbers = {row.options.id: row.number for row in low}
 
         def is_done(id: str, offset: int) -> bool:
             served = self._served.get(id)
@@ -786,21 +800,25 @@ class Dispatcher:
             return self._state.get(rows.key_message(rows.ACKED, numbers[id], stream.number, offset)) is not None
 
         needed = first_needed(root, needs, last, is_done, self._config, self._clock, check)
-        self._raise_floors(root, found, needed - 1, check)
+        self._raise_floors(root, low, floors, needed - 1, check)
         return needed
 
-    def _low_floors(self, root: Root, last: int, check: Callable[[], None]) -> list[tuple[SubscriptionRow, int]]:
-        """Subscriptions that cover a root and have not acked all up to an offset, with their floors."""
-        found: list[tuple[SubscriptionRow, int]] = []
+    def _low_floors(
+        self, root: Root, last: int, check: Callable[[], None]
+    ) -> tuple[list[SubscriptionRow], dict[str, int]]:
+        """Subscriptions that cover a root and have not acked all up to an offset; and their floors, by id."""
+        low: list[SubscriptionRow] = []
+        floors: dict[str, int] = {}
         covering = (row for row in self.each_row() if filter_covers_root(row.options.filter, root.name))
-        while some := list(islice(covering, FLOORS_AT_ONCE)):
+        while some := list(islice(covering, CHECK_EVERY)):
             check()
             with self._lock:
                 for row in some:
                     floor = self._floor_of(row, root.stream.number)
                     if floor is not None and floor < last:
-                        found.append((row, floor))
-        return found
+                        low.append(row)
+                        floors[row.options.id] = floor
+        return low, floors
 
     def _floor_of(self, row: SubscriptionRow, stream: int) -> int | None:
         """Where a subscription stands in a stream, as it is served or stored; None if it is gone."""
@@ -813,25 +831,45 @@ class Dispatcher:
         return 0 if self._state.get(self._key(row.options.id)) is not None else None
 
     def _raise_floors(
-        self, root: Root, found: Sequence[tuple[SubscriptionRow, int]], floor: int, check: Callable[[], None]
+        self,
+        root: Root,
+        low: Sequence[SubscriptionRow],
+        floors: Mapping[str, int],
+        floor: int,
+        check: Callable[[], None],
     ) -> None:
-        """None of these wants anything between where it stood and a floor: note that, where it still stands there."""
-        stream, low = root.stream.number, [(row, before) for row, before in found if before < floor]
-        for at in range(0, len(low), FLOORS_AT_ONCE):
+        """None of these wants anything between where it stood and a floor: note that, where it still stands there.
+
+        Nobody who comes or goes meanwhile waits for the disk: rows get their places while they are right, and are
+        synced afterwards.
+        """
+        stream, goes = root.stream.number, range(0, len(low), CHECK_EVERY)
+        for turn, at in enumerate(goes, 1):
             check()
             with self._lock:
-                changed: Rows = {}
-                for row, before in low[at : at + FLOORS_AT_ONCE]:
-                    served = self._served.get(row.options.id)
-                    if served is not None:
-                        changed.update(served.pass_over(stream, before, floor))
-                    elif self._floor_of(row, stream) == before:
-                        changed[rows.key_pair(rows.FLOOR, row.number, stream)] = floor.to_bytes(8, "big")
-                        known = self._rested.get(row.options.id)
-                        if known is not None:
-                            floors = {**known.floors, stream: max(floor, known.floors.get(stream, 0))}
-                            self._rested[row.options.id] = msgspec.structs.replace(known, floors=floors)
-                self._commit.write(changed)
+                self._commit.check()
+                item = self._commit.enqueue(
+                    self._raised(low[at : at + CHECK_EVERY], floors, stream, floor), is_owed=False
+                )
+            if turn % FLOORS_SYNCED_AFTER == 0 or turn == len(goes):
+                self._commit.drive(item)
+
+    def _raised(self, some: Sequence[SubscriptionRow], floors: Mapping[str, int], stream: int, floor: int) -> Rows:
+        changed: Rows = {}
+        for row in some:
+            name = row.options.id
+            before, served = floors[name], self._served.get(name)
+            if before >= floor:
+                continue
+            if served is not None:
+                changed.update(served.pass_over(stream, before, floor))
+            elif self._floor_of(row, stream) == before:
+                changed[rows.key_pair(rows.FLOOR, row.number, stream)] = floor.to_bytes(8, "big")
+                known = self._rested.get(name)
+                if known is not None:
+                    raised = {**known.floors, stream: max(floor, known.floors.get(stream, 0))}
+                    self._rested[name] = msgspec.structs.replace(known, floors=raised)
+        return changed
 
     def close(self) -> None:
         """Everybody who waits is told; floors that rose past what does not match are kept."""
@@ -840,3 +878,17 @@ class Dispatcher:
                 if subscriber.consumers and self._commit.failed is None:
                     self._note_use(subscriber)
                 self._forget(name)
+
+
+def _floor_in(root: Root, resting: Resting) -> int:
+    """Where a subscription stands in a root; what retention has deleted nobody is behind with."""
+    return max(resting.floors.get(root.stream.number, 0), root.stream.first_offset - 1)
+
+
+def _copy_rows(number: int, copies: dict[int, dict[int, Waiting]]) -> Rows:
+    """Rows of copies that wait for one subscription."""
+    return {
+        rows.key_message(rows.COPY, number, stream, offset): rows.pack(copy)
+        for stream, found in copies.items()
+        for offset, copy in found.items()
+    }

@@ -9,7 +9,7 @@ goes back, meanwhile is heard of (`Lowest.since`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from headwater.clock import Clock
 from headwater.config import Config
@@ -24,6 +24,8 @@ NOTHING = 1 << 63
 """A floor above every message."""
 TOPICS_MAX = 100_000
 """Topics of which it is remembered how far they are needed."""
+CHECK_EVERY = 64
+"""Subscriptions that are looked at in one go; then others have their turn."""
 
 
 class Lowest:
@@ -51,14 +53,22 @@ class Needs(Matcher):
 
     __slots__ = ("_floors", "_highest", "_known", "_trees")
 
-    def __init__(self, config: Config, filters: Sequence[tuple[str, str]], floors: dict[str, int]) -> None:
-        """Of ids and filters."""
+    def __init__(
+        self,
+        config: Config,
+        filters: Iterable[tuple[str, str]],
+        floors: dict[str, int],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Of ids and filters; `check` is called again and again, and may raise."""
         super().__init__("#")
         self._floors = floors
         self._highest = max(floors.values())
         self._trees: Trees[str] = Trees(config)
         self._known: dict[str, int] = {}
-        for name, wanted in filters:
+        for number, (name, wanted) in enumerate(filters):
+            if not number % CHECK_EVERY:
+                check()
             self._trees.add(wanted, name)
 
     @property
@@ -105,12 +115,12 @@ def first_needed(
     check: Callable[[], None],
 ) -> int:
     """The first message above the lowest floor that somebody wants who is not done with it, or a gap of which somebody
-    has yet to hear; one past `last` if there is none. `check` is called after each slice, and may raise."""
+    has yet to hear; one past `last` if there is none. `check` is called again and again, and may raise."""
     cursor, now_us = Cursor(root, needs, needs.lowest + 1, config), clock.now_us()
     while True:
+        check()
         found = cursor.look(now_us, last, Budget())
         if found is UNREAD:
-            check()
             cursor.read_on(now_us, last, Budget(SLICE_BATCHES, SLICE_BYTES))
         elif found is None:
             return last + 1
@@ -131,14 +141,16 @@ def _first_in(
     return None
 
 
-def count_above(root: Root, needs: Needs, config: Config, clock: Clock) -> Counter[str]:
-    """How many messages each of these subscriptions wants of a root above its floor; one look at the log for all."""
-    found: Counter[str] = Counter()
-    cursor, now_us, last = Cursor(root, needs, needs.lowest + 1, config), clock.now_us(), root.stream.durable
+def count_above(root: Root, needs: Needs, config: Config, clock: Clock, last: int, found: Counter[str]) -> bool:
+    """Add up how many messages each of these subscriptions wants of a root, above its floor and up to an offset; one
+    look at the log for all. Answers whether it stays like that: none of them expires."""
+    is_lasting = True
+    cursor, now_us = Cursor(root, needs, needs.lowest + 1, config), clock.now_us()
     while (read := cursor.next(now_us, last)) is not None:
         if isinstance(read, Hole):
             continue
         batch, places = read
+        is_lasting = is_lasting and batch.body.expiries is None
         topics = batch.body.topics_at(places)
         if batch.first_offset > needs.highest:
             for topic, count in Counter(topics).items():
@@ -146,4 +158,4 @@ def count_above(root: Root, needs: Needs, config: Config, clock: Clock) -> Count
         else:
             for place, topic in zip(places, topics, strict=True):
                 found.update(needs.who(topic, batch.first_offset + place))
-    return found
+    return is_lasting

@@ -28,7 +28,7 @@ def check_not_of_channel(id: object) -> None:
 _fields = cache(msgspec.structs.fields)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a user decides about a durable subscription."""
 
     id: str

@@ -23,8 +23,8 @@ COPIES = 0x8000_0000
 """Set in the stream's number where a row is about a copy and not about the stream's own message."""
 
 
-class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable subscription as it is stored."""
+class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A durable subscription as it is stored. There may be 100,000 at once, and the garbage collector walks none."""
 
     number: int
     options: Options
@@ -132,7 +132,7 @@ class DeadRow(msgspec.Struct, frozen=True, array_like=True):
         return DeadLetter(subscription, topic, offset, *rest)
 
 
-class Resting(msgspec.Struct, frozen=True):
+class Resting(msgspec.Struct, frozen=True, gc=False):
     """A subscription that nobody takes from, in numbers."""
 
     floors: dict[int, int]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwater.access.grant import Grant
     from headwater.server.entry import Served
     from headwater.server.holdings import Holding, Holdings
+    from headwater.server.turns import Turns
 
 JOINED_BYTES_MAX = 16 * 1024
 """Smaller bodies are copied behind their head; larger ones are handed to the transport on their own."""
@@ -65,18 +66,21 @@ class Connection(asyncio.BufferedProtocol):
         "credential",
         "expires_s",
         "grant",
+        "has_tls",
         "heard_s",
         "holding",
         "is_closed",
         "is_cut",
         "is_in_line",
         "is_inner",
+        "is_known",
         "is_passed_on",
         "is_writable",
         "listener",
         "network",
         "request_bytes",
         "session",
+        "turns",
         "user",
         "waiter",
         "written_s",
@@ -104,6 +108,11 @@ class Connection(asyncio.BufferedProtocol):
         self.session: Party | None = None
         self.waiter: Waiter | None = None
         """Who is at work on finding out who it is."""
+        self.turns: Turns | None = None
+        """In whose order it is heard as long as nobody knows who it is, and leaves; None if in nobody's."""
+        self.is_known = True
+        self.has_tls = False
+        """Whether it is encrypted."""
         self.is_in_line = False
         """Whether it waits for others who were to be found out about first."""
         self.begun_s = 0.0
@@ -181,6 +190,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.has_tls = transport.get_extra_info("sslcontext") is not None
         self._limit_writes(self.listener.serving.hello_bytes_max)
         self.begun_s = self.heard_s = self.listener.loop.time()
         self.listener.on_connection(self)
@@ -204,11 +214,22 @@ class Connection(asyncio.BufferedProtocol):
             return
         listener = self.listener
         self.heard_s = listener.loop.time()
+        data = listener.buffer[:nbytes]
+        if self.is_known or self.turns is None or self.turns.is_heard(self, data):
+            self.hear(data)
+        if nbytes == len(listener.buffer) and not self._holds:
+            # There is more. The loop would read on, and others would wait for as long as this client sends.
+            self.hold()
+            listener.loop.call_soon(self.release)
+
+    def hear(self, data: memoryview | bytes) -> None:
+        """Take what was read, and have sent what follows from it."""
+        listener = self.listener
         outbox, wakes = listener.outbox, listener.wakes
-        outbox.is_open = nbytes >= GATHER_READ_BYTES_MIN
+        outbox.is_open = len(data) >= GATHER_READ_BYTES_MIN
         wakes.is_looking = True
         try:
-            self.take(listener.buffer[:nbytes])
+            self.take(memoryview(data))
         except HeadwaterError as error:
             self.refuse(error)
         finally:
@@ -219,13 +240,15 @@ class Connection(asyncio.BufferedProtocol):
                 outbox.post()
         wakes.on_read()
         listener.attention.on_read(self)
-        if nbytes == len(listener.buffer) and not self._holds:
-            # There is more. The loop would read on, and others would wait for as long as this client sends.
-            self.hold()
-            listener.loop.call_soon(self.release)
 
     def eof_received(self) -> bool:
-        return False
+        """The client sends no more. True keeps the transport until it is this connection's turn to leave."""
+        return not self.is_closed and self.turns is not None and not self.turns.is_leaving(self)
+
+    def leave(self) -> None:
+        """Close the transport, as it would have been when the client ended its side."""
+        if self._transport is not None:
+            self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_cut = not self.is_closed

@@ -21,8 +21,10 @@ from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
 from headwater.server.holdings import Holdings
 from headwater.server.log import Log
+from headwater.server.memory import give_back
 from headwater.server.network import network_of
 from headwater.server.outbox import Outbox
+from headwater.server.turns import Turns
 from headwater.wire.handshake import Limits
 
 if TYPE_CHECKING:
@@ -38,6 +40,13 @@ LOOK_S = 0.05
 """How often it is looked for those who have gone before they were known,"""
 LOOKED_AT_ONCE_MAX = 64
 """and at how many."""
+TLS_WEIGHT = 2
+"""As how many a connection with TLS counts among those that are not registered: it takes 50 to 100 KiB of buffers and
+keys before anybody knows who it is, and all of them are to fit into 64 MiB."""
+LEFT_MIN = 64
+"""Connections with TLS that have to leave unregistered until their memory is given back to the system,"""
+GIVE_BACK_S = 5.0
+"""and how long after the last time."""
 FRAME_SLACK_BYTES = 4096
 """What a frame may have besides its batch."""
 
@@ -62,6 +71,7 @@ class Listener:
         self.outbox = outbox
         self.attention = attention
         self.serving = serving
+        self.turns = Turns(loop)
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._small_buffer = self.buffer[: max(HELLO_READ_BYTES_MIN, serving.hello_bytes_max)]
         self._broker = broker
@@ -70,6 +80,13 @@ class Listener:
         self._greeting: dict[Connection, None] = {}
         self._by_network: Counter[str] = Counter()
         self._greeting_by_network: Counter[str] = Counter()
+        self._greeting_weight = 0
+        """Of those that are not registered, as many as they count as;"""
+        self._arriving_weight = 0
+        """the same of those whose TLS is not through."""
+        self._tls_left = 0
+        """Connections with TLS that have left unregistered since memory was given back."""
+        self._given_back_s = loop.time()
         self._arriving = 0
         """Those that are accepted, and not connected yet;"""
         self._arriving_by_network: Counter[str] = Counter()
@@ -121,12 +138,13 @@ class Listener:
         if is_tls:
             greeting = self._greeting_by_network[network] + self._arriving_by_network[network]
             if (
-                len(self._greeting) + self._arriving >= serving.handshakes_max
-                or greeting >= serving.handshakes_per_address_max
+                self._greeting_weight + self._arriving_weight + TLS_WEIGHT > serving.handshakes_max
+                or greeting + TLS_WEIGHT > serving.handshakes_per_address_max
             ):
                 self._counts.refuse(QuotaExceeded.code)
                 return False
-            self._arriving_by_network[network] += 1
+            self._arriving_by_network[network] += TLS_WEIGHT
+            self._arriving_weight += TLS_WEIGHT
         self._arriving += 1
         return True
 
@@ -134,7 +152,9 @@ class Listener:
         """Somebody is connected, or has gone before that."""
         self._arriving -= 1
         if is_tls:
-            self._less(self._arriving_by_network, network)
+            self._less(self._arriving_by_network, network, TLS_WEIGHT)
+            self._arriving_weight -= TLS_WEIGHT
+            self._tls_left += 1  # less one if it is connected
         self._look_for_room()
 
     def on_connection(self, connection: Connection) -> None:
@@ -143,12 +163,16 @@ class Listener:
         connection.address = str(peer[0]) if isinstance(peer, tuple) and peer else "unix"
         connection.network = network_of(connection.address)
         connection.limit_reads(self._small_buffer)
+        connection.turns, connection.is_known = self.turns, False
         self._counts.connections += 1
         self._connections[connection] = None
         self._greeting[connection] = None
         self._look_soon()
         self._by_network[connection.network] += 1
-        self._greeting_by_network[connection.network] += 1
+        weight = weight_of(connection)
+        self._greeting_by_network[connection.network] += weight
+        self._greeting_weight += weight
+        self._tls_left -= connection.has_tls
         serving = self.serving
         if connection.is_inner:
             return
@@ -156,7 +180,7 @@ class Listener:
             connection.say_goodbye(QuotaExceeded("the server is stopping; connect again in a while"), reconnect=True)
         elif len(self._connections) > serving.connections_max:
             connection.refuse(QuotaExceeded("the server has as many connections as it takes (connections_max)"))
-        elif len(self._greeting) > serving.handshakes_max:
+        elif self._greeting_weight > serving.handshakes_max:
             connection.refuse(QuotaExceeded("too many are connecting at once (handshakes_max); try again in a while"))
         elif not connection.is_passed_on:
             self._check_share(connection)
@@ -164,10 +188,11 @@ class Listener:
     def on_address(self, connection: Connection, address: str) -> None:
         """A connection that another process passes on comes from this address."""
         self._less(self._by_network, connection.network)
-        self._less(self._greeting_by_network, connection.network)
+        weight = weight_of(connection)
+        self._less(self._greeting_by_network, connection.network, weight)
         connection.address, connection.network = address, network_of(address)
         self._by_network[connection.network] += 1
-        self._greeting_by_network[connection.network] += 1
+        self._greeting_by_network[connection.network] += weight
         self._check_share(connection)
 
     def _check_share(self, connection: Connection) -> None:
@@ -184,8 +209,8 @@ class Listener:
             connection.refuse(QuotaExceeded("too many connections from your address (connections_per_address_max)"))
 
     @staticmethod
-    def _less(counts: Counter[str], network: str) -> None:
-        counts[network] -= 1
+    def _less(counts: Counter[str], network: str, weight: int = 1) -> None:
+        counts[network] -= weight
         if counts[network] <= 0:
             del counts[network]
 
@@ -194,13 +219,18 @@ class Listener:
         if connection not in self._greeting:
             return False
         del self._greeting[connection]
-        self._less(self._greeting_by_network, connection.network)
+        weight = weight_of(connection)
+        self._greeting_weight -= weight
+        self._less(self._greeting_by_network, connection.network, weight)
         return True
 
     def on_lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self._connections.pop(connection, None)
-        self._counts.handshakes_failed += self._end_greeting(connection)
+        self.turns.forget(connection)
+        is_stranger = self._end_greeting(connection)
+        self._counts.handshakes_failed += is_stranger
+        self._tls_left += is_stranger and connection.has_tls
         self._less(self._by_network, connection.network)
         if connection.session is not None:
             connection.session.on_lost(connection)
@@ -211,6 +241,7 @@ class Listener:
     def on_registered(self, connection: Connection) -> None:
         """A connection has its session."""
         self._end_greeting(connection)
+        connection.is_known = True
         connection.limit_reads(self.buffer)
         if connection.share and not connection.is_closed:
             connection.hold_for(self._holdings)
@@ -238,13 +269,16 @@ class Listener:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
         for connection in tuple(self._connections):
             connection.sweep(now_s)
+        if self._tls_left >= LEFT_MIN and now_s >= self._given_back_s + GIVE_BACK_S:
+            self._tls_left, self._given_back_s = 0, now_s
+            self.loop.run_in_executor(None, give_back)
 
     def _look_for_hung_up(self) -> None:
         """End those who have gone while nothing is read from them: some at a time, as each takes its while."""
         self._looker = None
         first = tuple(islice(self._greeting, LOOKED_AT_ONCE_MAX))
         for connection in first:
-            if connection.is_held and connection.is_hung_up:
+            if connection.is_held and connection not in self.turns and connection.is_hung_up:
                 connection.abort()
             else:
                 self._greeting[connection] = self._greeting.pop(connection)  # the turn of others
@@ -274,6 +308,11 @@ class Listener:
             self._looker.cancel()
         for connection in tuple(self._connections):
             connection.abort()
+
+
+def weight_of(connection: Connection) -> int:
+    """As how many a connection counts as long as it is not registered."""
+    return TLS_WEIGHT if connection.has_tls else 1
 
 
 def is_local(address: str) -> bool:

@@ -41,3 +41,13 @@ def keep_what_is_freed() -> None:
         return
     mallopt(TRIM_THRESHOLD, KEPT_BYTES_MAX)
     mallopt(MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+
+
+def give_back() -> None:
+    """Give the system all memory that is free, also between what is in use; takes some milliseconds, in which other
+    threads may have to wait for memory. Does nothing where the C library cannot."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return
+    trim(0)

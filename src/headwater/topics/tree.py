@@ -247,6 +247,8 @@ class Tree(Generic[S]):
 
     def _changed(self, filter: str) -> None:
         """Make sure that no match is taken for right that a change of a filter made wrong."""
+        if not self._matches and self._anywhere is not None:
+            return  # what begins with a wildcard concerns matches of other trees
         if not is_wild(filter):
             self._forget(filter)
             return

@@ -105,13 +105,13 @@ def fair(
     data: Where = ".",
     quick: Annotated[bool, typer.Option("--quick", help="A fifth of the time.")] = False,
     only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="ROW", help="strangers, guesses, reconnect, live, devices, retained or bulk."),
+        list[str] | None, typer.Option("--only", metavar="ROW", help="One of them, by its name; may be repeated.")
     ] = None,
     json: Json = False,
 ) -> None:
     """What a neighbour can do to you: a broker of its own, alone and beside somebody who takes all he can get."""
-    from headwater.cli.bench.fair.rows import ROWS, measure
+    from headwater.cli.bench.fair.rows import measure
+    from headwater.cli.bench.fair.table import ROWS
     from headwater.errors import Malformed
 
     rows = tuple(only or ROWS)

@@ -38,9 +38,9 @@ def batch_bytes(batch: Messages) -> int:
     return aligned(len(header) + len(body))
 
 
-def fill(bus: Bus, topics: int, count: int) -> int:
+def fill(bus: Bus, topics: int, count: int, root: str = "bench") -> int:
     """Store so many messages, rounded up to whole batches; answers how many."""
-    batch = messages(topics)
+    batch = messages(topics, root)
     for _ in range(-(-count // BATCH)):
         bus.publish_many(batch)
     return -(-count // BATCH) * BATCH

@@ -17,10 +17,10 @@ from headwater.counts import BOUNDS_US, Durations
 from headwater.log import delays
 from headwater.log.root import SYS, Root
 from headwater.log.roots import STAGED
+from headwater.pacing import Pacing
 from headwater.server.pump import DurablePump, LivePump
 from headwater.server.session import Session
 from headwater.server.watch.lags import Lags
-from headwater.server.watch.pacing import Pacing
 from headwater.server.watch.pulse import Pulse
 from headwater.wire.administration import Figures, Histogram, RootFigures, SlowConsumer
 

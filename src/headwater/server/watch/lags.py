@@ -23,7 +23,7 @@ from headwater.delivery.subscriber import Standing
 from headwater.log.purges import Purges
 from headwater.log.root import Root
 from headwater.log.roots import Roots
-from headwater.server.watch.pacing import Pacing
+from headwater.pacing import Pacing
 from headwater.store.log import Hole
 from headwater.topics.name import filter_covers_root, is_everything_of
 from headwater.wire.administration import SubscriptionFigures

@@ -19,7 +19,7 @@ from headwater.errors import NotFound
 from headwater.log import delays
 from headwater.log.root import Root
 from headwater.log.roots import STAGED
-from headwater.server.watch.pacing import Pacing
+from headwater.pacing import Pacing
 from headwater.topics.name import check_topic
 from headwater.wire.administration import Level
 

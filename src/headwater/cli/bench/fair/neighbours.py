@@ -11,6 +11,7 @@ import hashlib
 import select
 import selectors
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -51,6 +52,7 @@ from headwater.wire.requests import Registered, decode, pack_request
 STRANGERS = 1000
 GUESSES_PER_S = 1000
 CLIENTS = 1000
+PUBLISHERS = 4
 HOSTS = 4
 """Addresses that a neighbour comes from: one alone would meet the limits of an address."""
 HELLO_BYTES = 16 * 1024
@@ -71,6 +73,8 @@ BULK_TOPICS = 1
 """to so many topics,"""
 BULK_IN_FLIGHT = 2
 """and so many batches at a time."""
+CLIENT_HELLO = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03"
+"""How one of 16 KiB begins."""
 RETRY_S = 0.2
 """How long a client that was refused waits before it comes again."""
 
@@ -111,6 +115,31 @@ def strangers(native: Address, mqtt: Address) -> Loud:
         if number % len(kinds) == 0:
             made.recv(4096)  # it is asked for the proof
         made.sendall(rest + bytes(HELLO_BYTES - 100 - len(rest)))
+        yield
+    while True:
+        pause(0.05)
+        yield
+
+
+@neighbour
+def tls_strangers(native: Address, mqtt: Address) -> Loud:
+    """Connections that begin TLS and do not get through it, or do and then say nothing that ends; those that are
+    refused come again."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    yield
+    held: list[socket.socket] = []
+    for number in range(STRANGERS):
+        try:
+            made = come(native, number)
+            if number % 2:
+                made.sendall(CLIENT_HELLO + bytes(HELLO_BYTES - 400))
+            else:
+                made = context.wrap_socket(made)
+                made.sendall((HELLO_BYTES - 5).to_bytes(4, "little") + b"\x01" + bytes(HELLO_BYTES - 100))
+            held.append(made)
+        except OSError:
+            pass
         yield
     while True:
         pause(0.05)
@@ -161,6 +190,17 @@ def bulk(native: Address, mqtt: Address) -> Loud:
             check(answer)
             in_flight -= len(batches.read_published(answer)) if answer.kind == FrameKind.PUBLISHED else 0
             yield
+
+
+@neighbour
+def publishers(native: Address, mqtt: Address) -> Loud:
+    """Clients that publish single messages, one after another, as fast as they are acked."""
+    crowd = [Raw(native, (USER, SECRET)) for _ in range(PUBLISHERS)]
+    frame = publish_frame(messages(1, "fair")[:1], SystemClock().now_us())
+    yield
+    for number in count():
+        crowd[number % PUBLISHERS].publish(frame)
+        yield
 
 
 class Returning:

@@ -1,7 +1,7 @@
 """A broker to measure: a process of its own, on a folder of its own.
 
-This module is also that process: `python -m headwater.cli.bench.served.broker FOLDER AUTH` serves the folder, prints
-its ports (native, MQTT), and stops when its input ends.
+This module is also that process: `python -m headwater.cli.bench.served.broker FOLDER AUTH SETTINGS` serves the folder,
+prints its ports (native, MQTT), and stops when its input ends.
 """
 
 from __future__ import annotations
@@ -11,18 +11,30 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
 
 import headwater
 from headwater.cli.temporary import temporary_folder
-from headwater.config import Serving
+from headwater.config import Config, Serving
 from headwater.errors import Failed
 from headwater.store.files import DiskFiles
 
 USER = "bench"
 SECRET = "a secret for one run"  # noqa: S105  (of a server that lives as long as its measurement)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker is to have otherwise than by default."""
+
+    config: dict[str, object] = {}
+    serving: dict[str, object] = {}
+
+
+DEFAULT = Settings()
 
 
 class Broker:
@@ -82,11 +94,17 @@ class Spent:
 
 
 @contextmanager
-def running(place: str, auth: str = "none", filled: str | None = None) -> Iterator[Broker]:
-    """A broker of its own, gone at the end; it begins with nothing, or with the bus in a folder."""
+def running(
+    place: str, auth: str = "none", settings: Settings = DEFAULT, prepare: Callable[[str], None] | None = None
+) -> Iterator[Broker]:
+    """A broker of its own, gone at the end; `prepare` gets the folder that it will serve."""
     raise_files_max()
-    with nullcontext(filled) if filled is not None else temporary_folder(place, "headwater-bench") as folder:
-        command = [sys.executable, "-m", "headwater.cli.bench.served.broker", f"{folder}/bus", auth]
+    with temporary_folder(place, "headwater-bench") as folder:
+        bus = f"{folder}/bus"
+        if prepare is not None:
+            prepare(bus)
+        said_to_it = msgspec.json.encode(settings).decode()
+        command = [sys.executable, "-m", "headwater.cli.bench.served.broker", bus, auth, said_to_it]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own module)
             assert process.stdout is not None
             assert process.stdin is not None
@@ -109,21 +127,23 @@ def raise_files_max() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(folder: str, auth: str) -> None:
+async def _serve(folder: str, auth: str, settings: Settings) -> None:
     from headwater.mqtt.protocol import MqttProtocol
     from headwater.server.memory import keep_what_is_freed, spare_the_collector
     from headwater.serving.composition import server_of
 
-    with headwater.open(folder) as bus:
-        serving = Serving(
-            port=0,
-            mqtt_port=0,
-            auth=auth,
-            drain_s=1.0,
-            connections_max=20_000,
-            connections_per_address_max=20_000,
-        )
-        server = server_of(bus.core, serving)
+    with headwater.open(folder, msgspec.convert(settings.config, Config)) as bus:
+        given = {
+            "port": 0,
+            "mqtt_port": 0,
+            "mqtt_tls_port": 0,
+            "auth": auth,
+            "drain_s": 1.0,
+            "connections_max": 20_000,
+            "connections_per_address_max": 20_000,
+            **settings.serving,
+        }
+        server = server_of(bus.core, msgspec.convert(given, Serving))
         await server.start()
         if auth != "none":
             bus.clients.add(USER, SECRET)
@@ -139,12 +159,12 @@ async def _serve(folder: str, auth: str) -> None:
         await server.stop()
 
 
-def _main(folder: str, auth: str) -> None:
+def _main(folder: str, auth: str, settings: str) -> None:
     raise_files_max()
     from headwater.serving.process import loop_factory
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(folder, auth))
+        runner.run(_serve(folder, auth, msgspec.json.decode(settings, type=Settings)))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ CREDIT_MESSAGES = 1_000_000
 CREDIT_BYTES = 256 * 1024 * 1024
 HEAD_BYTES = HEADER.size + batches.DELIVER.size
 
+PING = pack(Kind.PING, 0)
+
 Address = tuple[str, int]
 Login = tuple[str, str]
 
@@ -97,6 +99,12 @@ class Raw:
         """Send a PUBLISH frame, and wait until it is on disk."""
         self.socket.sendall(frame)
         while (answer := self.read()).kind != Kind.PUBLISHED:
+            check(answer)
+
+    def ping(self) -> None:
+        """Have the loop answer, which is all that this takes."""
+        self.socket.sendall(PING)
+        while (answer := self.read()).kind != Kind.PONG:
             check(answer)
 
     def close(self) -> None:
