@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli.command import objects, run
-from headwater.cli.bench.fair import many, rows
+from headwater.cli.bench.fair import many, rows, traffic
 from headwater.cli.bench.fair.table import ROWS
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.served import latency
