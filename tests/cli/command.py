@@ -43,17 +43,22 @@ def run(
     return result
 
 
-def here(*arguments: object, code: int = 0) -> Result:
+def here(*arguments: object, data: Path | None = None, stdin: bytes = b"", code: int = 0) -> Result:
     """Run it in this process, which takes a moment instead of a second, and expect an exit code."""
     output.console.cache_clear()  # it may have seen another width
-    result = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "160"}).invoke(app_for(()), [str(one) for one in arguments])
+    given = [str(one) for one in arguments]
+    environment = {"NO_COLOR": "1", "COLUMNS": "160", **({} if data is None else {"HEADWATER_DATA": str(data)})}
+    result = CliRunner(env=environment).invoke(app_for(given), given, input=stdin)
     assert result.exit_code == code, f"exit code {result.exit_code}\n{result.output}\n{result.exception!r}"
     return result
 
 
-def objects_here(*arguments: object) -> list[dict[str, Any]]:
+def objects_here(
+    *arguments: object, data: Path | None = None, stdin: bytes = b"", code: int = 0
+) -> list[dict[str, Any]]:
     """The same with --json, each line read."""
-    return [json.loads(line) for line in here(*arguments, "--json").stdout.splitlines()]
+    result = here(*arguments, "--json", data=data, stdin=stdin, code=code)
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def objects(*arguments: object, data: Path | None = None, stdin: bytes = b"", code: int = 0) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import here, objects, objects_here, one_sentence, run
+from cli.command import here, objects, objects_here, one_sentence
 
 
 @pytest.fixture
@@ -18,9 +18,9 @@ def test_rules_are_made_listed_and_taken_back(data: Path):
     assert objects("acl", "allow", "ann", "publish", "home/#", data=data) == [
         {"user": "ann", "action": "publish", "filter": "home/#", "done": "allowed"}
     ]
-    run("acl", "deny", "ann", "publish", "home/door", data=data)
-    run("acl", "allow", "*", "subscribe", "home/%u/#", data=data)
-    run("acl", "allow", "bob", "admin", data=data)
+    here("acl", "deny", "ann", "publish", "home/door", data=data)
+    here("acl", "allow", "*", "subscribe", "home/%u/#", data=data)
+    here("acl", "allow", "bob", "admin", data=data)
     with headwater.open(data) as bus:
         assert bus.acl.may_publish("ann", "home/a")
         assert not bus.acl.may_publish("ann", "home/door")
@@ -33,13 +33,13 @@ def test_rules_are_made_listed_and_taken_back(data: Path):
         ("ann", "publish", "home/door", False),
         ("bob", "admin", "#", True),
     ]
-    assert [rule["user"] for rule in objects("acl", "list", "bob", data=data)] == ["*", "bob"]
-    shown = run("acl", "list", data=data).stdout
+    assert [rule["user"] for rule in objects_here("acl", "list", "bob", data=data)] == ["*", "bob"]
+    shown = here("acl", "list", data=data).stdout
     assert "home/door" in shown
     assert "deny" in shown
-    run("acl", "remove", "ann", "publish", "home/door", data=data)
-    run("acl", "remove", "bob", "admin", data=data)
-    assert len(objects("acl", "list", data=data)) == 2
+    here("acl", "remove", "ann", "publish", "home/door", data=data)
+    here("acl", "remove", "bob", "admin", data=data)
+    assert len(objects_here("acl", "list", data=data)) == 2
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ def test_a_dead_letter_is_redriven_with_another_payload(data: Path):
 
 def test_dead_letters_are_redriven_and_dropped(data: Path):
     assert objects("dead", "redrive", "worker", 1, data=data) == [{"id": "worker", "redriven": 1}]
-    assert objects("dead", "drop", "worker", 2, data=data) == [{"id": "worker", "dropped": 1}]
-    assert objects("dead", "redrive", "worker", "--all", data=data) == [{"id": "worker", "redriven": 1}]
-    assert objects("dead", "list", data=data) == []
-    again = objects("sub", "jobs/#", "--id", "worker", "--timeout-s", 0.2, data=data)
+    assert objects_here("dead", "drop", "worker", 2, data=data) == [{"id": "worker", "dropped": 1}]
+    assert objects_here("dead", "redrive", "worker", "--all", data=data) == [{"id": "worker", "redriven": 1}]
+    assert objects_here("dead", "list", data=data) == []
+    again = objects_here("sub", "jobs/#", "--id", "worker", "--timeout-s", 0.2, data=data)
     assert [message["offset"] for message in again] == [1, 3]
     assert ["headwater-dead-from", "worker"] in again[0]["headers"]
 
@@ -62,4 +62,4 @@ def test_wrong_input_is_refused_in_one_sentence(data: Path, wrong: tuple[str, ..
 
 def test_an_offset_that_is_none_of_them_is_code_1(data: Path):
     run("dead", "drop", "worker", 1, 77, data=data, code=1)
-    assert len(objects("dead", "list", data=data)) == 2
+    assert len(objects_here("dead", "list", data=data)) == 2

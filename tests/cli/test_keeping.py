@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import objects, one_sentence, run
+from cli.command import here, objects_here, one_sentence, run
 
 
 @pytest.fixture
@@ -21,31 +21,31 @@ def test_a_root_is_removed_with_its_folder(data: Path):
     with headwater.open(data) as bus:
         bus.publish("gone/a", b"1")
         bus.subscribe("gone/#", id="s").close()
-    assert one_sentence(run("remove-root", "gone", "--yes", data=data, code=2).stderr)
-    assert objects("remove-root", "gone", "--force", "--yes", data=data) == [{"root": "gone", "removed": True}]
+    assert one_sentence(here("remove-root", "gone", "--yes", data=data, code=2).stderr)
+    assert objects_here("remove-root", "gone", "--force", "--yes", data=data) == [{"root": "gone", "removed": True}]
     assert not [path for path in (data / "streams").iterdir() if path.name.endswith("-gone")]
 
 
 def test_purge_removes_what_it_was_told_and_asks_where_it_can(data: Path):
     assert one_sentence(run("purge", "home/old/#", data=data, code=2).stderr)
-    assert len(objects("topics", data=data)) == 2
-    assert objects("purge", "home/old/#", "--yes", data=data) == [{"filter": "home/old/#", "topics": 1}]
-    assert [found["topic"] for found in objects("replay", "#", data=data)] == ["home/new"]
+    assert len(objects_here("topics", data=data)) == 2
+    assert objects_here("purge", "home/old/#", "--yes", data=data) == [{"filter": "home/old/#", "topics": 1}]
+    assert [found["topic"] for found in objects_here("replay", "#", data=data)] == ["home/new"]
 
 
 def test_a_backup_is_restored_into_a_new_folder(data: Path, tmp_path: Path):
     run("backup", tmp_path / "copy", data=data)
-    (done,) = objects("restore", tmp_path / "copy", data=tmp_path / "again")
+    (done,) = objects_here("restore", tmp_path / "copy", data=tmp_path / "again")
     assert done["to"] == str(tmp_path / "again")
-    run("pub", "home/new", "3", data=tmp_path / "again")
-    assert [found["payload"] for found in objects("replay", "#", data=tmp_path / "again")] == ["1", "2", "3"]
-    assert [found["payload"] for found in objects("replay", "#", data=data)] == ["1", "2"]
+    here("pub", "home/new", "3", data=tmp_path / "again")
+    assert [found["payload"] for found in objects_here("replay", "#", data=tmp_path / "again")] == ["1", "2", "3"]
+    assert [found["payload"] for found in objects_here("replay", "#", data=data)] == ["1", "2"]
 
 
 def test_folders_that_hold_something_are_left_alone(data: Path, tmp_path: Path):
     run("backup", tmp_path / "copy", data=data)
-    assert one_sentence(run("backup", tmp_path / "copy", data=data, code=2).stderr)
-    assert one_sentence(run("restore", tmp_path / "copy", data=data, code=2).stderr)
-    assert one_sentence(run("restore", tmp_path / "none", data=tmp_path / "again", code=2).stderr)
+    assert one_sentence(here("backup", tmp_path / "copy", data=data, code=2).stderr)
+    assert one_sentence(here("restore", tmp_path / "copy", data=data, code=2).stderr)
+    assert one_sentence(here("restore", tmp_path / "none", data=tmp_path / "again", code=2).stderr)
     with headwater.open(data):
         assert run("backup", tmp_path / "other", data=data, code=2).stderr.startswith("Owned(409)")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import ENVIRONMENT, command, here, objects, one_sentence, run, start
+from cli.command import ENVIRONMENT, command, here, objects, objects_here, one_sentence, run, start
 
 
 @pytest.fixture
@@ -20,16 +20,16 @@ def data(tmp_path: Path) -> Path:
 
 def test_history_comes_in_order_from_where_it_is_asked_for(data: Path):
     assert [found["offset"] for found in objects("replay", "home/a", data=data)] == [1, 3, 5, 7, 9]
-    assert [found["offset"] for found in objects("replay", "home/#", "--after", 8, data=data)] == [9, 10]
-    assert [found["offset"] for found in objects("replay", "home/#", "--count", 2, data=data)] == [1, 2]
-    some = objects("replay", "#", "--after", "home=9", "--after", "mill=0", data=data)
+    assert [found["offset"] for found in objects_here("replay", "home/#", "--after", 8, data=data)] == [9, 10]
+    assert [found["offset"] for found in objects_here("replay", "home/#", "--count", 2, data=data)] == [1, 2]
+    some = objects_here("replay", "#", "--after", "home=9", "--after", "mill=0", data=data)
     assert [(found["topic"], found["offset"]) for found in some] == [("home/b", 10), ("mill/a", 1)]
 
 
 def test_history_since_a_moment(data: Path):
     assert len(objects("replay", "#", "--since", "1h", data=data)) == 11
-    assert objects("replay", "#", "--since", "+1h", data=data) == []
-    assert len(objects("replay", "#", "--since", "2020-01-01T00:00+01:00", data=data)) == 11
+    assert objects_here("replay", "#", "--since", "+1h", data=data) == []
+    assert len(objects_here("replay", "#", "--since", "2020-01-01T00:00+01:00", data=data)) == 11
 
 
 def test_payloads_come_out_raw(data: Path):

@@ -27,16 +27,18 @@ def test_subscriptions_are_listed_with_their_lag_also_beside_the_owner(data: Pat
 
 def test_a_subscription_is_paused_resumed_sought_and_deleted(data: Path):
     run("subs", "pause", "slow", data=data)
-    assert objects("subs", data=data)[0]["paused"]
-    assert "paused" in run("subs", data=data).stdout
-    run("subs", "resume", "slow", data=data)
-    assert not objects("subs", data=data)[0]["paused"]
-    assert objects("subs", "seek", "slow", "earliest", data=data) == [{"id": "slow", "done": "goes on from earliest"}]
-    assert objects("subs", data=data)[0]["lag"] == 5
-    run("subs", "seek", "slow", 5, data=data)
-    assert objects("subs", data=data)[0]["lag"] == 1
-    run("subs", "delete", "slow", data=data)
-    assert objects("subs", data=data) == []
+    assert objects_here("subs", data=data)[0]["paused"]
+    assert "paused" in here("subs", data=data).stdout
+    here("subs", "resume", "slow", data=data)
+    assert not objects_here("subs", data=data)[0]["paused"]
+    assert objects_here("subs", "seek", "slow", "earliest", data=data) == [
+        {"id": "slow", "done": "goes on from earliest"}
+    ]
+    assert objects_here("subs", data=data)[0]["lag"] == 5
+    here("subs", "seek", "slow", 5, data=data)
+    assert objects_here("subs", data=data)[0]["lag"] == 1
+    here("subs", "delete", "slow", data=data)
+    assert objects_here("subs", data=data) == []
 
 
 def test_one_is_created_before_anybody_takes_from_it(data: Path):

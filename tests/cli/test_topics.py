@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from cli.command import objects, run, start
+from cli.command import here, objects, run, start
 from headwater import TopicInfo
 from headwater.cli.topics import levels_of
 
@@ -31,7 +31,7 @@ def test_topics_are_a_tree_with_counts_last_offsets_and_retained_marks(data: Pat
         "mill  1  last 1",
         "3 topics in 2 roots, 4 messages",
     ]
-    assert run("topics", "home/#", "--depth", 1, data=data).stdout.startswith("home  3 in 2 topics\n2 topics")
+    assert here("topics", "home/#", "--depth", 1, data=data).stdout.startswith("home  3 in 2 topics\n2 topics")
 
 
 def test_topics_for_machines(data: Path):

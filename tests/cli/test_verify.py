@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headwater
-from cli.command import here, objects, one_sentence, run, start
+from cli.command import here, objects, objects_here, one_sentence, run, start
 from headwater import Config
 from headwater.store.batch import checksum, seal_header
 from headwater.store.body import encode_body
@@ -66,7 +66,7 @@ def test_a_whole_folder_is_told_root_by_root(data: Path):
     assert (home["first_offset"], home["last_offset"], home["damages"]) == (1, 60, [])
     assert (mill["root"], mill["messages"]) == ("mill", 1)
     assert folder["is_whole"]
-    assert "whole: 61 messages in 2 roots" in run("verify", data=data).stdout
+    assert "whole: 61 messages in 2 roots" in here("verify", data=data).stdout
 
 
 def test_a_flipped_byte_is_found_with_its_place_and_its_messages(data: Path):
@@ -86,7 +86,7 @@ def test_a_flipped_byte_is_found_with_its_place_and_its_messages(data: Path):
         }
     ]
     assert not folder["is_whole"]
-    shown = run("verify", data=data, code=1).stdout
+    shown = here("verify", data=data, code=1).stdout
     assert f"bytes {start} to {end}, messages 21 to 30 are gone" in shown
 
 
@@ -114,11 +114,11 @@ def test_a_damaged_range_is_quarantined_and_then_known(data: Path):
     assert "(quarantined)" in shown
     (kept,) = (data / "quarantine").iterdir()
     assert (kept.name, kept.read_bytes()) == (f"1-21-30-at-1-{start}", bad)
-    again, _, folder = objects("verify", data=data)
+    again, _, folder = objects_here("verify", data=data)
     assert folder["is_whole"]
     assert [damage["is_known"] for damage in again["damages"]] == [True]
-    assert "known gap" in run("verify", data=data).stdout
-    result = run("replay", "home/#", data=data)
+    assert "known gap" in here("verify", data=data).stdout
+    result = here("replay", "home/#", data=data)
     assert len(result.stdout.splitlines()) == 50
     assert one_sentence(result.stderr)
     assert "messages 21 to 30" in result.stderr
@@ -168,9 +168,9 @@ def test_an_index_that_is_wrong_is_no_damage_and_quarantine_removes_it(data: Pat
     if harm in ("flip", "garbage"):
         assert home["indexes"] == [str(index.relative_to(data))]
         assert "no message is lost" in home["notes"][0]
-    run("verify", "--quarantine", data=data)
-    assert objects("verify", data=data)[0]["indexes"] == []
-    assert len(objects("replay", "home/#", "--after", 35, data=data)) == 25
+    here("verify", "--quarantine", data=data)
+    assert objects_here("verify", data=data)[0]["indexes"] == []
+    assert len(objects_here("replay", "home/#", "--after", 35, data=data)) == 25
 
 
 def test_a_batch_of_another_root_is_found(data: Path):
@@ -239,9 +239,9 @@ def test_a_version_that_is_gone_is_told_and_the_streams_are_walked_all_the_same(
     assert (home["messages"], home["damages"], mill["messages"], mill["damages"]) == (60, [], 1, [])
     (trouble,) = folder["troubles"]
     assert what in trouble
-    assert one_sentence(run("verify", "--quarantine", data=data, code=2).stderr)
+    assert one_sentence(here("verify", "--quarantine", data=data, code=2).stderr)
     version.write_text(trouble.partition("or write ")[2])
-    assert objects("verify", data=data)[-1]["is_whole"]
+    assert objects_here("verify", data=data)[-1]["is_whole"]
     with headwater.open(data) as bus:
         assert len(list(bus.replay("#"))) == 61
         assert not bus.events()

@@ -74,10 +74,11 @@ def clock_method(world: World, name: str) -> Callable[..., Any]:
 
 def of_this_world(real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
     """The simulated one, save for a real thread that a test before left behind, which would end the world's."""
-    here = threading.get_ident()
+    ident = threading.get_ident
+    here = ident()
 
     def ask(*args: Any, **kwargs: Any) -> Any:
-        return (simulated if threading.get_ident() == here else real)(*args, **kwargs)
+        return (simulated if ident() == here else real)(*args, **kwargs)
 
     return ask
 
