@@ -28,6 +28,9 @@ SHARES = 16
 QUIET_SHARE = 1
 """one that nobody waits for this, as a slow disk need not hold up what live subscriptions have at once."""
 
+FULL_READS_MAX = 4
+"""Reads that fill the buffer until others have their turn."""
+
 EXPIRED = "the token has expired; come back with another"
 
 
@@ -41,6 +44,7 @@ class Connection(asyncio.BufferedProtocol):
     """One client's line."""
 
     __slots__ = (
+        "_full_reads",
         "_gathered",
         "_gathered_bytes",
         "_holds",
@@ -109,6 +113,8 @@ class Connection(asyncio.BufferedProtocol):
         self._publish_bytes = 0
         self._requests = 0
         self._is_full = False
+        self._full_reads = 0
+        """Since others last had their turn."""
         self._unsent_bytes = 0
         self._gathered: list[bytes] | None = None
         self._gathered_bytes = 0
@@ -193,10 +199,17 @@ class Connection(asyncio.BufferedProtocol):
             if outbox.is_open:
                 outbox.post()
         listener.attention.on_read(self)
-        if nbytes == len(listener.buffer) and not self._holds:
-            # There is more. The loop would read on, and others would wait for as long as this client sends.
+        if nbytes == len(listener.buffer):
+            self._on_full_read()
+
+    def _on_full_read(self) -> None:
+        """There is more. The loop would read on, and others would wait for as long as this client sends: now and then
+        they have their turn."""
+        self._full_reads += 1
+        if self._full_reads >= FULL_READS_MAX and not self._holds:
+            self._full_reads = 0
             self.hold()
-            listener.loop.call_soon(self.release)
+            self.listener.loop.call_soon(self.release)
 
     def eof_received(self) -> bool:
         return False
