@@ -61,7 +61,7 @@ def test_however_slow_a_machine_is_something_of_each_is_measured():
     assert taken == {"one": [1.0] * latency.TURNS, "other": [2.0] * latency.TURNS}
 
 
-@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect"])
+@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect", "bulk"])
 def test_a_neighbour_is_measured_alone_and_beside(tmp_path: Path, row: str):
     assert set(ROWS) >= {row}
     (figure,) = ROWS[row](str(tmp_path), 0.3)
