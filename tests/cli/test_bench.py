@@ -62,7 +62,7 @@ def test_however_slow_a_machine_is_something_of_each_is_measured():
     assert taken == {"one": [1.0] * latency.TURNS, "other": [2.0] * latency.TURNS}
 
 
-@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect", "retention", "listing", "tls-strangers"])
+@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect", "retention", "listing", "tls-strangers", "bulk"])
 def test_a_neighbour_is_measured_alone_and_beside(tmp_path: Path, row: str, monkeypatch: pytest.MonkeyPatch):
     assert set(ROWS) >= {row}
     assert ROWS["strangers"] is rows.strangers

@@ -237,8 +237,8 @@ class GroupCommit(Generic[T]):
         item.is_blocking = True
         with self.places:
             self.add(item)
-            lead = not self._busy
-            self._busy = True
+            lead = not self._busy and bool(self._pending)
+            self._busy = self._busy or lead
         if lead:
             self._lead(item)
         item.wait()
@@ -367,8 +367,11 @@ class GroupCommit(Generic[T]):
             raise Failed(self.given_up)
         if self._on_add is not None and not isinstance(item, Call):
             self._on_add(item)
-        self._pending.append(item)
         self._weight += item.weight
+        if self._closed_roots and self._is_behind(item):
+            self._stays.append(item)
+            return
+        self._pending.append(item)
         if self._expected and len(self._pending) >= self._expected:
             self._expected = 0
             self._came.notify()
@@ -479,6 +482,8 @@ class GroupCommit(Generic[T]):
                 stays.append(item)
         if self._apart is not None or large:
             self._stays += stays
+            if opened:
+                closed.add(opened)
         elif stays:  # this thread begins no large group, so the commit thread does, at once
             self._pending = stays
             self._is_due = True
@@ -486,13 +491,19 @@ class GroupCommit(Generic[T]):
         self._weight -= sum([item.weight for item in (*now, *large)])
         return now, large
 
+    def _is_behind(self, item: T | Call) -> bool:
+        """Whether what has come stays, as far as that is seen at once: nobody need be woken to find out."""
+        if isinstance(item, Call):
+            return not self._pending  # or something that it comes after may stay, too
+        roots = item.roots
+        return len(roots) == 1 and roots[0] in self._closed_roots
+
     def _begin_apart(self, items: list[T]) -> _InFlight[T] | None:
         """Prepare a large group; None if nothing of it is to be written."""
         assert self._prepare_apart is not None
         root = items[0].roots[0]
         with self.places:
             begun = self._apart = _InFlight(items, root)
-            self._closed_roots.add(root)
         try:
             begun.work = self._prepare_apart(items)
         except BaseException as error:

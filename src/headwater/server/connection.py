@@ -32,6 +32,8 @@ QUIET_SHARE = 1
 
 FRAME_BYTES_PER_S = 64 * 1024
 """A frame that comes at this speed may take as long as it likes."""
+FULL_READS_MAX = 4
+"""Reads that fill the buffer until others have their turn."""
 
 EXPIRED = "the token has expired; come back with another"
 
@@ -48,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_begun_bytes",
         "_begun_until_s",
+        "_full_reads",
         "_gathered",
         "_gathered_bytes",
         "_holds",
@@ -140,6 +143,8 @@ class Connection(asyncio.BufferedProtocol):
         self._publish_bytes = 0
         self._requests = 0
         self._is_full = False
+        self._full_reads = 0
+        """Since others last had their turn."""
         self._unsent_bytes = 0
         self._gathered: list[bytes] | None = None
         self._gathered_bytes = 0
@@ -217,10 +222,8 @@ class Connection(asyncio.BufferedProtocol):
         data = listener.buffer[:nbytes]
         if self.is_known or self.turns is None or self.turns.is_heard(self, data):
             self.hear(data)
-        if nbytes == len(listener.buffer) and not self._holds:
-            # There is more. The loop would read on, and others would wait for as long as this client sends.
-            self.hold()
-            listener.loop.call_soon(self.release)
+        if nbytes == len(listener.buffer):
+            self._on_full_read()
 
     def hear(self, data: memoryview | bytes) -> None:
         """Take what was read, and have sent what follows from it."""
@@ -240,6 +243,15 @@ class Connection(asyncio.BufferedProtocol):
                 outbox.post()
         wakes.on_read()
         listener.attention.on_read(self)
+
+    def _on_full_read(self) -> None:
+        """There is more. The loop would read on, and others would wait for as long as this client sends: now and then
+        they have their turn."""
+        self._full_reads += 1
+        if self._full_reads >= FULL_READS_MAX and not self._holds:
+            self._full_reads = 0
+            self.hold()
+            self.listener.loop.call_soon(self.release)
 
     def eof_received(self) -> bool:
         """The client sends no more. True keeps the transport until it is this connection's turn to leave."""

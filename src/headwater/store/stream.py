@@ -20,6 +20,7 @@ from headwater.errors import Failed, ReadOnly, TooManyFiles
 from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, seal_header, stored_body
 from headwater.store.body import held_bytes
 from headwater.store.file_pool import FilePool
+from headwater.store.files import PIECE_BYTES as AT_ONCE_BYTES
 from headwater.store.files import Files
 from headwater.store.log import REMOVED, Hole, Write, untold
 from headwater.store.manifest import Listed
@@ -205,7 +206,8 @@ class DiskStream:
 
     def _write_pieces(self, path: str, buffers: Sequence[bytes], position: int, is_shared: Callable[[], bool]) -> None:
         is_written = False
-        for piece in pieces(buffers, min(PIECE_BYTES, self._config.bulk_bytes_min)):
+        at_once = min(PIECE_BYTES, self._config.bulk_bytes_min) if is_shared() else AT_ONCE_BYTES
+        for piece in pieces(buffers, at_once):
             if is_written and is_shared():
                 self._sync(path)
             self._pool.write(path, piece, position)
