@@ -489,6 +489,13 @@ class Core:
         self.readers.look()
         return self.dispatcher.infos(after, limit, is_shown)
 
+    def subscriptions_after(
+        self, after: str | None, limit: int | None, is_shown: Callable[[str, str], bool]
+    ) -> tuple[list[SubscriptionInfo], str | None]:
+        """Those to be shown among the next ones, and the id after which to go on, None at the end."""
+        self.readers.look()
+        return self.dispatcher.infos_after(after, limit, is_shown)
+
     @property
     def losses(self) -> Sequence[Loss]:
         """Rows of the state that are known to be lost."""

@@ -10,9 +10,12 @@ import pytest
 import headwater
 from headwater import Bus, ManualClock
 from headwater.delivery import backlog, cursor
+from headwater.delivery import dispatcher as dispatching
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.log.group_commit import GroupCommit
 from headwater.store.state import MemoryState
+from headwater.wire import requests
+from server.harness import Running
 
 SUBSCRIPTIONS = 500
 MESSAGES = 50
@@ -148,3 +151,31 @@ def test_what_is_remembered_is_right_after_a_purge_an_expiry_a_seek_and_a_new_on
     bus.core.durables.delete("s02")
     bus.core.durables.create("s02", "home/0/#", start="earliest")
     assert lags() == lags() == [7, 0, 9, *([9, 0, 9] * 19)]
+
+
+def test_over_the_wire_no_look_is_at_many_of_those_that_the_asker_may_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatching, "INFOS_AT_ONCE", 20)
+    with Running(auth="scram") as running:
+        running.client("ann", allow=["subscribe home/#"])
+        for number in range(100):
+            running.bus.core.durables.create(f"s{number:03}", "hall/#" if number % 50 else "home/#")
+        peer = running.peer("ann")
+        looks: list[int] = []
+        real_after, real_decode = Dispatcher.infos_after, Dispatcher._decode
+
+        def infos_after(self: Dispatcher, *args: Any) -> Any:
+            looks.append(0)
+            return real_after(self, *args)
+
+        def decode(self: Dispatcher, value: bytes) -> Any:
+            if looks:
+                looks[-1] += 1
+            return real_decode(self, value)
+
+        monkeypatch.setattr(Dispatcher, "infos_after", infos_after)
+        monkeypatch.setattr(Dispatcher, "_decode", decode)
+        assert [info.id for info in peer.ask(requests.Subscriptions())] == ["s000", "s050"]
+        assert [info.id for info in peer.ask(requests.Subscriptions(after="s000", limit=1))] == ["s050"]
+        assert [info.id for info in peer.ask(requests.Subscriptions(after="s050", limit=1))] == []
+        assert len(looks) > 100 // 20
+        assert max(looks) <= 20

@@ -54,7 +54,7 @@ R = TypeVar("R")
 RESTING_ROOTS_MAX = 64
 """Subscriptions with a place in more roots are counted anew whenever somebody asks."""
 INFOS_AT_ONCE = 1000
-"""Subscriptions that are told of together."""
+"""Subscriptions that are looked at, and told of, together."""
 LEARN_MIN = 32
 """Where so many are asked for, the rows of all are counted at once."""
 NAMES_AT_ONCE = 256
@@ -650,19 +650,32 @@ class Dispatcher:
         wanted: Callable[[str, str], bool] = lambda _id, _filter: True,
     ) -> list[SubscriptionInfo]:
         """Durable subscriptions as users see them, by id, those whose id and filter are wanted; a page after an id."""
+        found: list[SubscriptionInfo] = []
+        while True:
+            some, after = self.infos_after(after, None if limit is None else limit - len(found), wanted)
+            found += some
+            if after is None or len(found) == limit:
+                return found
+
+    def infos_after(
+        self, after: str | None, limit: int | None, wanted: Callable[[str, str], bool]
+    ) -> tuple[list[SubscriptionInfo], str | None]:
+        """Those among the next ones, which are so many and no more, and the id after which to go on, None at the end;
+        for a listing in which others have their turn."""
         if limit is not None and limit < 1:
             raise Malformed(f"limit is {limit}; use 1 or more")
         start = None if after is None else self._key(after) + b"\0"
         self._commit.flush()
-        found: list[SubscriptionInfo] = []
-        asked = (self._decode(value) for _, value in self._state.scan(rows.SUBSCRIPTION, start))
-        asked = (row for row in asked if wanted(row.options.id, row.options.filter))
-        while limit is None or len(found) < limit:
-            some = list(islice(asked, INFOS_AT_ONCE if limit is None else min(INFOS_AT_ONCE, limit - len(found))))
-            if not some:
+        some: list[SubscriptionRow] = []
+        last: SubscriptionRow | None = None
+        for looked, (_, value) in enumerate(self._state.scan(rows.SUBSCRIPTION, start), 1):
+            row = self._decode(value)
+            if wanted(row.options.id, row.options.filter):
+                some.append(row)
+            if looked == INFOS_AT_ONCE or len(some) == limit:
+                last = row
                 break
-            found += self._page(some)
-        return found
+        return self._page(some), None if last is None else last.options.id
 
     def _page(self, asked: Sequence[SubscriptionRow]) -> list[SubscriptionInfo]:
         """Some of them. Those that nobody takes from are told from their rows, and what waits for them is counted with

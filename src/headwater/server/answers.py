@@ -23,7 +23,7 @@ from headwater.delivery.dead_letters import Allow
 from headwater.delivery.start import Start
 from headwater.errors import Malformed
 from headwater.log.publish import Part
-from headwater.message import Message, TopicInfo
+from headwater.message import Message, SubscriptionInfo, TopicInfo
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.server.subscriptions import Subscriptions
@@ -195,7 +195,15 @@ class Answers:
         def is_shown(id: str, filter: str) -> bool:
             return self._sees(session, filter) and not broker.is_of_another(session.row.user, session.row.id, id)
 
-        return lambda: broker.core.subscriptions(request.after, request.limit, is_shown)
+        found: list[SubscriptionInfo] = []
+
+        def work(after: str | None) -> Any:
+            left = None if request.limit is None else request.limit - len(found)
+            some, last = broker.core.subscriptions_after(after, left, is_shown)
+            found.extend(some)
+            return found if last is None or len(found) == request.limit else Unfinished(partial(work, last))
+
+        return partial(work, request.after)
 
     def states(self, session: Session, request: requests.States) -> Work:
         def work() -> list[tuple[str, int, str, int, tuple[str, ...]]]:
