@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater import Message
 from headwater.client.bus import Bus
 from headwater.config import Config
 from headwater.errors import QuotaExceeded
@@ -59,17 +58,17 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
         yield made
 
 
-def reject(bus: Bus, id: str, payloads: list[bytes]) -> list[Message]:
-    """Publish these, and give up on each."""
-    topic, rejected = f"home/{id}", []
+def reject(bus: Bus, id: str, payloads: list[bytes]) -> None:
+    """Publish these, and give up on each; what cannot die may come again before the next."""
+    topic, rejected = f"home/{id}", set[int]()
     with bus.subscribe(topic, id=id, order="none") as reader:
         for payload in payloads:
-            bus.publish(topic, payload)
-            message = reader.next(timeout_s=60)
-            assert message is not None
-            message.reject("no")
-            rejected.append(message)
-    return rejected
+            offset = bus.publish(topic, payload).offset
+            while offset not in rejected:
+                message = reader.next(timeout_s=60)
+                assert message is not None
+                message.reject("no")
+                rejected.add(message.offset)
 
 
 def test_at_its_share_nothing_dies_and_nothing_is_lost(house: House):
@@ -79,7 +78,6 @@ def test_at_its_share_nothing_dies_and_nothing_is_lost(house: House):
         assert len(hog.dead_letters("first")) == 2
         assert [letter.payload for letter in hog.dead_letters("second")] == [b"3"]
         assert house.told() == 1
-        assert [state for _, _, state, _, _ in hog.states("second")] == ["retry", "retry"]
         reject(other, "others", [b"x"] * LETTERS)  # who has a share of its own
         assert len(other.dead_letters("others")) == LETTERS
 

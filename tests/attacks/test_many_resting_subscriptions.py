@@ -51,7 +51,10 @@ class Role:
 
 @pytest.fixture
 def bus(tmp_path: Path, clock: ManualClock, state: MemoryState) -> Iterator[Bus]:
-    config = Config(segment_bytes=64 * 1024, retention=Retention(age_s=10), tail_bytes=64 * 1024)
+    # No round of its own: each test says when retention looks.
+    config = Config(
+        segment_bytes=64 * 1024, retention=Retention(age_s=10), tail_bytes=64 * 1024, retention_interval_s=3600
+    )
     with headwater.open(tmp_path, config, clock=clock, state=state) as made:
         yield made
 
