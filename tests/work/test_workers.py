@@ -438,3 +438,21 @@ def test_a_busy_subscription_does_not_hold_up_the_others() -> None:
             until(lambda: seen.count("calm") == 10)
     assert seen.index("calm") < 50
     assert seen.count("busy") < 500
+
+
+def test_a_worker_outlives_what_nobody_expects(bus: Any, caplog: Any) -> None:
+    seen: list[int] = []
+    bus.consume("a/#", lambda message: seen.append(message.offset), id="s", start="earliest")
+    with running(bus, workers=1):
+        until(lambda: bus._workers._pool is not None and bool(bus._workers._pool._roster.queues))
+        queue = bus._workers._pool._roster.queues[0]
+        poll = queue._poll
+
+        def fails_once(size: int) -> Any:
+            queue._poll = poll
+            raise KeyError("of nobody's")
+
+        queue._poll = fails_once
+        publish(bus, 3)
+        until(lambda: seen == [1, 2, 3])
+    assert "could not be worked on" in caplog.text
