@@ -226,7 +226,7 @@ def test_keyed_order_is_kept_within_each_key_by_several_workers_and_under_failur
 
     bus.consume("a/#", handle, id="s", start="earliest", order="key", workers=4, retry_delay_s=0)
     with running(bus):
-        until(lambda: sum(map(len, seen.values())) >= 60)
+        until(lambda: sum(map(len, seen.values())) >= 60 and lag(bus) == 0)
     assert not wrong
     assert met.is_set(), "two keys were never worked on at once"
     assert all(offsets == sorted(offsets) for offsets in seen.values()), seen
