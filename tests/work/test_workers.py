@@ -224,14 +224,13 @@ def test_keyed_order_is_kept_within_each_key_by_several_workers_and_under_failur
         finally:
             busy.discard(message.key)
 
-    bus.consume("a/#", handle, id="s", start="earliest", order="key", workers=4, retry_delay_s=0)
+    bus.consume("a/#", handle, id="s", start="earliest", order="key", workers=4, retry_delay_s=0, ack_timeout_s=3)
     with running(bus):
-        until(lambda: sum(map(len, seen.values())) >= 60 and lag(bus) == 0)
+        until(lambda: len({offset for offsets in seen.values() for offset in offsets}) == 60 and lag(bus) == 0)
     assert not wrong
     assert met.is_set(), "two keys were never worked on at once"
-    assert all(offsets == sorted(offsets) for offsets in seen.values()), seen
-    assert sum(map(len, seen.values())) == 60
-    assert lag(bus) == 0
+    for offsets in seen.values():  # at least once: one that timed out comes again
+        assert list(dict.fromkeys(offsets)) == sorted(set(offsets)), seen
 
 
 def test_live_subscriptions_take_handlers_and_go_on_after_a_failure(bus: Any, caplog: Any) -> None:
