@@ -239,8 +239,17 @@ class Reader(Closing):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._more = asyncio.Event()
+        self._more = more = asyncio.Event()
         self._wakers: list[Callable[[], None]] = []
+        wakers = self._wakers
+
+        def ring() -> None:  # whoever has it does not hold a reader that was forgotten
+            more.set()
+            for wake in wakers:
+                wake()
+
+        self._ring = ring
+        """There may be something to take; in the loop."""
 
     @abstractmethod
     def _take(self, max: int) -> list[ThreadMessage] | None:
@@ -252,12 +261,6 @@ class Reader(Closing):
             self._loop.call_soon_threadsafe(self._ring)
         except RuntimeError:
             return  # the loop is closed; nobody waits any more
-
-    def _ring(self) -> None:
-        """There may be something to take; in the loop."""
-        self._more.set()
-        for wake in self._wakers:
-            wake()
 
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, in the loop, when there may be something to take."""

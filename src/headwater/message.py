@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar, overload
 
 import msgspec
 
@@ -16,6 +16,7 @@ from headwater.errors import Conflict, HeadwaterError, Malformed, Reject, Retry
 from headwater.receipt import Receipt as Receipt  # noqa: PLC0414  # said again here, beside what it is about
 from headwater.receipt import Receipts as Receipts  # noqa: PLC0414
 
+T = TypeVar("T")
 Headers = tuple[tuple[str, str], ...]
 """Names and values in order; a name may occur more than once. `dict(headers)` keeps the last."""
 
@@ -99,6 +100,30 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
     def timestamp(self) -> datetime:
         """When it was published, UTC."""
         return to_datetime(self.time_us)
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8; Malformed (422) if it is none."""
+        try:
+            return self.payload.decode()
+        except UnicodeDecodeError as error:
+            raise Malformed(f'message {self.offset} of "{self.topic}" is no UTF-8 text: {error}') from None
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: Any = Any) -> Any:
+        """The payload as JSON; with a type (a dataclass, a `msgspec.Struct`, a pydantic model, `list[int]` …) as one
+        of that. Malformed (422) if it is no JSON, or does not fit."""
+        validate = getattr(type, "model_validate_json", None)
+        try:
+            if validate is not None:
+                return validate(self.payload)
+            return msgspec.json.decode(self.payload, type=type)
+        except (ValueError, RecursionError) as error:  # msgspec's and pydantic's are ValueErrors
+            wanted = "JSON" if type is Any else getattr(type, "__name__", str(type))
+            raise Malformed(f'message {self.offset} of "{self.topic}" cannot be read as {wanted}: {error}') from error
 
     def __repr__(self) -> str:
         defaults = {"key": None, "headers": (), "retained": False, "attempt": 1}

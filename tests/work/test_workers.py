@@ -224,14 +224,13 @@ def test_keyed_order_is_kept_within_each_key_by_several_workers_and_under_failur
         finally:
             busy.discard(message.key)
 
-    bus.consume("a/#", handle, id="s", start="earliest", order="key", workers=4, retry_delay_s=0)
+    bus.consume("a/#", handle, id="s", start="earliest", order="key", workers=4, retry_delay_s=0, ack_timeout_s=3)
     with running(bus):
-        until(lambda: sum(map(len, seen.values())) >= 60)
+        until(lambda: len({offset for offsets in seen.values() for offset in offsets}) == 60 and lag(bus) == 0)
     assert not wrong
     assert met.is_set(), "two keys were never worked on at once"
-    assert all(offsets == sorted(offsets) for offsets in seen.values()), seen
-    assert sum(map(len, seen.values())) == 60
-    assert lag(bus) == 0
+    for offsets in seen.values():  # at least once: one that timed out comes again
+        assert list(dict.fromkeys(offsets)) == sorted(set(offsets)), seen
 
 
 def test_live_subscriptions_take_handlers_and_go_on_after_a_failure(bus: Any, caplog: Any) -> None:
@@ -438,3 +437,21 @@ def test_a_busy_subscription_does_not_hold_up_the_others() -> None:
             until(lambda: seen.count("calm") == 10)
     assert seen.index("calm") < 50
     assert seen.count("busy") < 500
+
+
+def test_a_worker_outlives_what_nobody_expects(bus: Any, caplog: Any) -> None:
+    seen: list[int] = []
+    bus.consume("a/#", lambda message: seen.append(message.offset), id="s", start="earliest")
+    with running(bus, workers=1):
+        until(lambda: bus._workers._pool is not None and bool(bus._workers._pool._roster.queues))
+        queue = bus._workers._pool._roster.queues[0]
+        poll = queue._poll
+
+        def fails_once(size: int) -> Any:
+            queue._poll = poll
+            raise KeyError("of nobody's")
+
+        queue._poll = fails_once
+        publish(bus, 3)
+        until(lambda: seen == [1, 2, 3])
+    assert "could not be worked on" in caplog.text

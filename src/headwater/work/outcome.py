@@ -48,3 +48,8 @@ def recalled(queue: Queue, messages: Sequence[Envelope], error: HeadwaterError) 
 def unread(queue: Queue, error: HeadwaterError) -> None:
     """Log that a subscription could not be read, or is gone."""
     log.warning('subscription "%s" of handler %s: %s', queue.handler.subscription, queue.handler.name, error)
+
+
+def broken(queue: Queue, error: Exception) -> None:
+    """Log what nobody expected, with its traceback; the subscription is looked at again in a moment."""
+    log.error('subscription "%s" could not be worked on', queue.handler.subscription, exc_info=error)

@@ -198,17 +198,24 @@ class Pool:
 
     def _turn(self, queue: Queue, acks: Acks) -> None:
         """Do what there is for one turn of a queue."""
-        job = self._take(queue)
-        if job is not None:
-            if queue.workers < queue.limit and queue.wants_another:
-                self._wake(queue)
-            try:
+        job: Job | None = None
+        is_done = False
+        try:
+            job = self._take(queue)
+            if job is not None:
+                if queue.workers < queue.limit and queue.wants_another:
+                    self._wake(queue)
                 self._handle(queue, job, acks)
-            finally:
+                is_done = True
+        except Exception as error:  # a worker outlives whatever it meets
+            outcome.broken(queue, error)
+            queue.retry_us = self._clock.monotonic_us() + RETRY_US
+        finally:
+            if job is not None:
                 queue.leave(job)
-        with self._lock:
-            if self._roster.leave(queue, job is not None) and self._idle and self._roster.is_crowded:
-                self._ready.notify()  # this worker takes the next one itself
+            with self._lock:
+                if self._roster.leave(queue, is_done) and self._idle and self._roster.is_crowded:
+                    self._ready.notify()  # this worker takes the next one itself
 
     def _take(self, queue: Queue) -> Job | None:
         now_us = self._clock.monotonic_us()

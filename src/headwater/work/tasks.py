@@ -147,16 +147,23 @@ class TaskPool:
 
     async def _turn(self, queue: Queue, ack: Ack | None) -> Ack | None:
         """Do what there is for one turn of a queue; the ack that is under way after it."""
-        job = self._take(queue)
-        if job is not None:
-            if queue.workers < queue.limit:  # tasks cost next to nothing, and most of what they do is to wait
-                self._wake(queue)
-            try:
+        job: Job | None = None
+        is_done = False
+        try:
+            job = self._take(queue)
+            if job is not None:
+                if queue.workers < queue.limit:  # tasks cost next to nothing, and most of what they do is to wait
+                    self._wake(queue)
                 ack = await self._handle(queue, job, ack)
-            finally:
+                is_done = True
+        except Exception as error:  # a worker outlives whatever it meets
+            outcome.broken(queue, error)
+            queue.retry_us = self._clock.monotonic_us() + RETRY_US
+        finally:
+            if job is not None:
                 queue.leave(job)
-        if self._roster.leave(queue, job is not None) and self._roster.is_crowded:
-            self._call_one()
+            if self._roster.leave(queue, is_done) and self._roster.is_crowded:
+                self._call_one()
         return ack
 
     def _take(self, queue: Queue) -> Job | None:
