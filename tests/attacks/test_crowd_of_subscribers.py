@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -15,6 +16,8 @@ from headwater.delivery.fan_out import AT_ONCE_MAX, TURN_MAX
 from headwater.delivery.selection import Selection
 from headwater.receipt import Receipt
 from headwater.server import bell
+from headwater.store import stream
+from headwater.store.batch import Batch, Seed
 from headwater.wire.batches import QUIET
 from headwater.wire.frame import Kind
 from server.harness import Running
@@ -240,6 +243,28 @@ def test_the_newest_batch_stays_in_memory_for_all_who_read_it() -> None:
     with headwater.open(":memory:", config) as bus:
         for size, is_held in ((20_000, True), (30_000, True), (1000, True), (100_000, False)):
             (receipt,) = bus.publish_many([("crowd/x", bytes(size))])
-            stream = bus.core.roots.all()[0].stream
-            assert (stream.held(receipt.offset, 1 << 20) is not None) is is_held
-        assert stream.held(1, 1 << 20) is None, "no more than the newest"
+            held = bus.core.roots.all()[0].stream.held
+            assert (held(receipt.offset, 1 << 20) is not None) is is_held
+        assert held(1, 1 << 20) is None, "no more than the newest"
+
+
+def test_a_large_batch_is_read_from_disk_once_for_all_who_are_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = [0]
+    real = stream.read_batch
+
+    def counted(seed: Seed, data: bytes, at: int = 0) -> Batch | None:
+        found = real(seed, data, at)
+        read[0] += found is not None
+        return found
+
+    monkeypatch.setattr(stream, "read_batch", counted)
+    with headwater.open(tmp_path, Config(tail_bytes=1)) as bus:
+        topics = [f"crowd/{number}" for number in range(50)]
+        consumers = [bus.subscribe(topic, id=topic) for topic in topics]
+        bus.publish_many([(topic, bytes(30_000)) for topic in topics])
+        for topic, consumer in zip(topics, consumers, strict=True):
+            (message,) = consumer.batch(2, timeout_s=0)
+            assert (message.topic, len(message.payload)) == (topic, 30_000)
+    assert read[0] == 1

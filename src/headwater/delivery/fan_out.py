@@ -218,7 +218,7 @@ class FanOuts:
         """Tell all who are left."""
         with self._delivering:
             while self._by_root:
-                self._carry_on(AT_ONCE_MAX)
+                self._carry_on(ALL)
 
     def _carry_on(self, limit: int) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from headwater import threads
 from headwater.errors import Closed, TooManyFiles
+from headwater.store.batch import Batch
 from headwater.store.files import File, Files, open_files_limit
 
 R = TypeVar("R")
@@ -38,6 +39,8 @@ class FilePool:
         """With unsynced writes, those that wait for longest first."""
         self._lock = threads.Lock()
         self._closed = False
+        self.large: tuple[object, Batch | None] = (None, None)
+        """The stream of the large batch that was read last, and that batch."""
         self.on_failed_sync: Callable[[str, OSError], Exception] = lambda _, error: error
         """Hears of a file whose sync failed; answers what to raise."""
 
@@ -139,6 +142,7 @@ class FilePool:
         """Close them all."""
         with self._lock:
             self._closed = True
+            self.large = (None, None)
             for file in self._open.values():
                 file.close()
             self._open.clear()

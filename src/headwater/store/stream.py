@@ -42,6 +42,9 @@ INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
 LET_GO_BYTES = 8 << 20
 """How much of the page cache is let go at once."""
+LARGE_BYTES_MIN = 256 * 1024
+"""A batch that takes more memory than this is kept when it was read, one at a time of all streams, as long as it takes
+less than half of `tails_bytes`: thousands who are behind may want it, and each would read and check all of it."""
 
 _first_offset = attrgetter("first_offset")
 _base = attrgetter("base")
@@ -400,6 +403,9 @@ class DiskStream:
             place = bisect_right(tail, offset, key=_first_offset) - 1
             if tail[place].last_offset >= offset:
                 return self._from_tail(tail, place, bytes_max)
+        stream, large = self._pool.large
+        if stream is self and large is not None and large.first_offset <= offset <= large.last_offset:
+            return (large,) if offset >= self.first_offset else None
         return None
 
     def _from_tail(self, tail: list[Batch], place: int, bytes_max: int) -> list[Batch]:
@@ -460,6 +466,8 @@ class DiskStream:
                 except BadBatch as error:
                     return self._note_damage(Hole(offset, header.last_offset, f"damaged: {error}"))
                 if batch is not None:
+                    if LARGE_BYTES_MIN < held_bytes(batch.data) < self._config.tails_bytes // 2:
+                        self._pool.large = (self, batch)
                     return (batch,)
             if attempt == "index":
                 self._rebuild_index(segment, index)
