@@ -17,7 +17,7 @@ from headwater.delivery.selection import Selection
 from headwater.receipt import Receipt
 from headwater.server import bell
 from headwater.store import stream
-from headwater.store.batch import Batch, Seed
+from headwater.store.batch import Batch, Seed, read_batch
 from headwater.wire.batches import QUIET
 from headwater.wire.frame import Kind
 from server.harness import Running
@@ -252,10 +252,9 @@ def test_a_large_batch_is_read_from_disk_once_for_all_who_are_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = [0]
-    real = stream.read_batch
 
     def counted(seed: Seed, data: bytes, at: int = 0) -> Batch | None:
-        found = real(seed, data, at)
+        found = read_batch(seed, data, at)
         read[0] += found is not None
         return found
 

@@ -105,7 +105,7 @@ def fair(
     data: Where = ".",
     quick: Annotated[bool, typer.Option("--quick", help="A fifth of the time.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="ROW", help="strangers, guesses or reconnect.")
+        list[str] | None, typer.Option("--only", metavar="ROW", help="strangers, guesses, reconnect, live or devices.")
     ] = None,
     json: Json = False,
 ) -> None:
