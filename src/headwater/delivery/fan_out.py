@@ -3,8 +3,9 @@
 A few are told of a batch at once, in the committing role. Where they are many, that would hold up everybody else who
 publishes, so a server has the rest done on its loop, some in each turn (`serve`). Promises: what goes to a root's
 subscribers goes in the order in which it was committed; each is told once, whoever comes or goes meanwhile; no more
-than `WAITING_BYTES_MAX` wait, beyond which the committing role does the rest itself. Whoever published is answered when
-all were told, so that nobody publishes faster than is delivered.
+than `WAITING_BYTES_MAX` wait, beyond which the committing role does the rest itself. A client that published is
+answered when all were told, so that none publishes faster than is delivered; a thread of this process is not kept so
+long.
 """
 
 from __future__ import annotations
