@@ -3,8 +3,9 @@
 A few are told of a batch at once, in the committing role. Where they are many, that would hold up everybody else who
 publishes, so a server has the rest done on its loop, some in each turn (`serve`). Promises: what goes to a root's
 subscribers goes in the order in which it was committed; each is told once, whoever comes or goes meanwhile; no more
-than `WAITING_BYTES_MAX` wait, beyond which the committing role does the rest itself. Whoever published is answered when
-all were told, so that nobody publishes faster than is delivered.
+than `WAITING_BYTES_MAX` wait, beyond which the committing role does the rest itself. A client that published is
+answered when all were told, so that none publishes faster than is delivered; a thread of this process is not kept so
+long.
 """
 
 from __future__ import annotations
@@ -138,7 +139,9 @@ class FanOuts:
         self._lock = threads.Lock()
         """Held for a look at what is under way, or a change of it."""
         self._delivering = threads.Lock()
-        """Held by whoever carries on with what is under way."""
+        """Held by whoever carries on with what is under way;"""
+        self._by = 0
+        """the thread of that."""
         self._by_root: dict[str, deque[FanOut]] = {}
         self._turns: deque[str] = deque()
         """The same roots, in the order in which they have their turns."""
@@ -164,6 +167,8 @@ class FanOuts:
 
     def _wait(self, batch: Batch, audience: Audience) -> FanOut | None:
         fan_out = FanOut(batch, audience)
+        # Who shows something early is about to give it its place, and brings no more of the root until this is over.
+        may_finish = not batch.is_early and self._by != threads.get_ident()
         batch.is_early = False  # whoever carries on, it goes through the buffers of those who take it
         with self._lock:
             if batch.root not in self._by_root:
@@ -172,10 +177,10 @@ class FanOuts:
             self._by_root[batch.root].append(fan_out)
             self._bytes += fan_out.weight
             is_over_limit, ring = self._bytes > WAITING_BYTES_MAX, self._ring
-        if is_over_limit or ring is None:
-            self.finish()
-        else:
+        if ring is not None:
             ring()
+        if ring is None or (is_over_limit and may_finish):
+            self.finish()
         return fan_out
 
     def when_over(self, fan_outs: Sequence[FanOut], call: Callable[[], None]) -> None:
@@ -209,16 +214,24 @@ class FanOuts:
         """Tell so many more, at most, of the batch whose root has its turn."""
         if not self._delivering.acquire(blocking=False):
             return  # somebody does it all
+        self._by = threads.get_ident()
         try:
             self._carry_on(limit)
         finally:
+            self._by = 0
             self._delivering.release()
 
     def finish(self) -> None:
         """Tell all who are left."""
+        if self._by == threads.get_ident():
+            return  # somebody who was told has brought more
         with self._delivering:
-            while self._by_root:
-                self._carry_on(ALL)
+            self._by = threads.get_ident()
+            try:
+                while self._by_root:
+                    self._carry_on(ALL)
+            finally:
+                self._by = 0
 
     def _carry_on(self, limit: int) -> None:
         with self._lock:

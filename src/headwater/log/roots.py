@@ -50,8 +50,8 @@ LOOKS_MAX = 10
 
 R = TypeVar("R")
 OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], Callable[[Publish], None] | None]
-"""Hears of what is on disk. What it answers, if anything, finishes publishes of that in its own time: so that nobody
-publishes faster than is delivered."""
+"""Hears of what is on disk. What it answers, if anything, finishes clients' publishes of that in its own time: so that
+none publishes faster than is delivered."""
 
 
 class _Loose(msgspec.Struct, eq=False):
@@ -96,7 +96,7 @@ class _Group(msgspec.Struct, eq=False):
     partly: list[Publish] = []
     """Calls of which some roots' messages are admitted, and others' refused."""
     finish: Callable[[Publish], None] | None = None
-    """Finishes what is not with all of its subscribers yet; a thread that is blocked does not wait for that."""
+    """Finishes what is not with all of its subscribers yet; no thread of this process waits for that."""
     admitted: list[Publish] = []
     """Calls that are finished when it is on disk;"""
     repeats: list[Publish] = []
@@ -342,7 +342,7 @@ class Roots:
     def _finish(self, group: _Group) -> None:
         """A group is on disk: tell who waits."""
         for item in group.admitted:
-            if group.finish is None or item.is_blocking or isinstance(item, Shown):
+            if group.finish is None or item.is_blocking or item.future is not None or isinstance(item, Shown):
                 item.finish()
             else:
                 group.finish(item)

@@ -138,4 +138,6 @@ class Wakes:
                 self._fan_outs.carry_on(TOLD_IN_TURN)
             finally:
                 self.is_looking = False
-        self.wake()
+                self.wake()  # also after an error, which the loop reports: the others are still to be told
+        else:
+            self.wake()
