@@ -235,7 +235,7 @@ def test_a_right_that_is_lost_while_a_subscription_is_being_made_is_lost_for_it(
         running.client("ann", allow=["subscribe home/#"])
         running.bus.publish("home/x", b"secret", retain=True)
         dispatcher = running.bus.core.dispatcher
-        for kind, name in (("session", "attach"), ("live", "retained")):
+        for kind, name in (("session", "attach"), ("live", "read_retained")):
             real, inside, go_on = getattr(dispatcher, name), threading.Event(), threading.Event()
 
             def wait(*arguments, real=real, inside=inside, go_on=go_on, **options):
