@@ -23,13 +23,14 @@ from headwater import threads
 from headwater.access.scram import ClientLogin
 from headwater.cli.bench.load import messages
 from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max
-from headwater.cli.bench.served.raw import Address, Greeting, Raw, publish_frame
+from headwater.cli.bench.served.raw import Address, Greeting, Raw, Tally, publish_frame
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Failed, HeadwaterError
 from headwater.mqtt.encoding import encode
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.packets import Connect
 from headwater.mqtt.properties import Properties
+from headwater.wire.frame import Kind
 from headwater.wire.reader import FrameReader
 from headwater.wire.requests import Registered, decode
 
@@ -148,6 +149,18 @@ def publishers(native: Address, mqtt: Address) -> Loud:
         yield
 
 
+@neighbour
+def reader_of_all(native: Address, mqtt: Address) -> Loud:
+    """Somebody who reads all there is, again and again."""
+    yield from replayed(native, "fair/#")
+
+
+@neighbour
+def reader_of_nothing(native: Address, mqtt: Address) -> Loud:
+    """Somebody for whom all there is has to be looked at, and in vain."""
+    yield from replayed(native, "fair/+/never")
+
+
 class Returning:
     """Clients that log in natively, all at the same time; each has a session that it comes back to."""
 
@@ -225,6 +238,18 @@ def come(address: Address, number: int) -> socket.socket:
     made.connect(address)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
+
+
+def replayed(native: Address, filter: str) -> Loud:
+    """Read what matches from the beginning; a new connection each time."""
+    yield
+    while True:
+        with Raw(native, (USER, SECRET)) as reader:
+            reader.subscribe(1, filter, "replay")
+            tally, is_over = Tally(reader.socket), False
+            while not is_over:
+                is_over = any(kind == Kind.NOTICE for kind, _, _, _ in tally.receive())
+                yield
 
 
 def guess_of(name: str) -> Connect:
