@@ -6,6 +6,8 @@ wait for that several times over.
 
 from __future__ import annotations
 
+import sys
+
 from headwater import threads
 from headwater.clock import SystemClock
 
@@ -13,6 +15,14 @@ WORK_US = 1000
 """How long work goes on;"""
 PAUSE_US = 500
 """and how long it pauses then."""
+SWITCH_S = 0.0005
+"""How long a thread of a server computes, at most, while another wants the interpreter. With Python's 5 ms a PING
+beside a reader far behind took 16 ms at p99, with this 9; throughput did not change."""
+
+
+def hand_over_sooner() -> None:
+    """Have threads that compute (readers, listings, proofs) give the interpreter to the loop sooner."""
+    sys.setswitchinterval(SWITCH_S)
 
 
 class Pacing:

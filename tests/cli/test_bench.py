@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli.command import objects, run
-from headwater.cli.bench.fair import many, rows, traffic
+from headwater.cli.bench.fair import behind, many, rows, traffic
 from headwater.cli.bench.fair.table import ROWS
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.served import latency
@@ -62,12 +62,15 @@ def test_however_slow_a_machine_is_something_of_each_is_measured():
     assert taken == {"one": [1.0] * latency.TURNS, "other": [2.0] * latency.TURNS}
 
 
-@pytest.mark.parametrize("row", ["strangers", "guesses", "reconnect", "retention", "listing", "tls-strangers", "bulk"])
+@pytest.mark.parametrize(
+    "row", ["strangers", "guesses", "reconnect", "retention", "listing", "tls-strangers", "bulk", "behind", "nothing"]
+)
 def test_a_neighbour_is_measured_alone_and_beside(tmp_path: Path, row: str, monkeypatch: pytest.MonkeyPatch):
     assert set(ROWS) >= {row}
     assert ROWS["strangers"] is rows.strangers
     monkeypatch.setattr(many, "MOST", 1000)
     monkeypatch.setattr(many, "MANY", 100)
+    monkeypatch.setattr(behind, "QUICK_FAR", 2000)
     monkeypatch.setattr(rows, "GONE_S", 0.1)
     for figure in ROWS[row](str(tmp_path), 0.3):
         assert figure.raw_name == "alone"

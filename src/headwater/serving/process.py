@@ -24,6 +24,7 @@ from headwater.core import Core
 from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.log.group_commit import NO_THREAD, OUT_OF_MEMORY
 from headwater.mqtt.protocol import MqttProtocol
+from headwater.pacing import hand_over_sooner
 from headwater.server.descriptors import fit
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.issuer import check_keys
@@ -105,6 +106,7 @@ async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) ->
         raise
     signals.listen()
     spare_the_collector()
+    hand_over_sooner()
     keep_what_is_freed()
     _warn_of_plain_text(serving)
     announce(server.url)

@@ -31,6 +31,7 @@ from headwater.cli.bench.served.raw import (
     Address,
     Greeting,
     Raw,
+    Tally,
     check,
     publish_frame,
     subscription,
@@ -201,6 +202,18 @@ def publishers(native: Address, mqtt: Address) -> Loud:
     for number in count():
         crowd[number % PUBLISHERS].publish(frame)
         yield
+
+
+@neighbour
+def reader_of_all(native: Address, mqtt: Address) -> Loud:
+    """Somebody who reads all there is, again and again."""
+    yield from replayed(native, "fair/#")
+
+
+@neighbour
+def reader_of_nothing(native: Address, mqtt: Address) -> Loud:
+    """Somebody for whom all there is has to be looked at, and in vain."""
+    yield from replayed(native, "fair/+/never")
 
 
 class Returning:
@@ -414,6 +427,18 @@ def come(address: Address, number: int) -> socket.socket:
     made.connect(address)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
+
+
+def replayed(native: Address, filter: str) -> Loud:
+    """Read what matches from the beginning; a new connection each time."""
+    yield
+    while True:
+        with Raw(native, (USER, SECRET)) as reader:
+            reader.subscribe(1, filter, "replay")
+            tally, is_over = Tally(reader.socket), False
+            while not is_over:
+                is_over = any(kind == FrameKind.NOTICE for kind, _, _, _ in tally.receive())
+                yield
 
 
 def guess_of(name: str) -> Connect:

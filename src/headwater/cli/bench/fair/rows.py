@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from headwater.cli.bench.fair import many, traffic  # noqa: F401  # their rows are on the list
+from headwater.cli.bench.fair import behind, many, traffic  # noqa: F401  # their rows are on the list
 from headwater.cli.bench.fair.certificate import certificate
 from headwater.cli.bench.fair.neighbours import CLIENTS, STRANGERS, Neighbour, pause
 from headwater.cli.bench.fair.table import MIB, QUICK_SECONDS, ROWS, SECONDS, at_p99, row, taken, warm_up

@@ -129,6 +129,7 @@ def raise_files_max() -> None:
 
 async def _serve(folder: str, auth: str, settings: Settings) -> None:
     from headwater.mqtt.protocol import MqttProtocol
+    from headwater.pacing import hand_over_sooner
     from headwater.server.memory import keep_what_is_freed, spare_the_collector
     from headwater.serving.composition import server_of
 
@@ -151,6 +152,7 @@ async def _serve(folder: str, auth: str, settings: Settings) -> None:
             for action in ("publish", "subscribe", "create"):
                 bus.acl.allow(USER, action, "#")
         spare_the_collector()
+        hand_over_sooner()
         keep_what_is_freed()
         mqtt = server.extension(MqttProtocol)
         await mqtt.listen()
