@@ -49,7 +49,7 @@ def test_a_client_that_gives_its_session_id_resumes_it_with_undelivered_messages
             (7, "s", "named", True)
         ]
         running.bus.publish("home/x", b"6")
-        assert back.payloads(7, 5) == [b"2", b"3", b"4", b"5", b"6"]
+        assert back.done_with(7, 5) == [b"2", b"3", b"4", b"5", b"6"]
 
 
 def test_a_disconnect_is_not_an_attempt():
@@ -260,7 +260,7 @@ def test_sessions_survive_a_restart_of_the_server(tmp_path: Path):
         registered = back.register(peer.session)
         assert registered.resumed
         assert [one.number for one in registered.subscriptions] == [3]
-        assert back.payloads(3, 2) == [b"1", b"2"]
+        assert back.done_with(3, 2) == [b"1", b"2"]
 
 
 def test_a_session_that_nobody_resumes_after_a_restart_is_reclaimed(tmp_path: Path):
