@@ -49,7 +49,9 @@ async def yields_soon(message: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "function", [handle, lambda _: None, Callable(), partial(two, 1), print, "".join, [].append], ids=repr
+    "function",
+    [handle, lambda _: None, Callable(), partial(two, 1), print, "".join, [].append],
+    ids=lambda one: getattr(one, "__name__", type(one).__name__),
 )
 def test_what_can_be_called_with_a_message_is_a_handler(function: Any) -> None:
     with headwater.open(":memory:") as bus:
@@ -58,7 +60,9 @@ def test_what_can_be_called_with_a_message_is_a_handler(function: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [nothing, two, named, yields, yields_soon, handle_soon, SoonCallable(), 3, None, "handle"], ids=repr
+    "function",
+    [nothing, two, named, yields, yields_soon, handle_soon, SoonCallable(), 3, None, "handle"],
+    ids=lambda one: getattr(one, "__name__", type(one).__name__),
 )
 def test_what_cannot_is_malformed_and_nothing_has_changed(function: Any) -> None:
     with headwater.open(":memory:") as bus:
@@ -69,7 +73,9 @@ def test_what_cannot_is_malformed_and_nothing_has_changed(function: Any) -> None
             bus.run()
 
 
-@pytest.mark.parametrize("function", [handle, yields_soon, nothing], ids=repr)
+@pytest.mark.parametrize(
+    "function", [handle, yields_soon, nothing], ids=lambda one: getattr(one, "__name__", type(one).__name__)
+)
 def test_with_asyncio_handlers_are_coroutine_functions(function: Any) -> None:
     bus = headwater.aio.open(":memory:")
     bus.consume("a/#", handle_soon, id="s")
@@ -93,7 +99,7 @@ def test_with_asyncio_handlers_are_coroutine_functions(function: Any) -> None:
         {"id": None, "order": "strict"},
         {"id": None, "when_full": "wait"},
     ],
-    ids=repr,
+    ids=lambda one: getattr(one, "__name__", type(one).__name__),
 )
 def test_options_that_cannot_be_right_are_malformed(options: dict[str, Any]) -> None:
     with headwater.open(":memory:") as bus:

@@ -359,6 +359,7 @@ class Roots:
         for item in items:
             if item.is_waiting:
                 self._refuse(item, error)
+        group.places.clear()  # the error knows of it, and the collector sees nothing of what is placed
 
     def _prepare_bulk(self, items: list[Publish]) -> _Bulk:
         """Give a large group of one root its places; it is written while others are committed."""
