@@ -420,6 +420,8 @@ class Judge:
             sent, offsets = self.sent[name], self.at.get(name, ())
             if len(offsets) != 1 or sent.kind == "qos0":
                 continue
+            if sent.tries > 1 and root_of(sent.topic) in self.gaps:
+                continue  # it may have been stored twice, and the first of them be gone
             of = sent.topic
             before = last.get(of, (0, ""))
             self.expect(
