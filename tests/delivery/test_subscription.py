@@ -727,10 +727,10 @@ def remote(sub: Subscription, *begun: int) -> Remote:
     return consumer
 
 
-@pytest.mark.parametrize("order", ["strict", "none"])
+@pytest.mark.parametrize("order", ["strict", "key", "none"])
 def test_what_a_vanished_consumer_had_counts_a_delivery_and_no_attempt_and_comes_again_one_by_one(order: str) -> None:
     sub = opened(order)
-    hand_out(sub, 1, 2, 3)
+    hand_out(sub, 1, 2, 3, keys="xyz")
     changes = sub.vanish("a", NOW)
     assert sub.in_flight == 0
     assert {place: failure and failure.vanished for place, failure in changes.failures.items()} == {
@@ -794,6 +794,20 @@ def test_after_so_many_deliveries_no_other_consumer_gets_it() -> None:
     assert (lane, offset, failure.attempts) == (HOME, 1, 1)
     assert failure.errors[-1] == "its consumer was gone without a word (delivery 2 of at most 2)"
     assert again(sub) == [2]
+
+
+def test_where_nothing_may_die_it_waits_a_while_before_it_is_looked_at_again() -> None:
+    sub = opened(max_deliveries=1, retry_delay_s=0.0, retry_delay_s_max=0.0)
+    hand_out(sub, 1)
+    sub.vanish("a", NOW)
+    sub.attach("a")
+    lease = sub.hand_out_again("a", HOME, [1], NOW)
+    sub.dead_room = 0
+    changes = sub.give_up(lease, 1, NOW)
+    assert not changes.dead
+    assert again(sub) == []
+    assert again(sub, now=later(1)) == [1]
+    assert sub.is_spent(HOME, 1)
 
 
 def test_a_nack_keeps_the_deliveries_that_were_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -902,6 +903,41 @@ def test_others_are_committed_while_a_large_group_is_written(aside: Aside) -> No
     aside.go_on.set()
     large.wait()
     assert aside.recorder.groups == [["a"], ["b"], ["large"]]
+
+
+def test_a_large_group_that_is_on_disk_just_as_another_begins_is_ended(
+    aside: Aside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever begins the next group has looked whether it is, and has not taken its own yet."""
+    is_looked_at = threading.Event()
+
+    class InFlight(module._InFlight[Note]):
+        is_done = False
+
+        @property
+        def is_written(self) -> bool:
+            found = self.is_done
+            if not found and is_looked_at.is_set() and threading.current_thread() is threading.main_thread():
+                is_looked_at.clear()
+                aside.go_on.set()
+                end = time.monotonic() + WAIT_S
+                while not self.is_done and time.monotonic() < end:
+                    time.sleep(0.001)
+                time.sleep(0.05)  # its thread has noted it, and goes
+            return found
+
+        @is_written.setter
+        def is_written(self, value: bool) -> None:
+            self.is_done = value
+
+    monkeypatch.setattr(module, "_InFlight", InFlight)
+    large = begin(aside)
+    is_looked_at.set()
+    aside.commit.submit_and_wait(Heavy("small", "small"))
+    waiter = threading.Thread(target=large.wait, daemon=True)
+    waiter.start()
+    waiter.join(WAIT_S)
+    assert not waiter.is_alive()
 
 
 def test_small_ones_of_one_root_that_are_much_together_go_apart(aside: Aside) -> None:

@@ -198,7 +198,7 @@ class Dispatcher:
         self._roots.commit.run(listen)
 
     def leave(self, listener: Listener) -> None:
-        """Tell it no more: once this returns, nothing is on its way to it."""
+        """Tell it no more. A fan-out to very many that is under way may still tell it once; it pays no heed to that."""
 
         def leave() -> None:
             if (owned := self._owners.pop(listener, None)) is not None:
@@ -896,12 +896,3 @@ class Dispatcher:
 def _floor_in(root: Root, resting: Resting) -> int:
     """Where a subscription stands in a root; what retention has deleted nobody is behind with."""
     return max(resting.floors.get(root.stream.number, 0), root.stream.first_offset - 1)
-
-
-def _copy_rows(number: int, copies: dict[int, dict[int, Waiting]]) -> Rows:
-    """Rows of copies that wait for one subscription."""
-    return {
-        rows.key_message(rows.COPY, number, stream, offset): rows.pack(copy)
-        for stream, found in copies.items()
-        for offset, copy in found.items()
-    }

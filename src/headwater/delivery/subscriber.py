@@ -61,6 +61,8 @@ AGAIN_AT_ONCE = 16
 """Messages that are read again, one by one, before it is looked how many bytes they have."""
 COUNTED_AT_ONCE = 1000
 """Messages of a root that are counted while a subscription is held up."""
+GIVEN_UP_AT_ONCE = 64
+"""Messages that no other consumer is to get, which are seen to before others have their turn."""
 AGAIN_IN_TURN = 64
 """Those that one turn of a loop hands out again; the next turn goes on with the rest."""
 KEPT_AT_ONCE = 100
@@ -338,11 +340,12 @@ class Subscriber:
                 in_turn = KEPT_AT_ONCE if self._supply.kept else AGAIN_IN_TURN
                 at_once = limit if budget is None else min(limit, in_turn)
                 is_more, left, size = self._take_some_again(consumer, limit, at_once, now, found, bytes_max)
+                is_cut = is_more
                 if not is_more and left > 0 and size < bytes_max and self._gap is None and not self._rests:
                     is_more = self._take_fresh(consumer, left, now, found, bytes_max - size, budget)
+                    is_cut = is_more and bool(found)
                     if not found and not is_more:  # it may have come upon some that were handed out before
-                        is_more, _, _ = self._take_some_again(consumer, limit, at_once, now, found, bytes_max)
-                is_cut = is_more and bool(found)
+                        is_cut, _, _ = self._take_some_again(consumer, limit, at_once, now, found, bytes_max)
             except (OSError, TooManyFiles) as error:
                 # What was taken before it is in flight already; it fails again at the next take.
                 if not found:
@@ -362,9 +365,12 @@ class Subscriber:
     def _take_some_again(
         self, consumer: object, limit: int, at_once: int, now: Moment, found: list[Selection], bytes_max: int
     ) -> tuple[bool, int, int]:
-        """The same as `_take_again` until something is found: others have their turn before the rest of it."""
+        """The same as `_take_again` until something is found, or much was given up on: others have their turn before
+        the rest of it."""
         is_more, left, size = True, limit, 0
-        while is_more and not found and self._gap is None:
+        for _ in range(GIVEN_UP_AT_ONCE):
+            if not is_more or found or self._gap is not None:
+                break
             is_more, left, size = self._take_again(consumer, limit, at_once, now, found, bytes_max)
         return is_more, left, size
 

@@ -26,6 +26,9 @@ from headwater.delivery.options import Options
 from headwater.delivery.retry import delay_s as backoff_s
 from headwater.errors import Conflict, Malformed
 
+FULL_DELAY_S_MIN = 1.0
+"""What may not die yet is not tried again sooner than this."""
+
 
 class Subscription:
     """The state machine of one durable subscription."""
@@ -259,7 +262,7 @@ class Subscription:
             changes.dead.append((lane.id, offset, died))
             self._ledger.finish(lane, (offset,), Event.EXHAUST, changes)
         else:
-            delay_us = self._delay_us(1, self.options.retry_delays_s(self.config)[1])
+            delay_us = self._delay_us(1, self._delay_full_s)
             lane.in_flight[offset].take(offset, "nobody is to have it")
             waits = msgspec.structs.replace(failure, retry_at_us=now.wall_us + delay_us, delay_us=delay_us)
             self._ledger.retry(lane, offset, Event.FULL, waits, now.monotonic_us + delay_us, changes)
@@ -415,7 +418,7 @@ class Subscription:
         attempts = self.attempt(lane.id, offset)
         is_last = event is Event.REJECT or 0 < self.options.max_attempts <= attempts
         if is_last and self.dead_room <= 0:
-            event, delay_s = Event.FULL, self.options.retry_delays_s(self.config)[1]
+            event, delay_s = Event.FULL, self._delay_full_s
         if event is not Event.REJECT:
             self._ledger.recall(self._ledger.after(lane, offset), f"message {offset} before it failed ({event})")
             if is_last and event is not Event.FULL:
@@ -432,6 +435,11 @@ class Subscription:
             self.dead_room -= 1
             changes.dead.append((lane.id, offset, Failure(attempts, now.wall_us, errors)))
             self._ledger.finish(lane, (offset,), event, changes)
+
+    @property
+    def _delay_full_s(self) -> float:
+        """How long what may not die yet waits for its next attempt."""
+        return max(self.options.retry_delays_s(self.config)[1], FULL_DELAY_S_MIN)
 
     def _delay_us(self, attempts: int, delay_s: float | None) -> int:
         first_s, max_s = self.options.retry_delays_s(self.config)

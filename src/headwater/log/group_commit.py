@@ -57,6 +57,8 @@ class Item:
 
     is_awaited: ClassVar[bool] = True
     """Whether a thread waits for it, unless it has a future: that thread may come back at once with another."""
+    is_answered_late: ClassVar[bool] = False
+    """Whether it is answered when all subscribers were told, if those are very many, and not once it is on disk."""
 
     def __init__(self, weight: int = 1) -> None:
         self.weight = weight
@@ -288,7 +290,7 @@ class GroupCommit(Generic[T]):
         self.refuse_owner()
         with self.places:
             lead = not self._busy and item.is_waiting
-            self._is_due = bool(self._pending)
+            self._is_due = self._is_due or bool(self._pending)
             if lead:
                 self._busy = True
         if lead:
@@ -413,7 +415,7 @@ class GroupCommit(Generic[T]):
                 fresh: list[T | Call] = []
                 group, self._pending = self._pending, fresh
                 self.turn += 1
-                self._is_due = False
+                self._is_due = self._apart is not None and self._apart.is_written  # it may be so by now
                 if self._weight >= self._weight_max or len(group) >= self._items_max:
                     self._room.notify_all()
                 if self._weight >= self._apart_weight_min or self._apart is not None:

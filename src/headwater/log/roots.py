@@ -342,10 +342,10 @@ class Roots:
     def _finish(self, group: _Group) -> None:
         """A group is on disk: tell who waits."""
         for item in group.admitted:
-            if group.finish is None or item.is_blocking or item.future is not None or isinstance(item, Shown):
-                item.finish()
-            else:
+            if group.finish is not None and item.is_answered_late:
                 group.finish(item)
+            else:
+                item.finish()
         for item in group.partly:
             self._note_refusals(item)
             item.finish(item.outcome())

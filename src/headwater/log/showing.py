@@ -138,6 +138,8 @@ class Showing:
             if isinstance(item, Shown):
                 item.parts = []  # it is on disk, or will not be: nothing of it is kept in memory
                 way = self._ways[item.root]
+                if way.latest is item:  # it was refused before its turn was over
+                    way.latest = None
                 if item.is_waiting or item.error is not None:
                     way.is_torn = True
                 way.shown_out += 1

@@ -96,6 +96,9 @@ class NativeSession(Speech, Session):
         """Have a long publish put together and checked in a thread; what comes behind it waits."""
         connection.behind = []
         connection.hold()
+        holding, size = connection.holding, sum(map(len, frame.pieces))
+        if holding is not None:
+            holding.bytes += size
         checks = self.sessions.entry.checks
 
         def check() -> tuple[Publish, Part | HeadwaterError]:
@@ -106,6 +109,8 @@ class NativeSession(Speech, Session):
                 return publish, error
 
         def then(found: tuple[Publish, Part | HeadwaterError] | None, error: BaseException | None) -> None:
+            if holding is not None:
+                holding.give_back(size)
             self.tell(Checked(connection, frame, found, error))
 
         self.sessions.lanes.checks.do(check, then)

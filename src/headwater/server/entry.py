@@ -60,6 +60,7 @@ class Served(Publish):
     __slots__ = ("connection", "entry", "id", "is_quiet", "share")
 
     is_awaited = False
+    is_answered_late = True
     entry: Entry
     connection: Connection
     id: Any

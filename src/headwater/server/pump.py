@@ -468,8 +468,9 @@ class DurablePump(Pump):
         for selection in found:
             lease = selection.lease
             assert lease is not None
-            ascending = lease.offsets if selection.batch is not None else sorted(lease.offsets)
-            self._leases[lease.number] = (lease, set(lease.offsets), ascending)
+            # Of what was handed out again, some may have been gone, or given up on.
+            sent = lease.offsets if selection.batch is not None else sorted(one.offset for one in selection.messages)
+            self._leases[lease.number] = (lease, set(sent), sent)
             room -= self._send(selection)
             room_bytes -= selection.bytes
         if self.durable.is_unread and not self._is_fetching:

@@ -78,6 +78,13 @@ class Turns:
     def _begin(self) -> None:
         """The next turn of the loop."""
         self._is_armed = False
+        try:
+            self._go_on()
+        finally:
+            if self._left < HEARD_AT_ONCE_MAX or self._left_to_leave < LEAVING_AT_ONCE_MAX or self._leaving:
+                self._arm()
+
+    def _go_on(self) -> None:
         self._left = HEARD_AT_ONCE_MAX
         while self._left and self._waiting:
             self._left -= 1
@@ -92,5 +99,3 @@ class Turns:
             connection = next(iter(self._leaving))
             del self._leaving[connection]
             connection.leave()
-        if self._left < HEARD_AT_ONCE_MAX or self._left_to_leave < LEAVING_AT_ONCE_MAX or self._leaving:
-            self._arm()
