@@ -134,6 +134,34 @@ def test_mended_letters_are_redriven_in_order_and_a_write_once(bus: Bus, monkeyp
         bus.redrive("x", mended=mended)
 
 
+def test_an_ack_is_of_no_message_that_came_again_between_two_others(bus: Bus) -> None:
+    """What comes again goes key by key: 2 and 4 after or before 3, whose attempt is another."""
+    for key in (b"a", b"a", b"b", b"a"):
+        bus.publish("a/b", b"", key=key)
+    sub = bus.subscribe("a/#", id="x", start="earliest", order="key")
+    found = by_offset(sub, 4)
+    found[1].nack("once", delay_s=0)
+    found |= by_offset(sub, 1)
+    sub.pause()
+    found[3].nack("once", delay_s=0)
+    found[1].ack()
+    sub.resume()
+    found = by_offset(sub, 3)
+    assert [found[offset].attempt for offset in (2, 3, 4)] == [1, 2, 1]
+    sub.ack([found[2], found[4]])
+    assert [row[:3] for row in bus.states("x") if row[2] != "acked"] == [("a", 3, "in_flight")]
+    found[3].nack("again", delay_s=0)
+    assert by_offset(sub, 1)[3].attempt == 3
+
+
+def by_offset(sub: Any, count: int) -> dict[int, Message]:
+    """So many messages."""
+    found: dict[int, Message] = {}
+    while len(found) < count:
+        found |= {message.offset: message for message in sub.batch(10, WAIT_S)}
+    return found
+
+
 def test_what_fails_takes_back_what_was_handed_out_after_it(bus: Bus) -> None:
     bus.publish_many([("a/b", b"%d" % n) for n in range(6)])
     sub = bus.subscribe("a/#", id="x", start="earliest", retry_delay_s=0, retry_delay_s_max=0)

@@ -221,6 +221,19 @@ def test_what_is_handed_out_again_keeps_its_place_and_says_which_attempt_it_is(b
     assert [(message.payload, message.attempt) for message in again] == [(b"0", 2), (b"2", 2)]
 
 
+def test_a_lease_of_what_is_handed_out_again_has_its_messages_in_the_order_of_their_offsets(bus: Bus) -> None:
+    for number in range(20):
+        bus.publish("jobs/x", b"", key=b"%d" % (number % 3))
+    first, other = (bus.subscribe("jobs/#", id="s", start="earliest", order="key") for _ in range(2))
+    first.batch(20, 0)
+    first.close()
+    found = other.batch(20, 0)
+    assert sorted(message.offset for message in found) == list(range(1, 21))
+    assert [message.offset for message in found] != list(range(1, 21)), "not key by key"
+    leases = [message.origin.lease.offsets for message in found]
+    assert all(offsets == sorted(offsets) for offsets in leases), leases
+
+
 def test_messages_that_are_gone_by_the_time_of_their_retry_are_passed_over(bus: Bus, clock: ManualClock) -> None:
     bus.publish_many([Outgoing("jobs/a", b"1", ttl_s=5), Outgoing("jobs/b", b"2"), Outgoing("jobs/a", b"3")])
     sub = bus.subscribe("jobs/#", id="s", start="earliest", order="none")

@@ -10,6 +10,7 @@ import pytest
 
 from headwater.config import KIB, Config, Retention
 from headwater.errors import HeadwaterError, Recalled
+from headwater.server import bell
 from headwater.wire import requests
 from headwater.wire.batches import Range, pack_ranges, read_ranges
 from headwater.wire.frame import Kind
@@ -130,6 +131,21 @@ def test_a_nack_in_strict_order_recalls_what_was_prefetched_and_all_comes_again_
         assert [(one.payload, one.attempt) for one in rest] == [(b"3", 1), (b"4", 1), (b"5", 1)]
         assert all(one.lease != got[0].lease for one in (again, *rest))
         peer.ack(1, rest)
+
+
+def test_what_a_nack_recalls_is_told_before_the_nack_is_answered(monkeypatch: pytest.MonkeyPatch):
+    with Running() as running:
+        peer = running.peer()
+        peer.subscribe(1, "a", kind="named", id="s")
+        publish(running, 3)
+        got = peer.take(1, 3)
+        with monkeypatch.context() as busy:
+            busy.setattr(bell, "WAKES_IN_TURN", 0)  # others are woken, and it is nobody's turn
+            peer.nack(1, got[0])
+            assert [read_ranges(frame)[1] for frame in peer.inbox if frame.kind == Kind.RECALL] == [
+                [(got[0].lease, 1, 3)]
+            ]
+        assert payloads(peer.take(1, 1)) == [b"0"]
 
 
 def test_nothing_after_a_failed_message_is_handed_out_before_it_is_acked_or_dead():

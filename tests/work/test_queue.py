@@ -44,7 +44,8 @@ def test_a_strict_queue_has_one_worker_and_drops_what_is_behind_a_failure() -> N
     failed = job.messages.popleft()
     made.begin_failing()
     assert made.take(0) is None
-    made.end_failing(job, (failed,))
+    (chain,) = made.behind(job, (failed,))
+    made.end_failing(job, chain)
     assert offsets(job) == []
 
 
@@ -61,7 +62,9 @@ def test_a_keyed_queue_keeps_a_key_in_one_job_and_drops_that_key_alone() -> None
     job = max(jobs, key=lambda one: len(one.messages))
     failed = job.messages.popleft()
     made.begin_failing()
-    made.end_failing(job, (failed,))
+    (chain,) = made.behind(job, (failed,))
+    assert {one.key for one in chain} == {failed.key}
+    made.end_failing(job, chain)
     assert failed.key not in {one.key for one in job.messages}
 
 

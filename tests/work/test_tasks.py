@@ -16,6 +16,9 @@ import headwater.aio
 from client.served import Served
 from headwater import Conflict, Malformed, Reject, Retry
 from headwater.aio import Message
+from headwater.client.aio import Bus as Client
+from headwater.work.pace import Pace
+from headwater.work.pool import FLUSH_US
 
 Flow = Callable[[Any], Awaitable[None]]
 On = Callable[[Flow], None]
@@ -155,11 +158,48 @@ def test_keyed_order_is_kept_within_each_key(on: On) -> None:
             seen.setdefault(message.key, []).append(message.offset)
 
         bus.consume("a/#", handle, id="s", start="earliest", order="key", workers=8, retry_delay_s=0)
-        async with running(bus):
+        async with running(bus) as task:
             await until(lambda: sum(map(len, seen.values())) >= 40)
         assert all(offsets == sorted(offsets) for offsets in seen.values()), seen
         assert sum(map(len, seen.values())) == 40
         assert most > 1
+        (tally,) = task.result().handlers
+        assert (tally.done, tally.retried, tally.rejected, tally.recalled) == (40, 4, 0, 0)
+        assert await lag(bus) == 0
+
+    on(flow)
+
+
+@pytest.mark.parametrize("order", ["strict", "key"])
+@pytest.mark.parametrize("raises", [False, True])
+def test_what_is_behind_a_message_that_its_handler_acked_is_handled_at_once(
+    on: On, order: str, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said of it later is refused, though nothing was taken back."""
+    monkeypatch.setattr(Pace, "note", lambda *_: None)
+
+    async def flow(bus: Any) -> None:
+        for _ in range(6):
+            await publish(bus, 1)
+        seen: list[int] = []
+
+        async def handle(message: Message) -> None:
+            seen.append(message.offset)
+            if message.offset == 1:  # until all others can be taken at once
+                bus._workers._pool._roster.queues[0].pace.size = 6
+                while isinstance(bus, Client) and (await bus.subscriptions())[0].in_flight < 6:  # noqa: ASYNC110  # the same
+                    await asyncio.sleep(0.01)
+            elif message.offset == 2:
+                await message.ack()
+                await asyncio.sleep(2 * FLUSH_US / 1e6)
+                if raises:
+                    raise ValueError("after all")
+
+        bus.consume("a/#", handle, id="s", start="earliest", order=order, workers=2, ack_timeout_s=300)
+        async with running(bus):
+            await until(lambda: len(seen) == 6)
+        assert seen == [1, 2, 3, 4, 5, 6]
+        assert await lag(bus) == 0
 
     on(flow)
 

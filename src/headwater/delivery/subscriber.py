@@ -385,34 +385,39 @@ class Subscriber:
         is_more = len(again) == at_once < limit
         step = len(again) if bytes_max == NO_LIMIT else KEPT_AT_ONCE if self._supply.kept else AGAIN_AT_ONCE
         size = 0
-        for lane, offsets in _runs(again, step):
+        for lane, run in _runs(again, step):
             if size >= bytes_max:
                 break
-            there = self._fetch(lane, offsets, now)
-            lease = self._machine.hand_out_again(consumer, lane, offsets, now)
-            self._hold(lease)
-            if spent := [offset for offset in offsets if self._machine.is_spent(lane, offset) and offset in there]:
-                is_more = True  # behind what is given up there may be something that may go now
-                for offset in spent:
-                    known = {(lane, offset): there.pop(offset)}
-                    self._make_room(known)
-                    self._store(self._machine.give_up(lease, offset, now), known)
-                self._commit.kick()
-                offsets = [offset for offset in offsets if offset not in spent]
-            messages = [
-                msgspec.structs.replace(there[offset], attempt=self._machine.attempt(lane, offset))
-                for offset in offsets
-                if offset in there
-            ]
-            if messages:
-                found.append(Selection(self._supply.name(lane[0]), None, None, messages, lease))
-                self._counts.retries += sum(message.attempt > 1 for message in messages)
-                limit -= len(messages)
-                size += sum(len(message.payload) for message in messages)
-            if gone := [offset for offset in offsets if offset not in there]:
-                self._store(self._machine.ack(lease, gone))
-                self._commit.kick()
+            there = self._fetch(lane, run, now)
+            for offsets in _ascending(run):
+                lease = self._machine.hand_out_again(consumer, lane, offsets, now)
+                self._hold(lease)
+                if spent := [offset for offset in offsets if self._machine.is_spent(lane, offset) and offset in there]:
+                    is_more = True  # behind what is given up there may be something that may go now
+                    self._give_up(lease, spent, there, now)
+                    offsets = [offset for offset in offsets if offset not in spent]
+                messages = [
+                    msgspec.structs.replace(there[offset], attempt=self._machine.attempt(lane, offset))
+                    for offset in offsets
+                    if offset in there
+                ]
+                if messages:
+                    found.append(Selection(self._supply.name(lane[0]), None, None, messages, lease))
+                    self._counts.retries += sum(message.attempt > 1 for message in messages)
+                    limit -= len(messages)
+                    size += sum(len(message.payload) for message in messages)
+                if gone := [offset for offset in offsets if offset not in there]:
+                    self._store(self._machine.ack(lease, gone))
+                    self._commit.kick()
         return is_more, limit, size
+
+    def _give_up(self, lease: Lease, spent: list[int], there: dict[int, Message], now: Moment) -> None:
+        """Messages that no other consumer is to get are dead letters."""
+        for offset in spent:
+            known = {(lease.lane, offset): there.pop(offset)}
+            self._make_room(known)
+            self._store(self._machine.give_up(lease, offset, now), known)
+        self._commit.kick()
 
     @property
     def is_unread(self) -> bool:
@@ -1114,6 +1119,16 @@ def _runs(places: Sequence[tuple[LaneId, int]], step: int) -> Iterator[tuple[Lan
         offsets = [offset for _, offset in run]
         for at in range(0, len(offsets), step):
             yield lane, offsets[at : at + step]
+
+
+def _ascending(offsets: list[int]) -> Iterator[list[int]]:
+    """The same in the same order, cut where it goes back. Each has a lease of its own: clients say what they mean by
+    ranges of what came in one frame, and with offsets that go on across frames no other of the lease lies within."""
+    start = 0
+    for at in range(1, len(offsets) + 1):
+        if at == len(offsets) or offsets[at] < offsets[at - 1]:
+            yield offsets[start:at]
+            start = at
 
 
 def _is_number(value: object) -> bool:

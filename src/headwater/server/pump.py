@@ -583,6 +583,8 @@ class DurablePump(Pump):
             case requests.Reject():
                 item = self.durable.note_reject(lease, request.offset, request.error, future=future)
                 self.session.finish_rows(item, future)
+        if self.ticket.recalls:
+            self._recall()  # before the answer: whoever has that takes nothing any more that was recalled
         self.session.answer_when(id, future)
 
     def leave(self) -> Callable[[], object] | None:

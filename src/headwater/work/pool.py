@@ -11,13 +11,13 @@ time; the workers do the rest. Promises:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from headwater import threads
 from headwater.clock import SECOND_US, Clock
-from headwater.errors import Closed, Failed, Gap, HeadwaterError
+from headwater.errors import Closed, Failed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message, fail
 from headwater.work import outcome
 from headwater.work.handlers import Handler
@@ -41,6 +41,10 @@ STUCK_US = 200_000
 """What waits behind a message that takes longer than this goes to other workers, if order allows it."""
 RETRY_US = SECOND_US
 """After a subscription could not be read, it is read again."""
+
+
+Refused = tuple[Message, HeadwaterError]
+"""A message of which nothing could be said, and why."""
 
 
 class Acking(Protocol):
@@ -240,7 +244,7 @@ class Pool:
     def _handle(self, queue: Queue, job: Job, acks: Acks) -> None:
         """Handle the messages of a job."""
         if acks.under_way and queue.pace.each_us > GROUP_US:
-            self._settle(acks)
+            self._flush(queue, job, acks)
         function, messages, late_us = queue.handler.function, job.messages, queue.late_us
         clock_us = self._clock.monotonic_us
         done = job.done
@@ -281,60 +285,85 @@ class Pool:
         if not queue.is_durable:
             return
         queue.begin_failing()
-        is_recalled = not verdict.is_final
+        recalled: list[Message] = []
         try:
             fail(message, verdict)
+            if not verdict.is_final:
+                recalled = [one for chain in queue.behind(job, (message,)) for one in chain]
         except HeadwaterError as refused:
-            is_recalled = True
             outcome.unsaid(queue, message, refused)
+            recalled = self._recalled(queue, job, [(message, refused)])
         finally:
-            queue.end_failing(job, (message,) if is_recalled else ())
+            queue.end_failing(job, recalled)
 
-    def _ack(self, queue: Queue, done: list[Message], acks: Acks) -> None:
-        """Ack messages; that is on disk once it is settled."""
+    def _recalled(self, queue: Queue, job: Job, refused: Sequence[Refused]) -> list[Message]:
+        """What comes again because nothing could be said of messages.
+
+        All that is behind those that are ours until they time out. Those that are not ours may have been recalled, and
+        what was behind them then; or they are done, and nothing was. What came again since then is behind that.
+        """
+        ours = [message for message, error in refused if not isinstance(error, Recalled)]
+        found = [message for chain in queue.behind(job, ours) for message in chain]
+        for chain in queue.behind(job, [message for message, error in refused if isinstance(error, Recalled)]):
+            for message in chain:
+                try:
+                    message.extend(queue.probe_s)
+                except Malformed:  # the server has other limits, and was not asked
+                    break
+                except HeadwaterError:
+                    found.append(message)
+                else:
+                    break
+        return found
+
+    def _ack(self, queue: Queue, done: list[Message], acks: Acks) -> list[Refused]:
+        """Ack messages; that is on disk once it is settled. Those that are known by now to come again."""
         if not done:
-            return
+            return []
         if not queue.is_durable:
             queue.count(done=len(done))
-            return
+            return []
         try:
             acks.add(Ack(queue, done, queue.reader.ack_later(done)), self._clock.monotonic_us())
         except HeadwaterError:
-            self._ack_singly(queue, done)
+            return self._ack_singly(queue, done)
+        return []
 
     def _flush(self, queue: Queue, job: Job, acks: Acks) -> None:
         """Have what was handled so far on disk; where order binds, do nothing that is behind what comes again."""
-        self._ack(queue, job.taken_done(), acks)
-        lost = [message for of, message in self._settle(acks) if of is queue]
+        lost = self._ack(queue, job.taken_done(), acks)
+        lost += [refused for of, refused in self._settle(acks) if of is queue]
         if lost:
             queue.begin_failing()
-            queue.end_failing(job, lost)
+            recalled: list[Message] = []
+            try:
+                recalled = self._recalled(queue, job, lost)
+            finally:
+                queue.end_failing(job, recalled)
 
-    def _settle(self, acks: Acks) -> list[tuple[Queue, Message]]:
+    def _settle(self, acks: Acks) -> list[tuple[Queue, Refused]]:
         """Wait until acks are on disk; the messages that come again."""
-        lost: list[tuple[Queue, Message]] = []
+        lost: list[tuple[Queue, Refused]] = []
         for queue, messages, acking in acks.taken():
             try:
                 acking.wait()
             except HeadwaterError:
-                lost += [(queue, message) for message in self._ack_singly(queue, messages)]
+                lost += [(queue, refused) for refused in self._ack_singly(queue, messages)]
             else:
                 queue.count(done=len(messages))
         return lost
 
-    def _ack_singly(self, queue: Queue, messages: list[Message]) -> list[Message]:
+    def _ack_singly(self, queue: Queue, messages: list[Message]) -> list[Refused]:
         """Ack messages of which one was taken back, which refuses all; those that come again."""
-        lost: list[Message] = []
-        why: HeadwaterError | None = None
+        lost: list[Refused] = []
         for message in messages:
             try:
                 message.ack()
             except HeadwaterError as error:
-                lost.append(message)
-                why = error
+                lost.append((message, error))
         queue.count(done=len(messages) - len(lost))
-        if why is not None:
-            outcome.recalled(queue, lost, why)
+        if lost:
+            outcome.recalled(queue, [message for message, _ in lost], lost[-1][1])
         return lost
 
     # Time

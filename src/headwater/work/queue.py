@@ -26,6 +26,8 @@ JOBS_PER_WORKER = 4
 WAITING_MAX = 1000
 """Messages of a keyed subscription that may wait here: beyond it, none are taken."""
 NEVER_US = 1 << 62
+PROBE_S = 86_400.0
+"""What messages that never time out are extended by, to find out whether they are ours: none waits here for so long."""
 ALONE_US = 2_000
 """What takes less than this, one worker does alone: to wake another takes about as long."""
 
@@ -191,15 +193,27 @@ class Queue:
         with self.lock:
             self.failing += 1
 
-    def end_failing(self, job: Job, failed: Sequence[Envelope]) -> None:
-        """These were nacked, or taken back: what order puts behind them comes again, and is dropped here."""
+    def behind(self, job: Job, messages: Sequence[Envelope]) -> list[list[Any]]:
+        """What a job has of what order puts behind these messages, chain by chain, each in its order."""
+        if self.order == "none" or not messages:
+            return []
+        with self.lock:
+            if self.order == "strict":
+                return [list(job.messages)]
+            chains: dict[bytes | str, list[Any]] = {key_of(message): [] for message in messages}
+            for message in job.messages:
+                chain = chains.get(key_of(message))
+                if chain is not None:
+                    chain.append(message)
+            return list(chains.values())
+
+    def end_failing(self, job: Job, recalled: Iterable[Any] = ()) -> None:
+        """It was said, and these were recalled with it: they come again, and are dropped here."""
+        gone = {id(message) for message in recalled}
         with self.lock:
             self.failing -= 1
-            if failed and self.order == "strict":
-                job.messages.clear()
-            elif failed and self.order == "key":
-                keys = {key_of(message) for message in failed}
-                left = [message for message in job.messages if key_of(message) not in keys]
+            if gone:
+                left = [message for message in job.messages if id(message) not in gone]
                 job.messages.clear()
                 job.messages.extend(left)
 
@@ -216,6 +230,11 @@ class Queue:
                     found += job.messages
                     job.timed_us = now_us
         return found
+
+    @property
+    def probe_s(self) -> float:
+        """By how much a message is extended to find out whether it is still ours."""
+        return self.timeout_s or PROBE_S
 
     @property
     def late_us(self) -> int:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from headwater.clock import SECOND_US, Clock
-from headwater.errors import Closed, Conflict, Failed, Gap, HeadwaterError
+from headwater.errors import Closed, Conflict, Failed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Verdict
 from headwater.work import outcome
 from headwater.work.handlers import Handler, Handlers
@@ -28,6 +28,8 @@ TASKS = 64
 """Handlers that run at once, unless every handler states fewer, one states more, or `run` says how many."""
 
 Fail = Callable[[Any, Verdict], Awaitable[None]]
+Refused = tuple[Any, HeadwaterError]
+"""A message of which nothing could be said, and why."""
 
 
 class Ack(NamedTuple):
@@ -223,14 +225,32 @@ class TaskPool:
         if not queue.is_durable:
             return
         queue.begin_failing()
-        is_recalled = not verdict.is_final
+        recalled: list[Any] = []
         try:
             await self._say_failed(message, verdict)
+            if not verdict.is_final:
+                recalled = [one for chain in queue.behind(job, (message,)) for one in chain]
         except HeadwaterError as refused:
-            is_recalled = True
             outcome.unsaid(queue, message, refused)
+            recalled = await self._recalled(queue, job, [(message, refused)])
         finally:
-            queue.end_failing(job, (message,) if is_recalled else ())
+            queue.end_failing(job, recalled)
+
+    async def _recalled(self, queue: Queue, job: Job, refused: Sequence[Refused]) -> list[Any]:
+        """What comes again because of messages of which nothing could be said, as in `Pool`."""
+        ours = [message for message, error in refused if not isinstance(error, Recalled)]
+        found = [message for chain in queue.behind(job, ours) for message in chain]
+        for chain in queue.behind(job, [message for message, error in refused if isinstance(error, Recalled)]):
+            for message in chain:
+                try:
+                    await message.extend(queue.probe_s)
+                except Malformed:  # the server has other limits, and was not asked
+                    break
+                except HeadwaterError:
+                    found.append(message)
+                else:
+                    break
+        return found
 
     async def _ack(self, queue: Queue, done: list[Any], before: Ack | None) -> Ack | None:
         """Ack messages, once the ack before is settled; the one that is then under way."""
@@ -251,10 +271,14 @@ class TaskPool:
         lost = await self._settle(ack)
         if lost:
             queue.begin_failing()
-            queue.end_failing(job, lost)
+            recalled: list[Any] = []
+            try:
+                recalled = await self._recalled(queue, job, lost)
+            finally:
+                queue.end_failing(job, recalled)
         return None
 
-    async def _settle(self, ack: Ack) -> Sequence[Any]:
+    async def _settle(self, ack: Ack) -> Sequence[Refused]:
         """Wait until an ack is on disk; those of its messages that come again."""
         try:
             await asyncio.shield(ack.task)
@@ -263,19 +287,17 @@ class TaskPool:
         ack.queue.count(done=len(ack.messages))
         return ()
 
-    async def _ack_singly(self, queue: Queue, messages: list[Any]) -> list[Any]:
+    async def _ack_singly(self, queue: Queue, messages: list[Any]) -> list[Refused]:
         """Ack messages of which one was taken back, which refuses all; those that come again."""
-        lost: list[Any] = []
-        why: HeadwaterError | None = None
+        lost: list[Refused] = []
         for message in messages:
             try:
                 await message.ack()
             except HeadwaterError as error:
-                lost.append(message)
-                why = error
+                lost.append((message, error))
         queue.count(done=len(messages) - len(lost))
-        if why is not None:
-            outcome.recalled(queue, lost, why)
+        if lost:
+            outcome.recalled(queue, [message for message, _ in lost], lost[-1][1])
         return lost
 
     # Time
