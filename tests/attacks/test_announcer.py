@@ -113,9 +113,13 @@ def test_a_native_client_may_send_no_long_frame_before_its_handshake_is_through(
 # What is closed holds nothing.
 
 
-def left() -> int:
-    """Connections that are somewhere in memory."""
-    return sum(isinstance(found, MqttConnection | NativeConnection) for found in gc.get_objects())
+def left(served: Served) -> int:
+    """Connections of a server that are somewhere in memory."""
+    listener = served.server.listener
+    return sum(
+        isinstance(found, MqttConnection | NativeConnection) and found.listener is listener
+        for found in gc.get_objects()
+    )
 
 
 def hello(served: Served) -> None:
@@ -175,7 +179,7 @@ def test_a_connection_that_is_closed_is_gone_without_the_collector(what: str):
             for peer in (*served._mqtt_peers, *served._peers):
                 peer.close()
             served.until(lambda: not served.server.listener.connections, "the end of all")
-            served.until(lambda: not left(), "nothing left")
+            served.until(lambda: not left(served), "nothing left")
         finally:
             gc.enable()
 
@@ -193,6 +197,6 @@ def test_a_tls_connection_that_is_closed_is_gone_without_the_collector(tmp_path:
                 peer.hello(mechanism="scram-sha-256", first=ClientLogin("ann", SECRET).first())
                 peer.close()
             served.until(lambda: not served.server.listener.connections, "the end of all")
-            served.until(lambda: not left(), "nothing left")
+            served.until(lambda: not left(served), "nothing left")
         finally:
             gc.enable()

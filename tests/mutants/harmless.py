@@ -64,11 +64,6 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "self.settle(lane, offsets, changes); self._close_if_empty(lane)",
     ): "whether a lane of copies is empty does not depend on its being settled, and neither on its being closed",
     (
-        "delivery/dispatcher.py:Dispatcher.on_durable",
-        "skip-check",
-        "if self._trees.is_empty: return",
-    ): "a shortcut: where nobody subscribes, nobody is found",
-    (
         "delivery/subscriber.py:Subscriber._store",
         "skip-check",
         "if not changes: return None",

@@ -319,7 +319,8 @@ class Roots:
             self._refuse_all(items, group, error)
             return
         finally:
-            self._forget_promises(group)
+            if group.promised or self._delays_promised:
+                self._forget_promises(group)
         self._finish(group)
         if not self.is_hurried and self.is_checkpoint_due:
             self.checkpoint_in_time()
@@ -401,7 +402,7 @@ class Roots:
     @property
     def is_checkpoint_due(self) -> bool:
         """Whether recovery would have enough to look at; not while a large group is written, which looks itself."""
-        return not self.commit.is_apart and self._has_grown()
+        return self._has_grown() and not self.commit.is_apart
 
     def _has_grown(self) -> bool:
         config = self._config
