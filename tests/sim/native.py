@@ -302,7 +302,7 @@ class Native:
             consumer = await bus.subscribe(filter, id=id, start="earliest", order=order, **options)
             reader.is_certain = True
             self.world.reach("subscription: attached")
-            if id in self.consumers:
+            if id in self.consumers or bus is not self.bus:  # or it has left, and this is of the life before
                 await consumer.close()
                 return
             self.consumers[id] = consumer
