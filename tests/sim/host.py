@@ -131,6 +131,7 @@ class Host:
         assert self._stopping is not None
         clock = Clock(process)
         bus = Bus(FOLDER, self.config, files=self.files, state=self.state, clock=clock)
+        is_killed = False
         try:
             self._grant(bus)
             server = server_of(bus.core, self.serving, self._settings)
@@ -140,8 +141,12 @@ class Host:
             self.world.reach("server: listens")
             await self._stopping.wait()
             await server.stop()
+        except GeneratorExit:  # what a kill has left is collected
+            is_killed = True
+            raise
         finally:
-            bus.close()
+            if not is_killed:
+                bus.close()
         self.world.reach("server: stopped in good order")
 
     def _grant(self, bus: Bus) -> None:
