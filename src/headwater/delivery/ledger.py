@@ -270,7 +270,7 @@ class Ledger:
             for offset in offsets:
                 del in_flight[offset]
         self.in_flight -= len(offsets)
-        if self.waiting.chains or self.waiting.suspects:
+        if self.waiting.chains:
             for offset in offsets:
                 self.waiting.end(lane, offset)
 

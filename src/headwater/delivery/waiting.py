@@ -6,7 +6,8 @@ it that failed is redelivered alone (its `trial`), and nothing after it before i
 one chain holds all that may go now, and binds nobody.
 
 A **suspect** is a message that was with a consumer that is gone without a word: one of those it had may have killed it.
-Suspects are redelivered one at a time, whatever the order, so that the next such end tells which of them it is.
+Suspects are redelivered one at a time, with order="key" those of each key, so that the next such end tells which of
+them it is.
 """
 
 from __future__ import annotations
@@ -41,15 +42,13 @@ class Chain(msgspec.Struct, eq=False):
 class Waiting:
     """All chains of a subscription; keeps only those with something in them."""
 
-    __slots__ = ("_lanes", "_ready", "_suspect", "_timers", "binding", "chains", "keyed", "suspects")
+    __slots__ = ("_lanes", "_ready", "_timers", "binding", "chains", "keyed", "suspects")
 
     def __init__(self, order: str, lanes: Mapping[LaneId, Lane]) -> None:
         self.binding = order != "none"
         self.keyed = order == "key"
         self.chains: dict[Key | None, Chain] = {}
         self.suspects: set[tuple[LaneId, int]] = set()
-        self._suspect: tuple[LaneId, int] | None = None
-        """The one that is in flight."""
         self._lanes = lanes
         self._ready: dict[Chain, None] = {}
         """Chains that may have something to deliver; one found to have nothing is left out until something happens."""
@@ -84,11 +83,8 @@ class Waiting:
 
     def end(self, lane: Lane, offset: int) -> None:
         """A message is in flight no more."""
-        if self._suspect == (lane.id, offset):
-            self._suspect = None
-            self._ready.update(dict.fromkeys(chain for chain in self.chains.values() if chain.waiting))
-        chain = self.chains.get(lane.keys.get(offset)) if self.binding else None
-        if chain is None:
+        chain = self.chains.get(lane.keys.get(offset))
+        if chain is None or not (self.binding or chain.trial):
             return
         if self.keyed:
             chain.in_flight -= 1
@@ -118,10 +114,8 @@ class Waiting:
                 for place in places:
                     del waiting[bisect_left(waiting, place)]
             first = (lane.id, places[0][3])
-            if self.binding and places[0][3] in lane.failures:
+            if (self.binding and places[0][3] in lane.failures) or first in self.suspects:
                 chain.trial = first
-            if first in self.suspects:
-                self._suspect = first
             self._revive(chain)
 
     def offer(self, consumer: Hashable, limit: int, now_us: int) -> list[tuple[LaneId, int]]:
@@ -129,16 +123,13 @@ class Waiting:
         self._wake(now_us)
         found: list[tuple[LaneId, int]] = []
         spent: list[Chain] = []
-        may_suspect = self._suspect is None
         for chain in self._ready:
             if len(found) >= limit:
                 break
             if chain.in_flight and chain.consumer != consumer:
                 continue
-            places = self._next_of(chain, limit - len(found), now_us, may_suspect)
+            places = self._next_of(chain, limit - len(found), now_us)
             found.extend(((place[2], not place[1]), place[3]) for place in places)
-            if self.suspects and places and found[-1] in self.suspects:
-                may_suspect = False
             if not places:
                 spent.append(chain)
         for chain in spent:
@@ -158,10 +149,10 @@ class Waiting:
         self._timers = [timer for timer in self._timers if timer[1] != lane.id or timer[2] not in offsets]
         heapify(self._timers)
 
-    def _next_of(self, chain: Chain, limit: int, now_us: int, may_suspect: bool) -> list[Place]:
+    def _next_of(self, chain: Chain, limit: int, now_us: int) -> list[Place]:
         waiting = chain.waiting
         if not self.binding:
-            return self._next_unbound(chain, limit, may_suspect) if self.suspects else waiting[:limit]
+            return self._next_unbound(chain, limit) if self.suspects else waiting[:limit]
         if not waiting or chain.trial is not None:
             return []
         count = 0
@@ -169,13 +160,13 @@ class Waiting:
             lane = self._lanes[place[2], not place[1]]
             if place[3] in lane.failures:
                 if count == 0 and lane.due.get(place[3], 0) <= now_us:
-                    return [place] if may_suspect or (lane.id, place[3]) not in self.suspects else []
+                    return [place]
                 break
             count += 1
         return waiting[:count]
 
-    def _next_unbound(self, chain: Chain, limit: int, may_suspect: bool) -> list[Place]:
-        """What is no suspect; else one suspect."""
+    def _next_unbound(self, chain: Chain, limit: int) -> list[Place]:
+        """What is no suspect; else one suspect, unless one is in flight."""
         first: Place | None = None
         found: list[Place] = []
         for place in chain.waiting[: limit + SUSPECTS_PASSED_MAX]:
@@ -185,7 +176,7 @@ class Waiting:
                 found.append(place)
                 if len(found) == limit:
                     break
-        if not found and first is not None and may_suspect:
+        if not found and first is not None and chain.trial is None:
             found.append(first)
         return found
 
