@@ -89,3 +89,29 @@ def test_live_bytes_are_limited_too(folder: Path) -> None:
         found = live.batch(100, 0) + live.batch(100, 0) + live.batch(100, 0)
         assert [message.payload[:1] for message in found][-1:] == [b"9"]
         assert len(found) == 10 - live.dropped
+
+
+def test_a_batch_is_all_that_is_there_however_it_was_published(bus: Bus) -> None:
+    with bus.subscribe("#") as live:
+        for number, payload in enumerate(numbers(6)):
+            bus.publish(f"{('home', 'hall')[number % 2]}/a", payload)
+        assert payloads(live.batch(4, 0)) == numbers(4)
+        assert payloads(live.batch(100, 0)) == numbers(2, 4)
+
+
+def test_a_batch_after_retained_messages_goes_on_with_what_came_since(bus: Bus) -> None:
+    for number in range(3):
+        bus.publish(f"home/{number}", b"%d" % number, retain=True)
+    with bus.subscribe("home/#") as live:
+        bus.publish("home/a", b"3")
+        assert payloads(live.batch(100, 0)) == numbers(4)
+
+
+def test_a_topic_may_be_subscribed_to_before_there_is_any(bus: Bus) -> None:
+    with bus.subscribe("nowhere/yet") as live, bus.subscribe("nowhere/yet", id="later") as durable:
+        following = bus.follow("nowhere/yet")
+        assert live.batch(1, 0) == durable.batch(1, 0) == following.batch(1, 0) == []
+        assert bus.topics() == [] and bus.ends() == {}
+        bus.publish("nowhere/yet", b"1")
+        for reader in (live, durable, following):
+            assert payloads(reader.batch(10, WAIT_S)) == [b"1"]

@@ -101,7 +101,7 @@ def test_retained_messages_come_first_and_belong_to_the_subscription() -> None:
         bus.publish_many([Outgoing(f"home/{name}", b"kept", retain=True) for name in "cb"])
         live = bus.subscribe("home/#")
         bus.publish("home/a", b"new")
-        found = live.batch(10) + live.batch(10)
+        found = live.batch(10)
         assert [(message.offset, message.retained) for message in found] == [(2, True), (1, True), (3, False)]
         for message in found:
             message.ack()

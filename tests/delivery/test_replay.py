@@ -88,6 +88,33 @@ def test_without_a_place_it_begins_at_what_is_kept(tmp_path: Path, clock: Manual
         assert offsets(reading) == found
 
 
+def test_a_batch_is_all_that_is_at_hand(bus: Bus, clock: ManualClock) -> None:
+    publish(bus, 1, 1, 2, topic="home/a")
+    clock.advance(1)
+    publish(bus, 1, 1, topic="hall/a")
+    with bus.follow("#") as following:
+        assert offsets(following.batch(4, 0)) == [1, 2, 3, 4]
+        assert offsets(following.batch(100, 0)) == [1, 2]
+        publish(bus, 1, 1)
+        assert offsets(following.batch(100, 0)) == [5, 6]
+    assert len(bus.replay("#").batch(100)) == 8
+
+
+def test_a_gap_comes_after_the_messages_before_it(tmp_path: Path, clock: ManualClock) -> None:
+    config = Config(segment_bytes=64 * 1024, retention=Retention(hard_bytes=70_000))
+    with headwater.open(tmp_path / "data", config, clock=clock) as bus:
+        publish(bus, 2, topic="hall/a")
+        reading = bus.follow("#", after={"home": 0, "hall": 0})
+        assert offsets(reading.batch(1)) == [1]
+        for _ in range(40):
+            bus.publish("home/a", bytes(5000))
+        bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(bus.core.roots.get("home")))  # type: ignore[arg-type]
+        assert [message.topic for message in reading.batch(100)] == ["hall/a"]
+        with pytest.raises(Gap):
+            reading.batch(100)
+        assert reading.batch(100)
+
+
 @pytest.mark.parametrize(
     ("filter", "after", "since"),
     [

@@ -147,11 +147,11 @@ class Live(Reader):
         while True:
             # Not held while waiting: another thread that reads too has a timeout of its own.
             with self._reading:
-                while not self._ready:
+                while len(self._ready) < max:
                     found = self.take()
                     if found is not None:
                         self._ready.extend(found.taken(self._origin))
-                    elif self.is_unread:
+                    elif self.is_unread and not self._ready:
                         self.read_on()
                     else:
                         break

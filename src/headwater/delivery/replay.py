@@ -124,6 +124,8 @@ class Reading(Reader):
         self._ends: dict[str, int] = {}
         self._is_open = False
         self._ready: deque[Message] = deque()
+        self._gap: Gap | None = None
+        """To be raised once what is ready was handed out."""
         self._signal = threads.Condition()
         self._version = 0
         self._closed = False
@@ -178,6 +180,9 @@ class Reading(Reader):
 
     def _fill(self) -> bool:
         """Make messages of the oldest batch that was not read yet."""
+        if self._gap is not None:
+            gap, self._gap = self._gap, None
+            raise gap
         while not self._ready:
             found = self.take()
             if found is None:
@@ -185,11 +190,26 @@ class Reading(Reader):
             self._ready.extend(found.taken(self._origin))
         return True
 
+    def _gather(self, count: int) -> None:
+        """Have so many messages ready, as far as they are at hand without a look at the disk."""
+        try:
+            while len(self._ready) < count and self._gap is None and not self._closed and self._look():
+                found = self._oldest()
+                if found is None:
+                    return
+                self._ready.extend(found.taken(self._origin))
+        except Gap as gap:
+            self._gap = gap
+
     def take(self) -> Selection | None:
         """The oldest messages that were not read yet and stand together. It waits for those that are on disk or in
         history, unless `look` has said that they are at hand."""
         while not self.look():
             self.fetch()
+        return self._oldest()
+
+    def _oldest(self) -> Selection | None:
+        """The oldest messages of those at hand."""
         if not self._next:
             return None
         name = min(self._next, key=lambda root: self._next[root][0])
@@ -204,8 +224,11 @@ class Reading(Reader):
     def look(self, budget: Budget | None = None) -> bool:
         """Have the next messages of every root at hand; False where `fetch` has to read them first, or where the
         budget does not reach. Nothing is read from disk."""
-        if self._ready or self._closed:
+        if self._ready or self._closed or self._gap is not None:
             return True
+        return self._look(budget)
+
+    def _look(self, budget: Budget | None = None) -> bool:
         if self._follows:
             self._open()
         now_us, budget, is_unread = self._clock.now_us(), budget or Budget(), False
@@ -268,10 +291,12 @@ class Reading(Reader):
         return ready.popleft()
 
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
-        """Up to `max` messages; empty at the end of history, or when the time has passed."""
+        """Up to `max` messages that are there; waits for the first of them. Empty at the end of history, or when the
+        time has passed."""
         check_max(max)
         if not self._ready and not self._await(timeout_s):
             return []
+        self._gather(max)
         return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
 
     def _await(self, timeout_s: float | None) -> bool:
