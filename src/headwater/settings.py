@@ -219,6 +219,14 @@ def _blame(text: str, sources: Mapping[str, Source]) -> str:
 Given = Iterator[tuple[str, Source, object]]
 
 
+def folder_of_settings(environment: Mapping[str, str], files: Files | None = None) -> str:
+    """The data folder that the settings file names, which a server here would serve; empty if there is none."""
+    for name, source, value in _from_file(files or DiskFiles(), None, environment):
+        if name == "data":
+            return str(_typed(name, value, source))
+    return ""
+
+
 def _from_file(files: Files, path: str | None, environment: Mapping[str, str]) -> Given:
     asked = "--config" if path else "HEADWATER_CONFIG"
     path = path or environment.get("HEADWATER_CONFIG") or ""

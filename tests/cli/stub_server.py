@@ -16,13 +16,13 @@ class Server:
     """Listens, and tells on stderr what it is asked to do. What it should do badly is in STUB."""
 
     def __init__(self, core: Any, serving: Any, settings: Any) -> None:
-        self._core = core
-        self._serving = serving
+        self.core = core
+        self.serving = serving
         self._does = os.environ.get("STUB", "")
         self._listening: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._listening = await asyncio.start_server(self._greet, self._serving.host, self._serving.port)
+        self._listening = await asyncio.start_server(self._greet, self.serving.host, self.serving.port)
 
     async def _greet(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -42,7 +42,7 @@ class Server:
     def reload(self) -> None:
         self._tell("reload")
         if self._does == "run out of memory":
-            self._core.roots.commit.submit(Call(self._run_out))
+            self.core.roots.commit.submit(Call(self._run_out))
         if self._does == "fail to reload":
             raise ValueError("no such thing")
 

@@ -80,7 +80,7 @@ def _change(at: At, verb: str, user: str, action: str, filter: str | None) -> No
     if filter is None and action != "admin":
         raise Malformed(f"say which topics to {action}, such as 'home/#'; '#' is all of them")
     topics = "#" if filter is None else filter
-    with at.own() as bus:
+    with at.own(make=verb != "remove") as bus:
         getattr(bus.acl, verb)(user, action, topics)
     found = {"user": user, "action": action, "filter": topics, "done": DONE[verb]}
     tell(at.json, found, (safe(user), "cyan"), f"  {action} {safe(topics)}  {DONE[verb]}")

@@ -15,7 +15,7 @@ from headwater import Bus
 from headwater.access.destination import Destinations
 from headwater.channels.table import read_table, write_table
 from headwater.cli.clients import given_secret
-from headwater.cli.options import At, CommandGroup, Data, Url, place
+from headwater.cli.options import At, CommandGroup, Data, Url, is_served, place
 from headwater.cli.output import Columns, complain, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
 from headwater.errors import HeadwaterError, Malformed
@@ -248,8 +248,8 @@ def _with_line(error: HeadwaterError, lines: list[int]) -> HeadwaterError:
 
 def _own(at: At) -> Bus:
     """The bus, to change its channels; those of a folder may push where the server's settings say."""
-    bus = at.own()
-    if not at.is_served:
+    bus = at.own(make=True)
+    if not is_served(bus):
         try:
             bus.channels.destinations = Destinations(load(environment=os.environ).serving.channel_hosts)
         except BaseException:

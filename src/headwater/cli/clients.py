@@ -9,6 +9,7 @@ from urllib.parse import quote
 import typer
 
 from headwater.access.name import check_name
+from headwater.cli.addresses import Addresses, addresses
 from headwater.cli.options import At, CommandGroup
 from headwater.cli.output import Columns, clock_time, emit, iso, named, remark, safe, say, show_all
 from headwater.clock import to_datetime
@@ -17,7 +18,6 @@ from headwater.wire.administration import Client
 
 app = CommandGroup(help="Clients that may log in: add, list, rotate, remove.", no_args_is_help=True)
 
-ADDRESS = "127.0.0.1:7411"
 SECRET_LINE_MAX = 4096
 
 Name = Annotated[str, typer.Argument(help="Which client.")]
@@ -40,9 +40,10 @@ def add(at: At, name: Name, secret_stdin: SecretStdin = False) -> None:
     With --json: an object with id, name, and secret if it was drawn.
     """
     given = given_secret(secret_stdin)
-    with at.own() as bus:
+    with at.own(make=True) as bus:
         made = bus.clients.add(name, given)
-    _show(made, "added", given is None, at.json)
+        where = addresses(at, bus)
+    _show(made, "added", given is None, where, at.json)
 
 
 @app.command()
@@ -54,7 +55,8 @@ def rotate(at: At, name: Name, secret_stdin: SecretStdin = False) -> None:
     given = given_secret(secret_stdin)
     with at.own() as bus:
         made = bus.clients.rotate(name, given)
-    _show(made, "has a new secret", given is None, at.json)
+        where = addresses(at, bus)
+    _show(made, "has a new secret", given is None, where, at.json)
 
 
 @app.command()
@@ -102,12 +104,11 @@ def given_secret(secret_stdin: bool) -> str | None:
         raise Malformed("the secret in the input is not UTF-8") from None
 
 
-def _show(made: Any, what: str, is_drawn: bool, json: bool) -> None:
+def _show(made: Any, what: str, is_drawn: bool, where: Addresses, json: bool) -> None:
     if json:
         emit({"id": made.id, "name": made.name, **({"secret": made.secret} if is_drawn else {})})
         return
     say((safe(made.name), "cyan"), f"  {what}")
     if is_drawn:
         say("secret: ", (made.secret, "bold"), "  (shown this once: keep it now)")
-    secret = quote(made.secret, safe="") if is_drawn else "SECRET"
-    say(f"use it: headwater://{quote(made.name, safe='')}:{secret}@{ADDRESS}")
+    say(f"use it: {where.of(made.name, quote(made.secret, safe='') if is_drawn else 'SECRET')}")

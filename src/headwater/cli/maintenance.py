@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -72,7 +73,9 @@ def backup(
     """
     start = time.perf_counter()
     with at.own() as bus, side().status("backing up"):
-        bus.backup(target, with_keys=with_keys)
+        # The server of the folder may work elsewhere than here.
+        where = str(Path(target).absolute()) if at.url is None else target
+        bus.backup(where, with_keys=with_keys)
     _done("backup", without_secret(at.url) if at.url is not None else at.data, target, start, at.json)
 
 

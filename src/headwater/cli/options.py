@@ -8,13 +8,17 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
+from urllib.parse import quote
 
 import typer
 
 import headwater
+from headwater.cli.output import remark
 from headwater.clock import SystemClock, to_datetime
-from headwater.errors import Malformed
+from headwater.errors import Disconnected, Malformed, NotFound, Owned
+from headwater.settings import folder_of_settings
 
 DATA = "headwater-data"
 
@@ -49,20 +53,40 @@ class At(NamedTuple):
 
     @property
     def is_served(self) -> bool:
-        """Whether it is a server that answers."""
+        """Whether it is a server that was named."""
         return self.url is not None
 
-    def own(self) -> headwater.Bus:
-        """The bus on a folder, to change it; or that of a server."""
-        return headwater.open(self.data) if self.url is None else connect(self.url)
+    def own(self, *, make: bool = False) -> headwater.Bus:
+        """The bus on a folder, to change it; or that of a server: the one that is named, or else owns the folder.
+
+        With `make` a folder that is missing is made."""
+        if self.url is not None:
+            return connect(self.url)
+        if not make:
+            self._check_there()
+        try:
+            return headwater.open(self.data)
+        except Owned:
+            bus = served_by_owner(self.data)
+            if bus is None:
+                raise
+            return bus
 
     def look(self, lake: str | None = None) -> headwater.Bus:
         """The bus on a folder, to look at it, also while another process owns it; or that of a server."""
         if self.url is None:
+            self._check_there()
             return headwater.open(self.data, read_only=True, lake=lake)
         if lake is not None:
             raise Malformed("--lake is for a folder; a server that has a lake reads it by itself (serve --lake)")
         return connect(self.url)
+
+    def _check_there(self) -> None:
+        if not Path(self.data).exists():
+            raise NotFound(
+                f'there is no folder "{self.data}"; name another with --data, or a server with --url. headwater init '
+                "makes one, and so does the first headwater pub"
+            )
 
     def folder(self, what: str) -> str:
         """The folder, for a command that needs the files themselves."""
@@ -79,7 +103,7 @@ def place(data: str | None, url: str | None, json: bool = False) -> At:
         data, url = os.environ.get("HEADWATER_DATA") or None, os.environ.get("HEADWATER_URL") or None
         if data is not None and url is not None:
             raise Malformed("HEADWATER_DATA and HEADWATER_URL are both set; unset one, or say --data or --url")
-    return At(data or DATA, url, json)
+    return At(data or (folder_of_settings(os.environ) if url is None else "") or DATA, url, json)
 
 
 def placed(command: Callable[..., None]) -> Callable[..., None]:
@@ -116,6 +140,34 @@ def lake_of(lake: str | None, url: str | None) -> str | None:
 def connect(url: str) -> headwater.Bus:
     """The bus of a server: another class with the same methods."""
     return cast("headwater.Bus", headwater.connect(url))
+
+
+def is_served(bus: headwater.Bus) -> bool:
+    """Whether it is the bus of a server."""
+    return not isinstance(bus, headwater.Bus)
+
+
+def owner_url(folder: str) -> str:
+    """The address of the socket by which a folder's own server lets its user in."""
+    from headwater.store.owner import socket_of
+
+    return "headwater+unix://" + quote(socket_of(folder))
+
+
+def served_by_owner(folder: str) -> headwater.Bus | None:
+    """The bus of the server that owns a folder, as its administrator; None if no server does."""
+    from headwater.store.files import DiskFiles
+    from headwater.store.owner import owner_of
+
+    owner = owner_of(DiskFiles(), folder)
+    if owner is None:
+        return None
+    try:
+        bus = connect(owner_url(folder))
+    except Disconnected:  # it was killed
+        return None
+    remark(f'"{folder}" is served by process {owner.pid}: this goes through it, as its administrator')
+    return bus
 
 
 def without_secret(url: str) -> str:

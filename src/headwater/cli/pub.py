@@ -86,7 +86,7 @@ def pub(
     due = moment(deliver_at) if deliver_at is not None else None
     pairs = tuple(_pair(text) for text in header or ())
     note = Note(topic, retain, key.encode() if key is not None else None, pairs, ttl_s, due, producer, sequence)
-    with at.own() as bus:
+    with at.own(make=True) as bus:
         if count is not None:
             _publish_all(bus, note, _load(count, payload, SIZE_DEFAULT if bytes_ is None else bytes_), count, at.json)
         elif stdin:

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+import headwater
 from headwater.admin import Admin
 from headwater.admin.client import Sessions
-from headwater.cli.options import At, CommandGroup, connect
+from headwater.cli.options import At, CommandGroup, connect, served_by_owner
 from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all, size
 from headwater.clock import to_datetime
 from headwater.errors import Malformed, NotFound
@@ -71,8 +72,10 @@ def end(at: At, id: Id) -> None:
 
 def _found(at: At, id: str | None = None) -> Sequence[Found]:
     """Sessions by user and id; with an id, that one."""
-    if at.is_served:
-        served: Sequence[Found] = _at_server(at, lambda them: them.list() if id is None else them.show(id))
+    bus = _server(at)
+    if bus is not None:
+        with bus:
+            served: Sequence[Found] = Admin(bus).sessions.list() if id is None else Admin(bus).sessions.show(id)
         return served
     with at.look() as bus:
         found = [row for row in stored_sessions(bus.core.state) if id in (None, row.id)]
@@ -82,10 +85,16 @@ def _found(at: At, id: str | None = None) -> Sequence[Found]:
 
 
 def _at_server(at: At, work: Callable[[Sessions], Any]) -> Any:
-    if at.url is None:
-        raise Malformed("a session is cut or ended at the server that serves it; say --url")
-    with connect(at.url) as bus:
+    bus = _server(at)
+    if bus is None:
+        raise Malformed("a session is cut or ended at the server that serves it, and no server has this folder")
+    with bus:
         return work(Admin(bus).sessions)
+
+
+def _server(at: At) -> headwater.Bus | None:
+    """The server that is named, or that owns the folder."""
+    return connect(at.url) if at.url is not None else served_by_owner(at.data)
 
 
 def _doing(one: Found) -> tuple[str, str, str, str]:

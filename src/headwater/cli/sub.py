@@ -9,7 +9,7 @@ import typer
 
 from headwater import Bus, Gap, Malformed, Message
 from headwater.cli.following import Follower, served
-from headwater.cli.options import At, Hex, Raw, start
+from headwater.cli.options import At, Hex, Raw, is_served, start
 from headwater.cli.output import Messages, remark
 from headwater.clock import SECOND_US, SystemClock
 from headwater.delivery.consumer import Consumer
@@ -60,11 +60,11 @@ def sub(
             found = served(bus.subscribe(filter), timeout_s) if at.is_served else _beside(bus, filter, timeout_s)
             seen = messages.print_all(found, count)
     else:
-        with at.own() as bus:
+        with at.own(make=True) as bus:
             begin = start(from_) if from_ is not None else "latest"
             with bus.subscribe(filter, id=id, start=begin, order=order) as consumer:
                 # How many may be in flight, a server keeps to itself; there, it just sends no more.
-                window = None if at.is_served else consumer.subscriber.options.max_in_flight
+                window = None if is_served(bus) else consumer.subscriber.options.max_in_flight
                 seen = _consume(consumer, messages, None if ack else window, ack, count, timeout_s)
     if count is not None and seen < count:
         remark(f"{seen} of {count} messages came")

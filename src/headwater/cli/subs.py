@@ -93,7 +93,7 @@ def create(
     }
     given = {name: value for name, value in stated.items() if value is not None}
     begin = start(from_)
-    with at.own() as bus:
+    with at.own(make=True) as bus:
         _durables(bus).create(id, filter, start=begin, **given)
     done(id, "is there", at.json)
 

@@ -9,13 +9,13 @@ import typer
 import headwater
 from headwater.access.tokens import TokenInfo
 from headwater.admin import Admin
+from headwater.cli.addresses import addresses
 from headwater.cli.options import At, CommandGroup
 from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
 
 app = CommandGroup(help="Tokens that open the HTTP API for clients: add, list, remove.", no_args_is_help=True)
 
-ADDRESS = "http://127.0.0.1:7480/v1"
 COLUMNS: Columns[TokenInfo] = {
     "client": lambda token: named(token.client),
     "role": lambda token: token.role,
@@ -42,12 +42,13 @@ def add(
     """
     with at.own() as bus:
         made = _tokens(bus).add(client, role)
+        where = addresses(at, bus)
     if at.json:
         emit({"id": made.id, "client": made.client, "role": made.role, "token": made.token})
         return
     say((safe(made.client), "cyan"), f"  {made.role}  token {made.id} added")
     say("token: ", (made.token, "bold"), "  (shown this once: keep it now)")
-    say(f"use it: curl -H 'Authorization: Bearer {made.token}' {ADDRESS}/topics")
+    say(f"use it: {where.curl(made.token, 'topics')}")
 
 
 @app.command()

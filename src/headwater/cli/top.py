@@ -19,7 +19,7 @@ from rich.text import Text
 from headwater.admin.client import Admin, connect
 from headwater.admin.rates import Rates
 from headwater.cli.following import pause
-from headwater.cli.options import Json, Url, without_secret
+from headwater.cli.options import At, owner_url, served_by_owner, without_secret
 from headwater.cli.output import console, emit, iso, named, number, safe, size
 from headwater.clock import to_datetime
 from headwater.counts import COUNTERS
@@ -34,32 +34,40 @@ ROWS_MAX = 10
 
 
 def top(
-    url: Url = None,
+    at: At,
     every: Annotated[
         float, typer.Option("--every", metavar="SECONDS", min=EVERY_S_MIN, help="How often to look.")
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
-    json: Json = False,
 ) -> None:
     """Watch a server: rates, latencies, lags, slow consumers, roots. q or Ctrl-C ends it.
 
-    Without --url or HEADWATER_URL it is the server on this machine. It takes the right admin.
+    Without --url or HEADWATER_URL it is the server that owns the folder, or else one on this machine, at the usual
+    port. It takes the right admin.
 
     With --json: an object for each look (time, url, rates: per second since the look before, commit_s and loop_lag_s:
     p50 and p99, counters, gauges, roots, subscriptions, slow).
     """
-    at = url or os.environ.get("HEADWATER_URL") or LOCAL
-    with connect(at) as admin:
+    admin, where = _server(at)
+    with admin:
         try:
-            if json:
-                _print(admin, at, every, once)
+            if at.json:
+                _print(admin, where, every, once)
             elif once:
                 *_, last = islice(_looks(admin, every, _wait), 2)
-                console().print(shown(*last, at))
+                console().print(shown(*last, where))
             else:
-                _watch(admin, at, every)
+                _watch(admin, where, every)
         except KeyboardInterrupt:
             return
+
+
+def _server(at: At) -> tuple[Admin, str]:
+    """The server to watch, and its address."""
+    bus = served_by_owner(at.data) if at.url is None else None
+    if bus is not None:
+        return Admin(bus), owner_url(at.data)
+    return connect(at.url or LOCAL), at.url or LOCAL
 
 
 def _looks(admin: Admin, every_s: float, wait: Callable[[float], bool]) -> Iterator[tuple[Figures, Rates]]:

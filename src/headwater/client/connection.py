@@ -255,7 +255,10 @@ async def _open(address: Address, settings: Connecting) -> Connection:
 
     try:
         if address.is_unix:
-            _, connection = await loop.create_unix_connection(make, address.path)
+            from headwater.store.files import within_reach
+
+            with within_reach(address.path) as near:
+                _, connection = await loop.create_unix_connection(make, near)
         else:
             context = tls_context(address) if address.tls else None
             _, connection = await loop.create_connection(make, address.host, address.port, ssl=context)

@@ -56,6 +56,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"headwater{'s' if self.tls else ''}://{user}{host}:{self.port}"
 
+    @property
+    def bare(self) -> str:
+        """The address without who comes."""
+        return str(msgspec.structs.replace(self, user=""))
+
     def __repr__(self) -> str:
         return f"Address({str(self)!r})"
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from headwater.server.log import Log
 from headwater.server.network import network_of
+from headwater.store.files import within_reach
 
 BACKLOG = 4096
 """Connections that the system holds until they are accepted."""
@@ -189,7 +190,8 @@ async def listen_unix(keeper: Keeper, make: Make, path: str) -> Door:
     """Listen on a Unix socket; OSError if that cannot be."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.bind(path)
+        with within_reach(path) as near:
+            made.bind(near)
         return _open(keeper, make, [made], None)
     except OSError:
         made.close()

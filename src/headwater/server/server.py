@@ -40,6 +40,7 @@ from headwater.server.watch.overview import Overview
 from headwater.server.watch.pulse import Pulse
 from headwater.server.watch.sys_topics import Telling
 from headwater.settings import Loaded, given
+from headwater.store.files import DiskFiles
 
 WORKERS = 8
 """Threads for what blocks: subscribing, listing, purging."""
@@ -151,9 +152,14 @@ class Server:
         self._doors.append(await accepting.listen_unix(self.listener, make, path))
 
     async def open_door(self, make: Callable[[], Connection], path: str) -> asyncio.Server:
-        """A Unix socket for processes of ours, who are let in however many others there are; whoever opens it closes
-        it."""
-        return await self.loop.create_unix_server(make, path, backlog=accepting.BACKLOG)
+        """A Unix socket for processes of this user, who are let in however many others there are; whoever opens it
+        closes it."""
+        made = DiskFiles().make_socket(path)
+        try:
+            return await self.loop.create_unix_server(make, sock=made, backlog=accepting.BACKLOG)
+        except BaseException:
+            made.close()
+            raise
 
     def reload(self) -> bool:
         """Read certificates, clients, rules and the issuer's keys again; False if the certificates are bad, and the old

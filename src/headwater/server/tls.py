@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from headwater.clock import SECOND_US, Clock, SystemClock
@@ -81,6 +82,19 @@ def make_context(serving: Serving) -> ssl.SSLContext:
         )
         context.verify_mode = ssl.CERT_REQUIRED if serving.methods == ("certificate",) else ssl.CERT_OPTIONAL
     return context
+
+
+def own_authority(certificate: str) -> str:
+    """A certificate's file, if it ends in an authority that is its own, so that clients have to be told of it."""
+    if not certificate:
+        return ""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(certificate)
+    except (OSError, ssl.SSLError):
+        return ""
+    is_own = any(found["subject"] == found["issuer"] for found in context.get_ca_certs())
+    return str(Path(certificate).absolute()) if is_own else ""
 
 
 def _no_passphrase() -> str:

@@ -34,6 +34,7 @@ from headwater.server.server import Server
 from headwater.server.tls import open_tls
 from headwater.serving.composition import server_of
 from headwater.serving.sidecar import Sidecar
+from headwater.serving.whereabouts import Whereabouts
 from headwater.settings import Loaded
 from headwater.store.files import write_to_stderr
 
@@ -96,7 +97,13 @@ def loop_factory() -> Any:
 async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) -> int:
     serving = loaded.serving
     server = server_of(core, serving, loaded)
-    sidecar = Sidecar(server, loaded, announce)
+    whereabouts = Whereabouts(server)
+
+    def tell(url: str) -> None:
+        whereabouts.note(url)
+        announce(url)
+
+    sidecar = Sidecar(server, loaded, tell)
     signals = Signals(server, sidecar)
     try:
         await server.start()
@@ -109,13 +116,15 @@ async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) ->
     hand_over_sooner()
     keep_what_is_freed()
     _warn_of_plain_text(serving)
-    announce(server.url)
+    await whereabouts.begin()
+    tell(server.url)
     if serving.mqtt:
-        await _listen_mqtt(server.extension(MqttProtocol), announce)
+        await _listen_mqtt(server.extension(MqttProtocol), tell)
     notify("READY=1")
     await sidecar.start()
     await signals.ended.wait()
     notify("STOPPING=1")
+    whereabouts.end()
     await sidecar.stop()
     log.info("draining", seconds_max=serving.drain_s)
     try:

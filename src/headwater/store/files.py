@@ -19,6 +19,7 @@ import fcntl
 import mmap
 import os
 import resource
+import socket
 import stat
 import sys
 import tempfile
@@ -47,6 +48,12 @@ FOLDER_MODE = 0o700
 FOLDER_MODE_ABOVE = 0o755
 """Of folders above it that are made on the way."""
 OTHERS = 0o077
+OTHERS_WRITE = 0o022
+
+SOCKET_PATH_BYTES_MAX = 100
+"""Of a Unix socket: what every system takes, with some to spare."""
+DESCRIPTORS = "/proc/self/fd"
+"""Where what this process has open is found by its number."""
 
 CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.EINVAL}
 CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
@@ -186,6 +193,20 @@ def owned(path: str, pid: int | None) -> Owned:
     """What to tell somebody who cannot have a lock."""
     owner = "another process" if pid is None else "this process" if pid == os.getpid() else f"process {pid}"
     return Owned(f'"{parent(path)}" is owned by {owner}; close it there, or open it here with read_only=True')
+
+
+@contextmanager
+def within_reach(path: str) -> Iterator[str]:
+    """A Unix socket's path as the system takes it: a long one leads through its folder, held open meanwhile."""
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX or not os.path.isdir(DESCRIPTORS):
+        yield path
+        return
+    with opening():
+        folder = os.open(parent(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"{DESCRIPTORS}/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def open_files_limit() -> int:
@@ -506,6 +527,26 @@ class DiskFiles:
     def make_private_folder(self, prefix: str) -> str:
         """A new folder among the system's temporary ones that only this user may enter."""
         return tempfile.mkdtemp(prefix=prefix)
+
+    def make_socket(self, path: str) -> socket.socket:
+        """A Unix socket in place of one that an earlier process left, which nobody but this user reaches: who tries
+        before it is listened on is refused, whatever its mode."""
+        self.remove_socket(path)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with within_reach(path) as near:
+                made.bind(near)
+                os.chmod(near, FILE_MODE)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def is_of_this_user(self, path: str) -> bool:
+        """Whether a folder is such that nobody but this user, or who may do anything, can have put there what is in it;
+        whoever may do anything takes the word of a folder's user."""
+        found = os.stat(path)
+        return os.geteuid() in (found.st_uid, 0) and not found.st_mode & OTHERS_WRITE
 
     def remove_socket(self, path: str) -> None:
         """Remove a Unix socket that an earlier process left; whatever else has that name is refused."""

@@ -13,7 +13,7 @@ import typer
 from msgspec.structs import asdict
 
 import headwater
-from headwater.cli.options import At, lake_of, moment
+from headwater.cli.options import At, lake_of, moment, owner_url, served_by_owner
 from headwater.cli.output import emit, progress, safe, say
 from headwater.cli.pipeline import Master, SparkLogs, check_source, running, source_of
 from headwater.cli.temporary import temporary_folder, temporary_place
@@ -123,8 +123,13 @@ def served(at: At) -> Iterator[str]:
         return
     try:
         bus = headwater.open(at.data)
-    except Owned as error:
-        raise Owned(f"{error.args[0]}; if that is a server, replay through it, with --url") from None
+    except Owned:
+        owner = served_by_owner(at.data)
+        if owner is None:
+            raise
+        owner.close()
+        yield owner_url(at.data)
+        return
     with bus:
         yield from _serving(bus)
 
