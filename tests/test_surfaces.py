@@ -97,7 +97,6 @@ def type_words(annotation: Any) -> str:
     text = re.sub(r"\[Any, Any, (.*)\]$", r"\1", text)
     text = re.sub(r"^\[(.*)\]$", r"\1", text)
     text = text.replace("Mapping[str, str] | Sequence[tuple[str, str]]", "GivenHeaders")
-    text = text.replace("list[tuple[str, int, str, int, tuple[str, ...]]]", "States")
     return {"Reader": "Reading", "Self": "", "Bus": ""}.get(text, text)
 
 

@@ -40,7 +40,7 @@ from headwater.errors import (
     Unauthenticated,
     Unwritable,
 )
-from headwater.message import DeadLetter, Message, Outgoing, Receipt, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Message, Outgoing, Receipt, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ __all__ = [
     "Retention",
     "Retry",
     "SecretMissing",
+    "StateInfo",
     "SubscriptionInfo",
     "TimedOut",
     "TooLarge",

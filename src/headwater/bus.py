@@ -31,7 +31,7 @@ from headwater.store import folder as folders
 from headwater.store import keys
 from headwater.store.files import DiskFiles, Files
 from headwater.store.rocks import RocksReader
-from headwater.surface import GivenHeaders, Messages, States, documented, like
+from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.topics.name import check_filter
 from headwater.work.workers import Workers
 
@@ -178,9 +178,7 @@ class Bus(surface.Threaded):
 
     subscriptions = done_by(surface.Bus.subscriptions, lambda core: core.subscriptions)
 
-    def states(self, id: str) -> States:
-        self._check_open()
-        return self.core.dispatcher.use(id, lambda subscriber: subscriber.states())
+    states = done_by(surface.Bus.states, lambda core: core.states.all)
 
     # Reading
 

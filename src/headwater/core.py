@@ -7,6 +7,7 @@ protocols and channels) takes the part that it needs, and what takes several of 
 from __future__ import annotations
 
 import os
+import platform
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from headwater.delivery.dead_letters import DeadLetters
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
+from headwater.delivery.lane import Ticket
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending
 from headwater.delivery.options import Options
@@ -34,6 +36,7 @@ from headwater.delivery.replay import After, Bell, Reading
 from headwater.delivery.retained import FIRST_ROWS
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start
+from headwater.delivery.states import States
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, ReadOnly
@@ -155,6 +158,7 @@ class Core:
         self.durables = Durables(self.dispatcher, roots, config, self.audit, lambda: self.check_open(writes=True))
         self.readers = Readers(self.data.files, self.folder, roots, self.durables, events)
         self.staging = Staging(self.checks, roots, state, self.rows, config, clock, events.trouble)
+        self.states = States(self.dispatcher, state, roots)
         self.dead_letters = DeadLetters(self.dispatcher, state, roots, self.audit)
         self.mending = Mending(
             self.dispatcher, roots, state, self.rows, config, clock, self.checks.contents, self.audit
@@ -314,7 +318,7 @@ class Core:
         """A consumer of a durable subscription, which is made if there is none of this id."""
 
         def join() -> Consumer:
-            ticket = object()
+            ticket = Ticket(f"{platform.node()}:{os.getpid()}")
             subscriber = self.dispatcher.attach(options, given, start, ticket)
             consumer = Consumer(subscriber, self.clock, ticket, self._seek, self._pause, self._leave)
             self._live[consumer] = None

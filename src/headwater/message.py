@@ -238,13 +238,51 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, gc=False):
     order: str
     lag: int
     """Matching messages that are not acked yet, in flight and failed ones included."""
-    in_flight: int
+    in_flight: int | None
+    """None beside the folder's owner (`read_only`), who alone knows it, as are `consumers`."""
     retrying: int
     dead: int
-    consumers: int
+    consumers: int | None
     paused: bool
     floors: dict[str, int]
     """Per root: every message up to this offset is done."""
+
+
+class StateInfo(msgspec.Struct, frozen=True, gc=False):
+    """A message of a subscription that is neither simply pending nor acked, as `bus.states()` lists it."""
+
+    root: str
+    topic: str | None
+    """None if the message is gone from the log."""
+    offset: int
+    state: str
+    """in_flight, retry, pending (held back, or given back), acked (behind one that is not) or dead."""
+    attempts: int
+    """How often it failed, or timed out; at `max_attempts` it is dead."""
+    deliveries: int = 0
+    """How many consumers were gone without a word while they had it; at `max_deliveries` it is dead."""
+    errors: tuple[str, ...] = ()
+    """What went wrong, the last of it at the end."""
+    retry_at_us: int | None = None
+    since_us: int | None = None
+    consumer: str | None = None
+    """Who has it, or had it when it failed: a session, a channel, or the host and process that embed the bus. None if
+    that is not known."""
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong the last time."""
+        return self.errors[-1] if self.errors else None
+
+    @property
+    def retry_at(self) -> datetime | None:
+        """When it is tried again, UTC; None unless it is in retry."""
+        return None if self.retry_at_us is None else to_datetime(self.retry_at_us)
+
+    @property
+    def since(self) -> datetime | None:
+        """When it came to this state, UTC; None if that is not known."""
+        return None if self.since_us is None else to_datetime(self.since_us)
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import TimedOut
 from headwater.events import Event
-from headwater.message import DeadLetter, Extent, Headers, Message, Outgoing, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Headers, Message, Outgoing, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.receipt import Receipt, Receipts
 from headwater.work.handlers import Function, handler_of
 from headwater.work.shift import Shift
@@ -34,7 +34,6 @@ H = TypeVar("H", bound=Function)
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
 Messages = Iterable[tuple[str, bytes] | Outgoing]
 """What may be published together: pairs of a topic and a payload, or messages with options."""
-States = list[tuple[str, int, str, int, tuple[str, ...]]]
 
 
 # Shells take their signatures, and what is said of them, from another
@@ -185,8 +184,9 @@ class Bus(Protocol):
     def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
         """Every durable subscription, by id; with a limit a page of them, after an id."""
 
-    def states(self, id: str) -> States:
-        """Root, offset, state, attempts and errors of each message that is not simply pending or acked."""
+    def states(self, id: str) -> list[StateInfo]:
+        """Each message of a subscription that is neither simply pending nor acked, by root and offset: what became of
+        it, since when, and by whom. What is in flight, its owner alone knows."""
 
     # Handlers
 

@@ -123,7 +123,11 @@ def test_a_broken_consumer_is_seen_and_its_dead_letters_are_redriven_or_dropped(
             message.reject("broken for good")
         states = http.get(at("broken", "states")).json()["states"]
         assert (states[0]["root"], states[0]["offset"], states[0]["state"]) == ("broken", 1, "retry")
-        assert states[0]["errors"] == ["no luck"]
+        assert (states[0]["errors"], states[0]["error"]) == (["no luck"], "no luck")
+        assert (states[0]["topic"], states[0]["attempts"], states[0]["deliveries"]) == ("broken/x", 1, 0)
+        assert states[0]["since"] < states[0]["retry_at"]
+        assert states[0]["consumer"] == states[1]["consumer"] is not None
+        assert [one["state"] for one in states[1:]] == ["dead"] * 4
 
         first = http.get(at("broken", "dead-letters"), params={"limit": 3}).json()
         rest = http.get(at("broken", "dead-letters"), params={"limit": 3, "after": first["next"]}).json()

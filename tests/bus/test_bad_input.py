@@ -274,7 +274,9 @@ def test_a_malformed_answer_to_a_message_is_422_and_it_stays_in_flight(bus: Bus)
     ):
         with pytest.raises(Malformed):
             answer()
-        assert bus.states("s") == [("a", 1, "in_flight", 0, ())]
+        assert [(one.topic, one.offset, one.state, one.attempts) for one in bus.states("s")] == [
+            ("a/b", 1, "in_flight", 0)
+        ]
     message.ack()
 
 

@@ -35,7 +35,7 @@ def left(error: type[BaseException]) -> Iterator[None]:
 
 
 def states(bus: Any) -> list[tuple[int, str, int]]:
-    return [(offset, state, attempts) for _, offset, state, attempts, _ in bus.states("s")]
+    return [(one.offset, one.state, one.attempts) for one in bus.states("s")]
 
 
 def publish(bus: Any, count: int) -> None:
@@ -55,10 +55,10 @@ def test_with_message_nacks_with_the_traceback_of_what_leaves_it(any_bus: Any) -
     with any_bus.subscribe("a/#", id="s", start="earliest", retry_delay_s=300, retry_delay_s_max=300) as sub:
         with left(ValueError), sub.next(60):
             raise ValueError("no")
-        ((_, offset, state, attempts, errors),) = any_bus.states("s")
-        assert (offset, state, attempts) == (1, "retry", 1)
-        assert errors[0].startswith("ValueError: ")
-        assert "test_blocks.py" in errors[0]
+        (found,) = any_bus.states("s")
+        assert (found.offset, found.state, found.attempts) == (1, "retry", 1)
+        assert found.error.startswith("ValueError: ")
+        assert "test_blocks.py" in found.error
 
 
 def test_with_message_rejects_and_retries_as_it_is_told(any_bus: Any) -> None:
@@ -100,9 +100,9 @@ def test_an_error_that_leaves_a_loop_and_its_subscription_nacks_what_was_taken(a
             if message.offset == 2:
                 raise ValueError("no")
             message.ack()
-    ((_, offset, state, attempts, errors),) = any_bus.states("s")
-    assert (offset, state, attempts) == (2, "retry", 1)
-    assert errors[0].startswith("ValueError: ")
+    (found,) = any_bus.states("s")
+    assert (found.offset, found.state, found.attempts) == (2, "retry", 1)
+    assert found.error.startswith("ValueError: ")
 
 
 def test_what_was_acked_of_a_batch_before_the_error_stays_acked(any_bus: Any) -> None:
@@ -146,8 +146,8 @@ def test_the_same_with_asyncio(tmp_path: Path, is_served: bool) -> None:
                     async for _ in sub:
                         raise ValueError("no")
             found = await bus.states("s")
-            assert [(offset, state) for _, offset, state, _, _ in found] == [(3, "retry"), (4, "retry")]
-            assert all(errors[0].startswith("ValueError: ") for *_, errors in found)
+            assert [(one.offset, one.state) for one in found] == [(3, "retry"), (4, "retry")]
+            assert all(one.error.startswith("ValueError: ") for one in found)
             assert [letter.offset for letter in await bus.dead_letters("s")] == [2]
 
     if not is_served:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,10 @@ def test_a_nack_hands_it_out_again_after_a_delay_that_doubles(timed: Bus, clock:
         assert sub.next(timeout_s=0) is None
         clock.advance(delay_s * 0.22)
     assert some(sub, 1)[0].attempt == 6
-    assert timed.states("s") == [("jobs", 1, "in_flight", 5, tuple(f"failure {n}" for n in range(1, 6)))]
+    (found,) = timed.states("s")
+    assert (found.state, found.attempts, found.retry_at) == ("in_flight", 5, None)
+    assert found.errors == tuple(f"failure {n}" for n in range(1, 6))
+    assert found.error == "failure 5"
 
 
 def test_a_nack_may_state_its_delay(timed: Bus, clock: ManualClock) -> None:
@@ -37,7 +41,7 @@ def test_a_nack_may_state_its_delay(timed: Bus, clock: ManualClock) -> None:
     message.nack(ValueError("at once"), delay_s=0)
     (message,) = some(sub, 1)
     assert message.attempt == 3
-    assert "at once" in timed.states("s")[0][4][1]
+    assert "at once" in timed.states("s")[0].errors[1]
 
 
 def test_a_consumer_that_waits_is_woken_when_a_retry_is_due(timed: Bus, clock: ManualClock) -> None:
@@ -60,7 +64,12 @@ def test_attempts_errors_and_the_time_of_the_next_attempt_survive_a_restart(fold
             some(sub, 1)[0].nack(error, delay_s=0 if error == "first" else 60)
     clock.advance(30)
     with headwater.open(folder, clock=clock) as bus:
-        assert bus.states("s") == [("jobs", 1, "retry", 2, ("first", "second"))]
+        (found,) = bus.states("s")
+        assert (found.topic, found.offset, found.state, found.attempts) == ("jobs/x", 1, "retry", 2)
+        assert found.errors == ("first", "second")
+        assert found.since is not None
+        assert found.retry_at == found.since + timedelta(seconds=60)
+        assert found.retry_at == bus.now + timedelta(seconds=30)
         sub = bus.subscribe("jobs/#", id="s")
         assert sub.next(timeout_s=0) is None
         clock.advance(30)
@@ -73,10 +82,11 @@ def test_without_an_ack_in_time_it_goes_to_retry(timed: Bus, clock: ManualClock)
     (message,) = some(sub, 1)
     clock.advance(29)
     settle(timed)
-    assert timed.states("s")[0][2] == "in_flight"
+    assert timed.states("s")[0].state == "in_flight"
     clock.advance(1)
     settle(timed)
-    assert timed.states("s") == [("jobs", 1, "retry", 1, ("no ack within 30 s",))]
+    (found,) = timed.states("s")
+    assert (found.state, found.attempts, found.errors) == ("retry", 1, ("no ack within 30 s",))
     with pytest.raises(Recalled) as late:
         message.ack()
     assert late.value.code == 409
@@ -92,7 +102,7 @@ def test_extend_gives_more_time(timed: Bus, clock: ManualClock) -> None:
     first.extend(60)
     clock.advance(20)
     settle(timed)
-    assert [state[1:3] for state in timed.states("s")] == [(1, "in_flight"), (2, "retry")]
+    assert [(one.offset, one.state) for one in timed.states("s")] == [(1, "in_flight"), (2, "retry")]
     clock.advance(30)
     settle(timed)
     first.ack()
@@ -181,4 +191,4 @@ def test_long_errors_are_cut_and_the_newest_of_them_kept(folder: Path, clock: Ma
         bus.publish("jobs/x", b"1")
         for number in range(4):
             some(sub, 1)[0].nack(f"{number}" + "ü" * 100, delay_s=0)
-        assert bus.states("s")[0][4] == ("2" + "ü" * 4, "3" + "ü" * 4)
+        assert bus.states("s")[0].errors == ("2" + "ü" * 4, "3" + "ü" * 4)

@@ -58,6 +58,8 @@ EVERY_COMMAND = [
     ["replay", "#"],
     ["topics"],
     ["subs"],
+    ["subs", "list"],
+    ["subs", "show", "s"],
     ["subs", "delete", "s"],
     ["subs", "pause", "s"],
     ["subs", "resume", "s"],
@@ -143,7 +145,7 @@ class TestServed:
     def test_a_durable_subscription_is_consumed_and_looked_after(self, bus: headwater.Bus):
         words = ("sub", "#", "--id", "s", "--start", "earliest", "--count", "1")
         assert [found["payload"] for found in self.objects(*words, "--no-ack")] == ["1"]
-        (info,) = self.objects("subs")
+        (info,) = self.objects("subs", "list")
         assert {"in_flight", "consumers"} <= set(info)
         assert [found["payload"] for found in self.objects(*words)] == ["1"]
         assert self.objects("dead", "list") == []

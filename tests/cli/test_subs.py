@@ -25,6 +25,33 @@ def test_subscriptions_are_listed_with_their_lag_also_beside_the_owner(data: Pat
         assert "slow" in run("subs", data=data).stdout
 
 
+def test_one_is_shown_with_what_became_of_its_messages_also_beside_the_owner(data: Path):
+    with headwater.open(data) as bus, bus.subscribe("home/#", id="slow") as sub:
+        first = sub.batch(3, 1)[0]
+        first.nack("line one\nline two", delay_s=600)
+        bus.subscribe("home/#", id="other", order="none", start="earliest").batch(2, 1)[1].reject("never")
+        (beside,) = objects("subs", "list", data=data)[-1:]
+        assert "in_flight" not in beside
+        (found,) = objects("subs", "show", "slow", data=data)
+        (state,) = found["states"]
+        assert (state["topic"], state["offset"], state["state"], state["attempts"]) == ("home/a", 3, "retry", 1)
+        assert state["errors"] == ["line one\nline two"]
+        assert state["since"] < state["retry_at"]
+        assert "retry_at_us" not in state
+        shown = run("subs", "show", "slow", data=data).stdout
+        assert "line one" in shown
+        assert "line two" not in shown
+        (other,) = objects("subs", "show", "other", data=data)
+        (dead,) = other["states"]
+        assert (dead["state"], dead["errors"], "retry_at" in dead) == ("dead", ["never"], False)
+    refused = here("subs", "show", "none", data=data, code=2)
+    assert "NotFound(404)" in refused.stderr
+
+
+def test_they_are_listed_by_a_command_too(data: Path):
+    assert objects_here("subs", "list", data=data) == objects_here("subs", data=data)
+
+
 def test_a_subscription_is_paused_resumed_sought_and_deleted(data: Path):
     run("subs", "pause", "slow", data=data)
     assert objects_here("subs", data=data)[0]["paused"]
@@ -58,6 +85,9 @@ def test_the_same_at_a_server_under_those_who_take(data: Path):
         taker = bus.subscribe("home/#", id="new")
         here("subs", "seek", "new", "earliest", *at)
         assert len(taker.batch(5, 10)) == 5
+        (shown,) = objects_here("subs", "show", "new", *at)
+        assert (shown["in_flight"], shown["consumers"]) == (5, 1)
+        assert {(one["topic"], one["state"]) for one in shown["states"]} == {("home/a", "in_flight")}
         here("subs", "pause", "new", *at)
         assert served.bus.durables.row("new").paused
         here("subs", "resume", "new", *at)

@@ -74,7 +74,7 @@ def payloads(messages: Any) -> list[bytes]:
 
 
 def states(bus: Bus) -> list[tuple[int, str]]:
-    return [(offset, state) for _, offset, state, _, _ in bus.states("s")]
+    return [(one.offset, one.state) for one in bus.states("s")]
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:

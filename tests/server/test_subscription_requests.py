@@ -201,7 +201,7 @@ def test_one_that_was_deleted_is_not_made_again_by_those_who_come_back(running: 
 
 
 def show_consumers(running: Running, id: str) -> int:
-    return sum(info.consumers for info in running.bus.subscriptions() if info.id == id)
+    return sum(info.consumers or 0 for info in running.bus.subscriptions() if info.id == id)
 
 
 def test_one_that_nobody_takes_from_is_deleted_with_its_dead_letters(running: Running):

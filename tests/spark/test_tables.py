@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
+
 import pytest
 
 import headwater
@@ -66,13 +69,16 @@ def test_subscriptions(spark, folder):
         False,
     )
     assert row.floors == {"home": 1}
+    assert (row.in_flight, row.consumers) == (None, None)  # its owner alone knows
 
 
 def test_message_states(spark, folder):
-    found = {
-        row.offset: (row.state, row.attempts, row.errors) for row in table(spark, folder, "message_states").collect()
-    }
-    assert found[2] == ("retry", 1, ["later"])
+    found = {row.offset: row for row in table(spark, folder, "message_states").collect()}
+    row = found[2]
+    assert (row.root, row.topic, row.state, row.attempts, row.errors) == ("home", "home/a", "retry", 1, ["later"])
+    assert (row.deliveries, row.retry_at - row.since) == (0, timedelta(seconds=600))
+    assert row.consumer.endswith(f":{os.getpid()}")
+    assert (found[3].state, found[3].since, found[3].consumer) == ("acked", None, None)
 
 
 def test_tables_can_be_grouped_and_filtered(spark, folder):

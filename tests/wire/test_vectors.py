@@ -16,7 +16,7 @@ from headwater.config import Config, Serving
 from headwater.delivery.options import Options
 from headwater.errors import HeadwaterError
 from headwater.events import Event
-from headwater.message import DeadLetter, Extent, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.wire import administration, batches, handshake, requests
@@ -41,6 +41,7 @@ ANSWERS = (
     requests.RetainedMessage,
     TopicInfo,
     SubscriptionInfo,
+    StateInfo,
     Extent,
     Event,
     DeadLetter,

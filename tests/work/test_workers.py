@@ -115,7 +115,7 @@ def test_retry_chooses_the_delay(bus: Any) -> None:
     with running(bus):
         until(lambda: attempts == [1, 2, 3])
         until(lambda: bus.subscriptions()[0].retrying == 1)
-    assert [errors for *_, errors in bus.states("s")] == [("busy", "busy", "later")]
+    assert [one.errors for one in bus.states("s")] == [("busy", "busy", "later")]
 
 
 @pytest.mark.parametrize("after_s", [-1, float("nan"), float("inf"), "soon"])
@@ -344,7 +344,7 @@ def test_a_handler_that_takes_longer_than_its_ack_timeout_is_told_of_and_order_h
     def handle(message: Message) -> None:
         seen.append((message.offset, message.attempt))
         if message.offset == 2 and message.attempt == 1:
-            until(lambda: any(attempts for *_, attempts, _ in bus.states("s")))
+            until(lambda: any(one.attempts for one in bus.states("s")))
 
     bus.consume("a/#", handle, id="s", start="earliest", ack_timeout_s=0.3, retry_delay_s=0)
     with running(bus) as shift:

@@ -46,7 +46,7 @@ class Channel(Actor):
         self.is_denied = False
         """Whether its owner, or anybody, may not push there."""
         self.durable: Durable | None = None
-        self.ticket = Remote()
+        self.ticket = Remote(row.subscription)
         self._addresses: tuple[str, ...] = ()
         self._delivered = delivered
         self._failures = 0

@@ -8,19 +8,26 @@ import msgspec
 import typer
 from rich.text import Text
 
-from headwater import Bus, SubscriptionInfo
+from headwater import Bus, StateInfo, SubscriptionInfo
 from headwater.admin import Admin
 from headwater.cli.options import At, CommandGroup, Data, Json, Url, place, start
-from headwater.cli.output import Columns, done, named, number, safe, show_all
+from headwater.cli.output import Columns, clock_time, done, emit, iso, named, number, safe, say, show_all
 
-app = CommandGroup(help="Durable subscriptions: list them, or create, delete, pause, resume, seek one.")
+app = CommandGroup(help="Durable subscriptions: list them, or show, create, delete, pause, resume, seek one.")
 
 Id = Annotated[str, typer.Argument(help="Which subscription.")]
 
 
 @app.callback(invoke_without_command=True)
 def subs(context: typer.Context, data: Data = None, url: Url = None, json: Json = False) -> None:
-    """List durable subscriptions: lag, retrying, dead; or create, delete, pause, resume or seek one.
+    """List durable subscriptions, as `list` does; or show, create, delete, pause, resume or seek one."""
+    if context.invoked_subcommand is None:
+        _list(place(data, url, json))
+
+
+@app.command("list")
+def list_(at: At) -> None:
+    """List durable subscriptions: lag, retrying, dead.
 
     It works beside the process that owns the folder. What is in flight, and how many consumers there are, only that
     process knows; a server says it.
@@ -28,34 +35,78 @@ def subs(context: typer.Context, data: Data = None, url: Url = None, json: Json 
     With --json: an object for each (id, filter, order, lag, retrying, dead, paused, floors: per root, the offset up to
     which everything is done; of a server also in_flight, consumers).
     """
-    if context.invoked_subcommand is not None:
-        return
-    at = place(data, url, json)
+    _list(at)
+
+
+def _list(at: At) -> None:
     with at.look() as bus:
         found = bus.subscriptions()
-    show_all(found, columns(at.is_served), lambda info: _object(info, at.is_served), json)
+    show_all(found, COLUMNS, _object, at.json)
 
 
-def columns(is_owner: bool) -> Columns[SubscriptionInfo]:
-    """Subscriptions as people see them; what is in flight, and with whom, only an owner knows."""
-    return {
-        "id": lambda info: named(info.id),
-        "filter": lambda info: safe(info.filter),
-        "order": lambda info: info.order,
-        ">lag": lambda info: number(info.lag),
-        ">in flight": lambda info: f"{info.in_flight:,}" if is_owner else "–",
-        ">retrying": lambda info: number(info.retrying, "yellow"),
-        ">dead": lambda info: number(info.dead, "red"),
-        ">consumers": lambda info: f"{info.consumers:,}" if is_owner else "–",
-        "": lambda info: Text("paused" if info.paused else "", style="yellow"),
-    }
+def _known(count: int | None) -> str:
+    """A number, or a dash where nobody knows it."""
+    return "–" if count is None else f"{count:,}"
 
 
-def _object(info: SubscriptionInfo, is_owner: bool) -> dict[str, Any]:
-    found = msgspec.structs.asdict(info)
-    if not is_owner:
-        del found["in_flight"], found["consumers"]
-    return found
+COLUMNS: Columns[SubscriptionInfo] = {
+    "id": lambda info: named(info.id),
+    "filter": lambda info: safe(info.filter),
+    "order": lambda info: info.order,
+    ">lag": lambda info: number(info.lag),
+    ">in flight": lambda info: _known(info.in_flight),
+    ">retrying": lambda info: number(info.retrying, "yellow"),
+    ">dead": lambda info: number(info.dead, "red"),
+    ">consumers": lambda info: _known(info.consumers),
+    "": lambda info: Text("paused" if info.paused else "", style="yellow"),
+}
+STATES: Columns[StateInfo] = {
+    "topic": lambda one: named(one.topic or f"{one.root}/…"),
+    ">offset": lambda one: str(one.offset),
+    "state": lambda one: Text(one.state.replace("_", " "), style="red" if one.state == "dead" else ""),
+    "since": lambda one: clock_time(one.since) if one.since else "–",
+    "by": lambda one: safe(one.consumer or "–"),
+    ">attempts": lambda one: str(one.attempts),
+    ">deliveries": lambda one: str(one.deliveries),
+    "again": lambda one: clock_time(one.retry_at) if one.retry_at else "–",
+    "last error": lambda one: Text(safe(_first_line(one.error)), style="red"),
+}
+
+
+def _object(info: SubscriptionInfo) -> dict[str, Any]:
+    """For machines; what is not known is left out."""
+    return {name: value for name, value in msgspec.structs.asdict(info).items() if value is not None}
+
+
+def _first_line(error: str | None) -> str:
+    return (error or "").partition("\n")[0]
+
+
+@app.command()
+def show(at: At, id: Id) -> None:
+    """Show a subscription, and what became of its messages that are neither simply pending nor acked.
+
+    Which of them are in flight only the process that owns the folder knows; a server says it.
+
+    With --json: an object as of `list`, with `states`: an object for each (root, topic, offset, state, attempts,
+    deliveries, errors, retry_at, since, consumer; what is not known is left out).
+    """
+    with at.look() as bus:
+        info = _info(bus, id)
+        states = bus.states(id)
+    if at.json:
+        emit({**_object(info), "states": [_state_object(one) for one in states]})
+    else:
+        show_all([info], COLUMNS, _object, as_json=False)
+        if states:
+            say("")
+            show_all(states, STATES, _state_object, as_json=False)
+
+
+def _state_object(one: StateInfo) -> dict[str, Any]:
+    found = {**msgspec.structs.asdict(one), "retry_at_us": None, "since_us": None}
+    found.update({name: iso(time) for name in ("retry_at", "since") if (time := getattr(one, name)) is not None})
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @app.command()
@@ -133,6 +184,11 @@ def seek(
     with at.own() as bus:
         _durables(bus).seek(id, where)
     done(id, f"goes on from {to}", at.json)
+
+
+def _info(bus: Any, id: str) -> SubscriptionInfo:
+    """One as users see it."""
+    return bus.durables.info(id) if isinstance(bus, Bus) else Admin(bus).subscriptions.show(id).info
 
 
 def _durables(bus: Any) -> Any:

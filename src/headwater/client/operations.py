@@ -23,8 +23,8 @@ from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.start import Start, check_start
 from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.log.publish import Publish
-from headwater.message import DeadLetter, Extent, Message, SubscriptionInfo, TopicInfo
-from headwater.surface import Messages, States, documented, like
+from headwater.message import DeadLetter, Extent, Message, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
@@ -109,10 +109,10 @@ class Operations(Served):
     async def unsubscribe(self, id: str) -> None:
         await self._client.unsubscribe(id)
 
-    async def states(self, id: str) -> States:
-        found: list[tuple[str, int, str, int, tuple[str, ...]]] = []
+    async def states(self, id: str) -> list[StateInfo]:
+        found: list[StateInfo] = []
 
-        async def page(_: object, limit: int) -> States:
+        async def page(_: object, limit: int) -> list[StateInfo]:
             some = await self.ask(wire.States(id=id, after=len(found), limit=limit))
             found.extend(some)
             return some

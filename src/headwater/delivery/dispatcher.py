@@ -763,15 +763,16 @@ class Dispatcher:
             if positions is not None:
                 subscriber.suppose(positions)
             lag, in_flight, retrying, dead = subscriber.counts()
+            is_owner = not self._is_read_only
             return SubscriptionInfo(
                 row.options.id,
                 row.options.filter,
                 row.options.order,
                 lag,
-                in_flight,
+                in_flight if is_owner else None,
                 retrying,
                 dead,
-                subscriber.consumers,
+                subscriber.consumers if is_owner else None,
                 subscriber.row.paused,
                 subscriber.floors(),
             )

@@ -101,6 +101,8 @@ class Failure(msgspec.Struct, frozen=True):
     """How long it was to wait: after a restart it waits no longer, however the wall clock was set meanwhile."""
     vanished: int = 0
     """Consumers that were gone without a word while they had it."""
+    by: str = ""
+    """The consumer that had it, as far as that is known."""
 
 
 class Changes(msgspec.Struct):
@@ -122,7 +124,14 @@ class Changes(msgspec.Struct):
         return bool(self.floors or self.acked or self.unacked or self.failures or self.dead or self.copies_done)
 
 
-class Remote(msgspec.Struct, eq=False):
+class Ticket(msgspec.Struct, eq=False):
+    """A consumer, as a subscription knows it."""
+
+    who: str = ""
+    """What users know it by: the process that embeds the bus, or a session."""
+
+
+class Remote(Ticket, eq=False):
     """A consumer that prefetches, and so is to be sent what is recalled."""
 
     recalls: list[tuple[int, int]] = []
@@ -143,6 +152,8 @@ class Lease(msgspec.Struct, eq=False):
     """Messages of it that a remote application has taken, for no others has the time begun; None: for all."""
     taken: dict[int, str] | None = None
     """Why messages of it were recalled, for those that were."""
+    since_us: int = 0
+    """When they were handed out, by the wall clock."""
 
     def take(self, offset: int, why: str) -> None:
         """Remember why a message was recalled."""
@@ -156,7 +167,14 @@ class Lease(msgspec.Struct, eq=False):
         """A lease of one of its messages, with a deadline of its own."""
         if self.taken is None:
             self.taken = {}
-        return Lease(self.consumer, self.lane, deadline_us, [offset], self.number, taken=self.taken)
+        return Lease(
+            *(self.consumer, self.lane, deadline_us, [offset], self.number), taken=self.taken, since_us=self.since_us
+        )
+
+    @property
+    def who(self) -> str:
+        """What users know its consumer by."""
+        return self.consumer.who if isinstance(self.consumer, Ticket) else ""
 
     def __repr__(self) -> str:
         return f"Lease({self.number}, {self.consumer!r}, lane={self.lane}, offsets={self.offsets})"

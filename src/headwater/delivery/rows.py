@@ -126,9 +126,11 @@ class DeadRow(msgspec.Struct, frozen=True, array_like=True):
     attempts: int
     errors: tuple[str, ...]
     dead_at_us: int
+    by: str = ""
+    """The consumer that had it last, as far as that is known."""
 
     def letter(self, subscription: str, offset: int) -> DeadLetter:
-        topic, *rest = msgspec.structs.astuple(self)
+        topic, *rest, _ = msgspec.structs.astuple(self)
         return DeadLetter(subscription, topic, offset, *rest)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -79,6 +79,18 @@ class Standing(msgspec.Struct, frozen=True):
     consumers: int
     unseen: int = 0
     """Messages that were not looked at yet: how many of them are among the lag is an estimate."""
+
+
+class Known(NamedTuple):
+    """A message that is not plainly pending or acked."""
+
+    root: str
+    lane: LaneId
+    offset: int
+    state: MessageState
+    failure: Failure | None
+    lease: Lease | None
+    """What it is in flight under."""
 
 
 class Subscriber:
@@ -833,7 +845,7 @@ class Subscriber:
             m = known.get((lane, offset))
             if m is None:
                 continue
-            tried = (failure.attempts, failure.errors, now.wall_us)
+            tried = (failure.attempts, failure.errors, now.wall_us, failure.by)
             row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.headers, *tried)
             value = changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
             self._shares.change(self.number, 1, len(value))
@@ -1080,13 +1092,13 @@ class Subscriber:
             floors = {stream: machine.floor(stream) for stream in self._supply.streams}
             return Resting(floors, machine.acked, machine.failed, machine.copies + len(self._rests), self._dead)
 
-    def states(self) -> list[tuple[str, int, str, int, tuple[str, ...]]]:
-        """Root, offset, state, attempts and errors of each message that is not plainly pending or acked."""
+    def known(self) -> list[Known]:
+        """Each message that is not plainly pending or acked."""
         with self._lock:
+            machine, name = self._machine, self._supply.name
             return [
-                (self._supply.name(lane[0]), offset, state.value, failure.attempts, failure.errors)
-                for lane, offset, state, known in self._machine.states()
-                for failure in (known or NEVER_FAILED,)
+                Known(name(lane[0]), lane, offset, state, failure, machine.lease(lane, offset))
+                for lane, offset, state, failure in machine.states()
             ]
 
 

@@ -114,6 +114,10 @@ class Subscription:
             for offset in lane.known()
         ]
 
+    def lease(self, lane: LaneId, offset: int) -> Lease | None:
+        """What a message is in flight under."""
+        return self._ledger.lane(lane).in_flight.get(offset)
+
     def is_open(self, lease: Lease) -> bool:
         """Whether anything is still in flight under a lease."""
         lane = self._ledger.lanes.get(lease.lane)
@@ -217,7 +221,7 @@ class Subscription:
         changes = Changes()
         if consumer in self.consumers and self.options.max_deliveries:
             for lane, offset in self._blamed(consumer):
-                failure = self.with_delivery(lane.failures.get(offset), now)
+                failure = self.with_delivery(lane.failures.get(offset), now, lane.in_flight[offset].who)
                 lane.in_flight[offset].take(offset, "its consumer is gone")
                 self._ledger.retry(lane, offset, Event.VANISH, failure, now.monotonic_us, changes)
         self.detach(consumer)
@@ -240,12 +244,12 @@ class Subscription:
         blamed = begun + rest[:1] if begun else rest
         return [one for one in blamed if (one[0].id, one[1]) in self._ledger.waiting.suspects] or blamed
 
-    def with_delivery(self, failure: Failure | None, now: Moment) -> Failure:
+    def with_delivery(self, failure: Failure | None, now: Moment, by: str = "") -> Failure:
         """What is known of a message once one more consumer is gone with it."""
         before = failure or Failure(0, 0)
         vanished, most = before.vanished + 1, self.options.max_deliveries
         error = f"its consumer was gone without a word (delivery {vanished} of at most {most})"
-        return Failure(before.attempts, now.wall_us, self._with_error(before.errors, error), 0, vanished)
+        return Failure(before.attempts, now.wall_us, self._with_error(before.errors, error), 0, vanished, by)
 
     def is_spent(self, lane: LaneId, offset: int) -> bool:
         """Whether so many consumers are gone with a message that no other gets it."""
@@ -340,7 +344,7 @@ class Subscription:
         self._ledger.number += 1
         timeout_s = self.options.ack_timeout_s
         deadline_us = now.monotonic_us + round(timeout_s * SECOND_US) if timeout_s else 0
-        return Lease(consumer, lane, deadline_us, [], self._ledger.number)
+        return Lease(consumer, lane, deadline_us, [], self._ledger.number, since_us=now.wall_us)
 
     # Acks, nacks and timeouts
 
@@ -424,16 +428,19 @@ class Subscription:
             if is_last and event is not Event.FULL:
                 event = Event.EXHAUST
         after = step(MessageState.IN_FLIGHT, event)
-        lane.in_flight[offset].take(offset, f"it failed ({event}) and is now {after}")
+        lease = lane.in_flight[offset]
+        lease.take(offset, f"it failed ({event}) and is now {after}")
         before = lane.failures.get(offset) or Failure(0, 0)
         errors = self._with_error(before.errors, error)
         if after is MessageState.RETRY:
             delay_us = self._delay_us(attempts, delay_s)
-            failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us, before.vanished)
+            failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us, before.vanished, lease.who)
             self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
         else:
             self.dead_room -= 1
-            changes.dead.append((lane.id, offset, Failure(attempts, now.wall_us, errors)))
+            changes.dead.append(
+                (lane.id, offset, Failure(attempts, now.wall_us, errors, None, before.vanished, lease.who))
+            )
             self._ledger.finish(lane, (offset,), event, changes)
 
     @property

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -206,11 +205,8 @@ class Answers:
         return partial(work, request.after)
 
     def states(self, session: Session, request: requests.States) -> Work:
-        def work() -> list[tuple[str, int, str, int, tuple[str, ...]]]:
-            states = self._broker.core.dispatcher.use(request.id, lambda subscriber: subscriber.states())
-            return page_of(islice(sorted(states), request.after, None), request.limit)
-
-        return work
+        states = self._broker.core.states
+        return lambda: page_of(states.each(request.id, request.after), request.limit)
 
     def ends(self, session: Session, request: requests.Ends) -> Work:
         core = self._broker.core

@@ -379,7 +379,7 @@ class Session(Actor):
     ) -> None:
         """Have a durable subscription served to this session's connection."""
         dispatcher = self.sessions.broker.core.dispatcher
-        ticket = Remote()
+        ticket = Remote(self.row.id)
         one = fresh or Fresh(Options(id=name, filter=filter), {}, "latest")
         connection, owner = self.connection, self.share
         names = self._names

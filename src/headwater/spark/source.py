@@ -44,7 +44,18 @@ COLUMNS: dict[str, dict[str, str]] = {
         "paused": "boolean",
         "floors": "map<string,bigint>",
     },
-    "message_states": {"subscription": "string", "root": "string", "offset": "bigint", "state": "string", **FAILURE},
+    "message_states": {
+        "subscription": "string",
+        "root": "string",
+        "topic": "string",
+        "offset": "bigint",
+        "state": "string",
+        **FAILURE,
+        "deliveries": "int",
+        "retry_at": "timestamp",
+        "since": "timestamp",
+        "consumer": "string",
+    },
 }
 """Of each table: names and types."""
 

@@ -89,8 +89,10 @@ def _subscriptions(bus: Any) -> Iterator[Row]:
 
 
 def _message_states(bus: Any) -> Iterator[Row]:
-    for name, state in _of_each(bus, bus.states):
-        yield dict(zip(COLUMNS["message_states"], (name, *state), strict=True))
+    names = [name for name in COLUMNS["message_states"] if name != "subscription"]
+    for subscription, state in _of_each(bus, bus.states):
+        row = {name: getattr(state, name) for name in names}
+        yield {**row, "subscription": subscription, "errors": list(state.errors)}
 
 
 ROWS_OF = {"dead_letters": _dead_letters, "subscriptions": _subscriptions, "message_states": _message_states}

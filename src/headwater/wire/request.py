@@ -66,7 +66,7 @@ class Change(Request[A], Generic[A], frozen=True, kw_only=True):
 def carried(one: object) -> int:
     """Bytes that a row of a listing carries, as pages count them: payload, key, headers and errors."""
     headers: Iterable[tuple[str, str]] = getattr(one, "headers", ())
-    errors: Iterable[str] = one[4] if type(one) is tuple else getattr(one, "errors", ())
+    errors: Iterable[str] = getattr(one, "errors", ())
     size = len(getattr(one, "payload", b"")) + len(getattr(one, "key", b"") or b"")
     return size + sum(len(name) + len(value) for name, value in headers) + sum(map(len, errors))
 

@@ -14,7 +14,7 @@ import msgspec
 from headwater import errors
 from headwater.errors import Gap, HeadwaterError, Malformed
 from headwater.events import Event
-from headwater.message import DeadLetter, Extent, Headers, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Headers, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.wire import administration
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import CAUSE_MAX, U32, U63, U64, Change, Micros, Options, Request, Seconds, check_options
@@ -260,7 +260,7 @@ class Subscriptions(Request[list[SubscriptionInfo]], frozen=True, kw_only=True):
     limit: U32 | None = None
 
 
-class States(Request[list[tuple[str, int, str, int, tuple[str, ...]]]], frozen=True, kw_only=True):
+class States(Request[list[StateInfo]], frozen=True, kw_only=True):
     """Messages of a subscription that there is something to say about, by root and offset: a page, after so many."""
 
     id: str

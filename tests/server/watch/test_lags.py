@@ -35,7 +35,7 @@ def told(lags: Lags) -> dict[str, tuple[int, int, int, int, int]]:
     return {one.id: (one.lag, one.in_flight, one.retrying, one.dead, one.consumers) for one in lags.look(1000)[0]}
 
 
-def exact(bus: Bus) -> dict[str, tuple[int, int, int, int, int]]:
+def exact(bus: Bus) -> dict[str, tuple[int, int | None, int, int, int | None]]:
     return {one.id: (one.lag, one.in_flight, one.retrying, one.dead, one.consumers) for one in bus.subscriptions()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -57,10 +58,10 @@ class Subscription(BaseModel):
     filter: str
     order: str
     lag: int = Field(description="Matching messages that are not acked yet, in flight and failed ones included.")
-    in_flight: int
+    in_flight: int | None
     retrying: int
     dead: int
-    consumers: int
+    consumers: int | None
     paused: bool
     floors: dict[str, int] = Field(description="Per root: every message up to this offset is done.")
 
@@ -83,10 +84,16 @@ class MessageState(BaseModel):
     """A message of a subscription that is neither simply pending nor acked."""
 
     root: str
+    topic: str | None = Field(description="null if the message is gone from the log.", examples=["home/hall/temp"])
     offset: int
-    state: str = Field(examples=["retry"])
-    attempts: int
+    state: str = Field(description="in_flight, retry, pending, acked or dead.", examples=["retry"])
+    attempts: int = Field(description="How often it failed, or timed out.")
+    deliveries: int = Field(description="How many consumers were gone without a word while they had it.")
+    retry_at: datetime | None
+    error: str | None = Field(description="What went wrong the last time.")
     errors: list[str]
+    since: datetime | None = Field(description="When it came to this state; null if that is not known.")
+    consumer: str | None = Field(description="Who has it, or had it when it failed: a session, or a channel.")
 
 
 class StatesPage(BaseModel):
@@ -151,13 +158,10 @@ async def delete(
 
 @router.get("/{id:segment}/states", summary="List what became of its messages", **needs("reader"))
 async def states(id: Id, broker: Broker, after: str | None = None, limit: Limit = 100) -> StatesPage:
-    """In flight, to be tried again, acked out of order: with attempts and errors."""
+    """In flight, to be tried again, acked out of order: since when, by whom, with attempts and errors."""
     place = None if after is None else place_of(after)
-    found, further = page(sorted(await broker.bus.states(id)), lambda one: (one[0], one[1]), place, limit)
-    shown = [
-        MessageState(root=root, offset=offset, state=state, attempts=attempts, errors=list(errors))
-        for root, offset, state, attempts, errors in found
-    ]
+    found, further = page(await broker.bus.states(id), lambda one: (one.root, one.offset), place, limit)
+    shown = [MessageState(**{name: getattr(one, name) for name in MessageState.model_fields}) for one in found]
     return StatesPage(states=shown, next=None if further is None else place_text(*further))
 
 

@@ -14,7 +14,7 @@ from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, column
 from headwater.admin.dashboard.messages import show_facts
 from headwater.errors import Malformed
-from headwater.message import SubscriptionInfo
+from headwater.message import StateInfo, SubscriptionInfo
 from headwater.wire.administration import SubscriptionDetail
 from headwater.wire.request import Option
 
@@ -48,7 +48,7 @@ class Subscriptions:
                 column("id", "Subscription", lambda one: one.id, OPENER),
                 column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True, wide=True),
                 column("lag", "Behind", lambda one: shown.count(one.lag), BAR, number=True),
-                column("in_flight", "In flight", lambda one: shown.count(one.in_flight), number=True, wide=True),
+                column("in_flight", "In flight", lambda one: shown.count(one.in_flight or 0), number=True, wide=True),
                 column("retrying", "Retrying", lambda one: shown.count(one.retrying), number=True, wide=True),
                 column("dead", "Dead", lambda one: shown.count(one.dead), number=True),
                 column("state", "State", lambda one: _state(one)[0], BADGE),
@@ -94,6 +94,15 @@ def _state(one: SubscriptionInfo) -> tuple[str, str]:
     return shown.many(one.consumers, "consumer"), "good"
 
 
+def _moment(time_us: int | None) -> str:
+    return "–" if time_us is None else shown.moment(time_us)
+
+
+def _tries(one: StateInfo) -> str:
+    """How often it failed, and how often its consumer was gone with it."""
+    return f"{one.attempts} + {one.deliveries} gone" if one.deliveries else str(one.attempts)
+
+
 class _Shown:
     """One subscription, in a dialog that is kept up to date."""
 
@@ -118,12 +127,15 @@ class _Shown:
             self._states = Listing(
                 "key",
                 Empty("done_all", "None: everything it was handed is done."),
-                column("place", "Root", lambda one: shown.plain(one[0])),
-                column("offset", "Offset", lambda one: shown.count(one[1]), number=True),
-                column("state", "State", lambda one: one[2].replace("_", " "), BADGE),
-                column("attempts", "Attempts", lambda one: str(one[3]), number=True, wide=True),
-                column("errors", "Errors", lambda one: shown.plain("; ".join(one[4]))),
-                more=lambda one: {"key": f"{one[0]}/{one[1]}", "tone": STATE_TONES.get(one[2], "quiet")},
+                column("topic", "Topic", lambda one: shown.plain(one.topic or f"{one.root}/…")),
+                column("offset", "Offset", lambda one: shown.count(one.offset), number=True),
+                column("state", "State", lambda one: one.state.replace("_", " "), BADGE),
+                column("since", "Since", lambda one: _moment(one.since_us), wide=True),
+                column("consumer", "By", lambda one: shown.plain(one.consumer or "–"), wide=True),
+                column("attempts", "Attempts", _tries, number=True, wide=True),
+                column("retry_at", "Again", lambda one: _moment(one.retry_at_us), wide=True),
+                column("errors", "Errors", lambda one: shown.plain("; ".join(one.errors))),
+                more=lambda one: {"key": f"{one.root}/{one.offset}", "tone": STATE_TONES.get(one.state, "quiet")},
                 label="Messages in flight and failed",
             )
             self._is_paused = False

@@ -31,7 +31,7 @@ from headwater.cli.demo.thermostat import (
 from headwater.cli.demo.writer import CALL, ROOT, message
 from headwater.cli.following import pause
 from headwater.cli.output import preview, safe, table
-from headwater.cli.subs import columns
+from headwater.cli.subs import COLUMNS
 from headwater.cli.topics import tree_of
 
 LIMIT_S = 60.0
@@ -257,4 +257,4 @@ def _publish_on(bus: Bus, first: int, last: int) -> None:
 def _look_round(stage: Stage, bus: Bus) -> None:
     stage.act("What is in the folder", "As `headwater topics` and `headwater subs` show it.")
     stage.show(tree_of(bus.topics(), None, depth=2))
-    stage.show(table(bus.subscriptions(), columns(is_owner=True)))
+    stage.show(table(bus.subscriptions(), COLUMNS))
