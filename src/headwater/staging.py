@@ -334,7 +334,7 @@ class Staging:
                 if allow is not None:
                     for _, item in items:
                         allow(item.parts[0])
-                self._roots.commit.run(lambda: self._roots.check_all([item for _, item in items]))
+                self._roots.commit.run(lambda: self._roots.limits.check_all([item for _, item in items]))
                 under_way = msgspec.structs.replace(row, under_way=(epoch, chosen))
                 self._commit.write({self._committed_key(producer): rows.pack(under_way)})
             return self._finish(producer, epoch, items)

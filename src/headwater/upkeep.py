@@ -187,7 +187,7 @@ class Upkeep:
             items, size = [], 0
             for key, offset in due:
                 after = key
-                if key in self._roots.owed:
+                if key in self._roots.checkpoints.owed:
                     continue  # it was released, which the state does not know yet
                 item = self._released(root, key, offset)
                 if item is not None:
@@ -252,7 +252,7 @@ class Upkeep:
         since_us, self._failed_us = self._failed_us, 0
         away_s = (self._clock.monotonic_us() - since_us) / SECOND_US
         self._events.add("mended", f"acks and changes are stored again; they were not for {away_s:.1f} s")
-        self._roots.commit.run(self._roots.checkpoint)
+        self._roots.commit.run(self._roots.checkpoints.make)
         self._arm_delays()
 
     # Snapshots of the state: in a thread of their own, as copying takes a while.
@@ -270,7 +270,7 @@ class Upkeep:
 
     def _take_now(self) -> None:
         try:
-            if self._take_snapshot is not None and self._state.failed is None and self._roots.has_room:
+            if self._take_snapshot is not None and self._state.failed is None and self._roots.room.is_left:
                 self._take_snapshot()
         except (OSError, HeadwaterError) as error:
             self._events.trouble(f"no snapshot of the state was taken: {error}")
@@ -348,7 +348,7 @@ class Upkeep:
         if upto < stream.first_offset:
             return
         before = stream.first_offset
-        self._roots.checkpoint()
+        self._roots.checkpoints.make()
         first = stream.trim(upto)
         self._state.write(root.forget_purges())
         if first > max(needed, before):
@@ -380,7 +380,7 @@ class Upkeep:
         return count
 
     def _purge(self, filter: str) -> int:
-        self._roots.checkpoint()
+        self._roots.checkpoints.make()
         covered = [
             (root, root.joined(filter, root.stream.durable))
             for root in self._roots.all()
@@ -396,7 +396,7 @@ class Upkeep:
             if is_everything_of(filter, root.name):
                 emptied.append(root)
         self._rows.write(changed)
-        self._roots.checkpoint()
+        self._roots.checkpoints.make()
         for root in emptied:
             root.stream.trim(root.stream.durable)
         return count
@@ -441,7 +441,7 @@ class Upkeep:
 
     def _snapshot(self, log: Log, target: str) -> None:
         log.seal()
-        self._roots.checkpoint_all()
+        self._roots.checkpoints.make_all()
         log.copy(target)
         self._state.snapshot(f"{target}/{folders.STATE}")
 

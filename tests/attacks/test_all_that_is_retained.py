@@ -43,7 +43,7 @@ def retain(bus: Bus, count: int = TOPICS) -> None:
         some = range(first, min(count, first + 5000))
         bus.publish_many([Outgoing(name(number), b"old %d" % number, retain=True) for number in some])
         if first >= count // 2:
-            bus.core.roots.commit.run(bus.core.roots.checkpoint_all)
+            bus.core.roots.commit.run(bus.core.roots.checkpoints.make_all)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_what_was_retained_is_read_where_it_is_when_it_is_handed_out(tmp_path: P
         with bus.subscribe("kept/#", id="s") as consumer:
             bus.publish("kept/b", b"new", retain=True)
             bus.purge("kept/c")
-            bus.core.roots.commit.run(bus.core.roots.checkpoint)
+            bus.core.roots.commit.run(bus.core.roots.checkpoints.make)
             found = consumer.batch(100, timeout_s=5)
         assert [(one.payload, one.retained) for one in found] == [
             (b"in the log no more", True),

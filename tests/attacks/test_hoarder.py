@@ -89,7 +89,7 @@ def test_topics_are_shared(house: House) -> None:
             hoarder.publish("home/more", b"")
         hoarder.publish("home/0", b"again")
         other.publish("home/second", b"")
-    house.served.bus.core.roots.commit.run(house.served.bus.core.roots.checkpoint)
+    house.served.bus.core.roots.commit.run(house.served.bus.core.roots.checkpoints.make)
     again(house)
     with house.connect("hoarder") as hoarder, house.connect("other") as other:
         with pytest.raises(QuotaExceeded, match=r"hoarder.*topics_per_client_max"):

@@ -50,7 +50,7 @@ def served() -> Iterator[Served]:
     with headwater.open(":memory:") as bus, Served(bus=bus, auth="scram") as made:
         topics = [f"home/{number:03}/x" for number in range(TOPICS)] + ["hall/1/x", "home"]
         made.bus.publish_many([Outgoing(topic=topic, payload=b"1", retain=True) for topic in topics])
-        made.bus.core.roots.commit.run(made.bus.core.roots.checkpoint_all)
+        made.bus.core.roots.commit.run(made.bus.core.roots.checkpoints.make_all)
         made.bus.publish("home/499/y", b"", retain=False)
         made.client("ann", allow=["subscribe #"]).client("bob", allow=["subscribe hall/#"])
         made.client("tom", allow=["subscribe home/499/#", "subscribe home/500"])

@@ -25,7 +25,7 @@ def connect(served: Served, name: str, auth: str) -> Bus:
 
 
 def checkpoint(served: Served) -> None:
-    served.bus.core.roots.commit.run(served.bus.core.roots.checkpoint)
+    served.bus.core.roots.commit.run(served.bus.core.roots.checkpoints.make)
 
 
 @pytest.mark.parametrize("auth", ["none", "scram"])
@@ -75,7 +75,7 @@ def test_all_producers_are_looked_at_once_and_not_for_each_that_is_new(tmp_path:
     with headwater.open(tmp_path, Config(producers_max=50), state=state) as bus:
         for count in range(150):
             bus.publish("home/x", b"", producer=str(count), sequence=1)
-            bus.core.roots.commit.run(bus.core.roots.checkpoint)
+            bus.core.roots.commit.run(bus.core.roots.checkpoints.make)
         assert state.producers <= 51
         assert bus.publish("home/x", b"", producer="149", sequence=1).duplicate
         assert not bus.publish("home/x", b"", producer="99", sequence=1).duplicate

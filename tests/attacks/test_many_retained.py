@@ -43,7 +43,7 @@ def test_a_subscription_to_a_few_reads_few_rows(
 ) -> None:
     topics = ["home/7", *(f"home/{number}/x" for number in range(TOPICS))]
     bus.publish_many([Outgoing(topic=topic, payload=b"1", retain=True) for topic in topics])
-    bus.core.roots.commit.run(bus.core.roots.checkpoint_all)
+    bus.core.roots.commit.run(bus.core.roots.checkpoints.make_all)
     read, real = [0], state.scan
 
     def scan(*args: Any) -> Iterator[tuple[bytes, bytes]]:
@@ -64,7 +64,7 @@ def test_those_are_found_that_match(topics: list[str], stored: int, wanted: str,
         for part in (topics[:stored], topics[stored:]):
             if part:
                 bus.publish_many([Outgoing(topic=topic, payload=b"1", retain=True) for topic in part])
-            bus.core.roots.commit.run(bus.core.roots.checkpoint_all)
+            bus.core.roots.commit.run(bus.core.roots.checkpoints.make_all)
         bus.publish(topics[0], b"2", retain=True)
         found = [one.topic for one in bus.core.retained(wanted)]
         assert found == sorted(topic for topic in topics if matches(wanted, topic))

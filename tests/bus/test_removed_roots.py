@@ -46,7 +46,7 @@ def test_a_removed_root_leaves_nothing_and_gives_its_place_back(tmp_path: Path) 
         assert stored_rows(bus, number) == []
         assert not [name for name in os.listdir(tmp_path / "streams") if name.endswith("-home")]
         bus.publish("more/a", b"4")
-        bus.core.roots.commit.run(bus.core.roots.checkpoint)
+        bus.core.roots.commit.run(bus.core.roots.checkpoints.make)
         assert stored_rows(bus, number) == []
     with headwater.open(tmp_path, Config(roots_max=2)) as bus:
         assert [info.topic for info in bus.topics()] == ["more/a", "work/a"]

@@ -198,7 +198,7 @@ def _settle_down(bus: Bus) -> None:
 def _go_on(bus: Bus) -> None:
     _publish(bus, "home/door", range(100, 104), 300)
     _publish(bus, "home/once", [3], 20, producer="meter", sequence=3)
-    bus.core.roots.checkpoint()
+    bus.core.roots.checkpoints.make()
     with bus.subscribe("büro 1/#", id="late", start="earliest", order="none") as consumer:
         taken = consumer.batch(10, timeout_s=0)
         consumer.ack(taken[3:6])

@@ -136,7 +136,7 @@ def test_a_tail_that_was_acked_and_is_cut_at_any_byte_is_a_gap(oracle: Oracle, e
     oracle.publish_many(bus, ["a/y", "a/y"])
     oracle.publish(bus, "a/x")
     if evidence == "state":
-        bus.core.roots.checkpoint()
+        bus.core.roots.checkpoints.make()
     if evidence == "floor":
         consumer = oracle.subscribe(bus, "s", "#")
         oracle.ack(consumer, oracle.take(consumer, 10))
@@ -236,7 +236,7 @@ def test_a_flip_in_what_recovery_does_not_look_at_is_found_when_it_is_read(oracl
     if where == "a closed segment":
         bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
         oracle.publish(bus, "a/x")
-    bus.core.roots.checkpoint_all()
+    bus.core.roots.checkpoints.make_all()
     machine.stop()
     place = batches(copy_of(machine))[3]
     for position, bit in flips(place):

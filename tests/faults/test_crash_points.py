@@ -100,7 +100,7 @@ def test_a_batch_that_was_synced_is_kept_though_its_publisher_never_learned(
     def crash(*_: object) -> None:
         raise Crash
 
-    monkeypatch.setattr(bus.core.roots, "_on_durable", crash)
+    monkeypatch.setattr(bus.core.roots.committer, "_on_durable", crash)
     with machine.power_loss():
         oracle.publish(bus, "a/x", producer="p", sequence=1)
     assert oracle.calls[-1].outcome == "unknown"
@@ -153,7 +153,7 @@ def test_segments_that_lost_what_the_state_reflects_get_it_back_from_the_journal
     bus = machine.open()
     for _ in range(6):
         oracle.publish_many(bus, ["a/x", "b/x"], 150)
-    bus.core.roots.checkpoint()
+    bus.core.roots.checkpoints.make()
     machine.stop()
     for seed in range(60):
         after = machine.after_crash(seed, "random", "all")
@@ -242,7 +242,7 @@ def test_a_checkpoint_is_there_wholly_or_not_at_all(machine: Machine, oracle: Or
     for sequence in range(3):
         oracle.publish_many(bus, ["a/x", "b/x"], retain=True, producer="p", sequence=sequence)
         oracle.publish(bus, "a/y", retain=True, producer="q", sequence=sequence)
-    crash_at_next(machine, "state", bus.core.roots.checkpoint)
+    crash_at_next(machine, "state", bus.core.roots.checkpoints.make)
     for after in lives_after(machine, disk, state):
         bus = after.open()
         again = oracle.fork()
@@ -272,7 +272,7 @@ def test_streams_that_lost_more_than_the_state_say_so_and_use_no_offset_twice(ma
     bus = machine.open()
     for _ in range(10):
         oracle.publish(bus, "a/x", 100)
-    bus.core.roots.checkpoint()
+    bus.core.roots.checkpoints.make()
     index = bus.core.data.streams._by_root["a"].segments[-1].index
     assert index is not None
     position = index.positions[6]

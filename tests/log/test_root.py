@@ -361,7 +361,7 @@ def test_topics_that_report_together_again_and_again_are_counted_as_if_one_by_on
         expected["home/7"] = (7, 403 + 7)
         expected["home/alone"] = (1, 503)
         assert seen() == expected
-        bus.core.roots.commit.run(bus.core.roots.checkpoint)
+        bus.core.roots.commit.run(bus.core.roots.checkpoints.make)
         assert seen() == expected
         for _ in range(2):
             bus.publish_many([(name, b"x") for name in names])

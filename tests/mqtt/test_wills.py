@@ -261,7 +261,7 @@ def test_a_will_that_the_disk_does_not_take_is_tried_again(tmp_path: Path, monke
         peer = served.mqtt("s", will=will("at last"))
         roots = served.bus.core.roots
         monkeypatch.setattr(roots._log, "free_bytes", lambda: 0)
-        roots.has_room = False
+        roots.room.is_left = False
         peer.close()
         served.until(lambda: served.mqtt_session("s") is None)
         assert list(left(served.bus)) == ["at last"]

@@ -101,7 +101,7 @@ def test_the_publisher_is_told_when_forwarding_fails(monkeypatch: pytest.MonkeyP
         peer = running.peer()
         peer.publish("a")
         roots = running.bus.core.roots
-        monkeypatch.setattr(roots, "_append", lambda _: (_ for _ in ()).throw(Failed("the disk is gone")))
+        monkeypatch.setattr(roots.committer, "_append", lambda _: (_ for _ in ()).throw(Failed("the disk is gone")))
         with code(500, "the disk is gone"):
             peer.publish("a")
         monkeypatch.undo()

@@ -218,7 +218,7 @@ class Simulation:
 
     def checkpoint(self) -> None:
         bus = self._bus()
-        bus.core.roots.commit.run(bus.core.roots.checkpoint)
+        bus.core.roots.commit.run(bus.core.roots.checkpoints.make)
 
     def lose_power_soon(self) -> None:
         self.machine.crash_at(len(self.machine.syncs) + self.rng.randint(1, 30))

@@ -715,7 +715,7 @@ def test_the_tail_holds_no_more_memory_than_it_counts_and_may(publish: Callable[
                 everything.batch(100_000, 0)
                 some.batch(100_000, 0)
             list(bus.replay("home/a", after=stream.durable - 2))
-            bus.core.roots.commit.run(bus.core.roots.checkpoint)
+            bus.core.roots.commit.run(bus.core.roots.checkpoints.make)
             gc.collect()
             counted, batches, before = stream.tail_bytes, len(stream._tail), tracemalloc.get_traced_memory()[0]
             stream.drop_tail()

@@ -93,7 +93,7 @@ class Showing:
         or may be refused."""
         roots, name = self._roots, part.root
         root = roots.get(name)
-        if root is None or part.retain is not None or root.stream.failed is not None or not roots.has_room:
+        if root is None or part.retain is not None or root.stream.failed is not None or not roots.room.is_left:
             return None
         if not root.knows_all(part.names):
             return None

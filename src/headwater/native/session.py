@@ -181,7 +181,7 @@ class NativeSession(Speech, Session):
             entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
         except HeadwaterError:
             if producer is not None:
-                broker.core.roots.note_refusal(publish.root, producer, publish.sequence, connection.share)
+                broker.core.roots.refusals.note(publish.root, producer, publish.sequence, connection.share)
             if is_quiet:
                 stored = self._take_singly(connection, part) if part is not None and producer is None else 0
                 self.sessions.counts.unstored += publish.count - stored

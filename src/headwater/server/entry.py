@@ -160,7 +160,7 @@ class Entry:
         """
         if flags & QUIET and producer is None and self._showed(connection, part):
             return
-        self._roots.foresee(part)
+        self._roots.limits.foresee(part)
         is_quiet, weight = bool(flags & QUIET), part.weight
         share = QUIET_SHARE if is_quiet else SHARES
         item = Served(part.topics, [part], weight, producer, sequence, is_one=len(part.payloads) == 1)
@@ -242,7 +242,7 @@ class Entry:
                 return False
             self._here_from_us = 0
         roots, wakes = self._roots, self._wakes
-        self._is_here = roots.is_hurried = wakes.is_looking = True
+        self._is_here = roots.checkpoints.is_held = wakes.is_looking = True
         try:
             if not roots.commit.commit_here(item):
                 return False
@@ -250,15 +250,15 @@ class Entry:
             self._bell.ring()  # who was answered by then is told, whatever interrupts this
             raise
         finally:
-            self._is_here = roots.is_hurried = wakes.is_looking = False
+            self._is_here = roots.checkpoints.is_held = wakes.is_looking = False
             if wakes.rung:
                 wakes.wake()
         self._waiting.popleft()
-        self._here_slow += ((roots.took_us > HERE_US_MAX) - self._here_slow) / HERE_COMMITS
+        self._here_slow += ((roots.committer.took_us > HERE_US_MAX) - self._here_slow) / HERE_COMMITS
         if self._here_slow > HERE_SLOW_MAX:
             self._here_from_us, self._here_slow = self._clock.monotonic_us() + HERE_AGAIN_AFTER_US, 0.0
-        if roots.is_checkpoint_due:
-            roots.commit.submit(Call(roots.checkpoint_in_time))
+        if roots.checkpoints.is_due and not roots.commit.is_apart:
+            roots.commit.submit(Call(roots.checkpoints.make_in_time))
         self._answer()
         return True
 

@@ -117,7 +117,7 @@ class Collector:
                 "damaged_ranges": sum(len(root.stream.holes) for root in every),
                 "disk_free_bytes": core.roots.free_bytes(),
                 "waiting_bytes": waiting_bytes,
-                "delayed": core.roots.delayed,
+                "delayed": core.roots.due_rows.count,
                 "staged": core.staging.count,
                 "uptime_seconds": (now_us - self._began_us) / SECOND_US,
             },

@@ -68,10 +68,11 @@ class Health:
                 f"{failed}: acks and changes are not stored, messages are safe; see to the disk (is it full?), the "
                 "state is opened again by itself",
             )
-        if self._core.roots.half_way is not None:
+        half_way = self._core.roots.checkpoints.half_way
+        if half_way is not None:
             return _ailing(
                 "state",
-                f"{self._core.roots.half_way}: what publishes change is not noted any more, messages are safe; see "
+                f"{half_way}: what publishes change is not noted any more, messages are safe; see "
                 "to the disk, then start the server again",
             )
         losses = self._core.losses
@@ -90,8 +91,8 @@ class Health:
     def _commits(self) -> HealthCheck:
         if not self._core.roots.commit.is_alive:
             return _ailing("commits", "the thread that commits is gone; start the server again")
-        roots, now_us = self._core.roots, self._core.clock.monotonic_us()
-        since = [since_us for since_us in (roots.since_us, roots.bulk_since_us) if since_us is not None]
+        committer, now_us = self._core.roots.committer, self._core.clock.monotonic_us()
+        since = [since_us for since_us in (committer.since_us, committer.bulk_since_us) if since_us is not None]
         waited_us = now_us - min(since, default=now_us)
         if waited_us > COMMIT_US_MAX:
             return _ailing(

@@ -141,9 +141,11 @@ class Levels:
     def _sum(self, root: Root, parent: str, sees: Sees | None) -> dict[str, _Sum]:
         until_us = self._clock.monotonic_us() + LOOKS_US_MAX
         while True:
-            version = self._roots.version
+            version = self._roots.checkpoints.version
             found = _summed(root, parent, sees)
-            if (self._roots.version == version and version % 2 == 0) or self._clock.monotonic_us() > until_us:
+            if (
+                self._roots.checkpoints.version == version and version % 2 == 0
+            ) or self._clock.monotonic_us() > until_us:
                 return found
 
     def _remember(self, key: tuple[str, str], below: _Below) -> None:
