@@ -19,6 +19,11 @@ StepState = Literal["noticed", "counts", "taken back"]
 """What is known of a step of the machine's clock."""
 
 
+def processor_us() -> int:
+    """How long this process has computed so far, all of its threads together."""
+    return time.process_time_ns() // 1000
+
+
 class Clock(Protocol):
     """Tells time and waits."""
 

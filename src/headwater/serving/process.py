@@ -29,7 +29,7 @@ from headwater.server.descriptors import fit
 from headwater.server.exposure import check_exposure, is_loopback
 from headwater.server.issuer import check_keys
 from headwater.server.log import Log, configure
-from headwater.server.memory import keep_what_is_freed, spare_the_collector
+from headwater.server.memory import Collector, keep_what_is_freed
 from headwater.server.server import Server
 from headwater.server.tls import open_tls
 from headwater.serving.composition import server_of
@@ -112,7 +112,7 @@ async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) ->
             raise _unable_to_listen(error.__cause__, serving, is_socket=server.port != 0) from None
         raise
     signals.listen()
-    spare_the_collector()
+    Collector(asyncio.get_running_loop()).start()
     hand_over_sooner()
     keep_what_is_freed()
     _warn_of_plain_text(serving)

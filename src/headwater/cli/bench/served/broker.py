@@ -130,7 +130,7 @@ def raise_files_max() -> None:
 async def _serve(folder: str, auth: str, settings: Settings) -> None:
     from headwater.mqtt.protocol import MqttProtocol
     from headwater.pacing import hand_over_sooner
-    from headwater.server.memory import keep_what_is_freed, spare_the_collector
+    from headwater.server.memory import Collector, keep_what_is_freed
     from headwater.serving.composition import server_of
 
     with headwater.open(folder, msgspec.convert(settings.config, Config)) as bus:
@@ -151,7 +151,7 @@ async def _serve(folder: str, auth: str, settings: Settings) -> None:
             bus.acl.allow(USER, "admin", "#")
             for action in ("publish", "subscribe", "create"):
                 bus.acl.allow(USER, action, "#")
-        spare_the_collector()
+        Collector(asyncio.get_running_loop()).start()
         hand_over_sooner()
         keep_what_is_freed()
         mqtt = server.extension(MqttProtocol)
