@@ -21,7 +21,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from headwater import surface
-from headwater.awaitables import BusOpening, Reader, WorkingBus, ack, answered, asynchronous, fail
+from headwater.awaitables import BusOpening, Reader, Retained, WorkingBus, ack, answered, asynchronous, fail
 from headwater.awaitables import Message as Message  # noqa: PLC0414  # a name of users
 from headwater.awaitables import Opening as Opening  # noqa: PLC0414
 from headwater.bus import Bus as ThreadBus
@@ -283,8 +283,11 @@ class Bus(WorkingBus):
             self.threads.forget_request(pairs)
 
     @like(surface.Bus.retained)
-    async def retained(self, filter: str) -> list[Message]:
-        return [asynchronous(message) for message in await asyncio.to_thread(self.threads.retained, filter)]
+    async def retained(self, filter: str) -> Retained:
+        self.threads.core.check_open()
+        ends = await self.ends()
+        found = await asyncio.to_thread(self.threads.core.retained, filter)
+        return Retained(filter, ends, map(asynchronous, found), lambda *place: self.follow(place[0], after=place[1]))
 
     topics = in_thread(surface.Bus.topics)
     ends = in_thread(surface.Bus.ends)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
@@ -19,6 +19,9 @@ from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, T
 from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
 from headwater.surface import H, documented, like
+from headwater.values import Retained as ThreadRetained
+from headwater.values import Values
+from headwater.values import Watch as ThreadWatch
 from headwater.work.handlers import Function, Handlers, handler_of
 from headwater.work.shift import Shift
 from headwater.work.tasks import TaskWorkers
@@ -186,7 +189,7 @@ def plain(message: Envelope) -> ThreadMessage:
 
 def asynchronous(m: Envelope) -> Message:
     """The same message with coroutines as its verbs."""
-    return Message(m.topic, m.offset, m.payload, m.time_us, m.key, m.headers, m.retained, m.attempt, m.origin)
+    return Message(m.topic, m.offset, m.payload, m.time_us, m.key, m.headers, m.retained, m.attempt, m.origin, m.retain)
 
 
 def served(message: Envelope) -> Any:
@@ -321,3 +324,56 @@ class Reader(Closing):
                 return
             for message in found:
                 yield message
+
+
+@documented(ThreadRetained)
+class Retained(Values[Message]):
+    """Retained messages by topic, as they were when they were asked for."""
+
+    def __init__(
+        self,
+        filter: str,
+        ends: Mapping[str, int],
+        found: Iterable[Message],
+        follow: Callable[[str, Mapping[str, int]], Reader],
+    ) -> None:
+        super().__init__(filter, ends, found)
+        self._follow = follow
+
+    def watch(self) -> Watch:
+        return Watch(self, self._follow(self.filter, self._ends))
+
+
+@documented(ThreadWatch)
+class Watch(Closing):
+    """Changes of retained messages, one after another; iterate it, or ask with `next` and `batch`."""
+
+    def __init__(self, values: Retained, reading: Reader) -> None:
+        self.filter = values.filter
+        self._values = values
+        self._reading = reading
+
+    async def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
+        check_max(max)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    found = await self._reading.batch(max)
+                    changes = self._values.note(found)
+                    if changes or not found:
+                        return changes
+        except TimeoutError:
+            return []
+
+    async def next(self, timeout_s: float | None = None) -> Message | None:
+        """The next change; None when the time has passed."""
+        found = await self.batch(1, timeout_s)
+        return found[0] if found else None
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while changes := await self.batch():
+            for message in changes:
+                yield message
+
+    async def close(self) -> None:
+        await self._reading.close()

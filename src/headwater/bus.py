@@ -33,6 +33,7 @@ from headwater.store.files import DiskFiles, Files
 from headwater.store.rocks import RocksReader
 from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.topics.name import check_filter
+from headwater.values import Retained
 from headwater.work.workers import Workers
 
 if TYPE_CHECKING:
@@ -190,8 +191,13 @@ class Bus(surface.Threaded):
     def follow(self, filter: str, **options: Any) -> Reading:
         return self.core.read(filter, **options, follows=True)
 
+    @like(surface.Bus.retained)
+    def retained(self, filter: str) -> Retained:
+        self._check_open()
+        ends, found = self.core.ends(), self.core.retained(filter)
+        return Retained(filter, ends, found, lambda *place: self.follow(place[0], after=place[1]), self.core.clock)
+
     topics = done_by(surface.Bus.topics, lambda core: core.topics)
-    retained = done_by(surface.Bus.retained, lambda core: core.retained)
     ends = done_by(surface.Bus.ends, lambda core: core.ends)
     extents = done_by(surface.Bus.extents, lambda core: core.extents)
     refresh = done_by(surface.Bus.refresh, lambda core: core.refresh)

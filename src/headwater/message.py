@@ -90,6 +90,8 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
     attempt: int = 1
     origin: Any = None
     """An `Origin`, or None for a message that cannot be acked."""
+    retain: bool = False
+    """Whether it was published to be retained; `retained` says that it was, and came for that reason."""
 
     @property
     def root(self) -> str:
@@ -182,8 +184,6 @@ class Kept(Message, frozen=True, gc=False, eq=False):
 
     flags: int = 0
     """How it was published."""
-    retain: bool = False
-    """Whether it was published with the retain flag."""
     expires_us: int = 0
     """When its ttl ends; 0 for never."""
 

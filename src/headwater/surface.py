@@ -23,6 +23,7 @@ from headwater.errors import TimedOut
 from headwater.events import Event
 from headwater.message import DeadLetter, Extent, Headers, Message, Outgoing, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.receipt import Receipt, Receipts
+from headwater.values import Retained
 from headwater.work.handlers import Function, handler_of
 from headwater.work.shift import Shift
 from headwater.work.workers import Workers
@@ -262,8 +263,8 @@ class Bus(Protocol):
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
 
-    def retained(self, filter: str) -> list[Message]:
-        """Retained messages, by topic."""
+    def retained(self, filter: str) -> Retained:
+        """Retained messages, as a mapping by topic; its `watch()` tells what changes from then on."""
 
     def ends(self) -> dict[str, int]:
         """The newest offset of each root."""

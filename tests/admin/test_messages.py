@@ -40,7 +40,7 @@ def test_a_message_goes_in_as_json_and_comes_out_whole(http: httpx.Client, serve
     assert datetime.fromisoformat(message["time"]).tzinfo is not None
     with headwater.connect(served.url) as bus:
         (natively,) = bus.replay("whole/#")
-        (retained,) = bus.retained("whole/x")
+        (retained,) = bus.retained("whole/x").values()
     assert natively.payload == "21.5 °C".encode()
     assert natively.key == b"k"
     assert retained.offset == 1

@@ -49,7 +49,7 @@ def test_nothing_is_retained_below_reply(running: Running):
     eve = running.peer("eve")
     with code(403, "retain"):
         eve.publish(f"$reply/{eve.session}", retain=[True])
-    assert running.bus.retained("$reply/#") == []
+    assert running.bus.retained("$reply/#") == {}
 
 
 def test_a_client_without_a_rule_fills_no_disk_with_answers(running: Running):

@@ -111,7 +111,8 @@ def test_a_topic_may_be_subscribed_to_before_there_is_any(bus: Bus) -> None:
     with bus.subscribe("nowhere/yet") as live, bus.subscribe("nowhere/yet", id="later") as durable:
         following = bus.follow("nowhere/yet")
         assert live.batch(1, 0) == durable.batch(1, 0) == following.batch(1, 0) == []
-        assert bus.topics() == [] and bus.ends() == {}
+        assert bus.topics() == []
+        assert bus.ends() == {}
         bus.publish("nowhere/yet", b"1")
         for reader in (live, durable, following):
             assert payloads(reader.batch(10, WAIT_S)) == [b"1"]

@@ -286,7 +286,7 @@ def look(bus: Bus) -> Seen:
         seen.ends[root] = end
         _read(bus.replay(f"{root}/#"), root, seen)
     seen.topics = {info.topic: (info.messages, info.last_offset) for info in bus.topics("#")}
-    seen.retained = {message.topic: (message.offset, message.payload) for message in bus.retained("#")}
+    seen.retained = {message.topic: (message.offset, message.payload) for message in bus.retained("#").values()}
     state = bus.core.state
     seen.others = {
         "id": bus.id,

@@ -276,7 +276,7 @@ class Oracle:
             reader = self.readers[id] = Reader(id, filter, str(options.get("order", "strict")))
             if options.get("start") == "latest":
                 reader.after = {root.name: root.stream.durable for root in bus.core.roots.all()}
-                reader.copies = {(message.root, message.offset) for message in bus.retained(filter)}
+                reader.copies = {(message.root, message.offset) for message in bus.retained(filter).values()}
         consumer: Consumer = bus.subscribe(filter, id=id, **{"start": "earliest", **options})  # type: ignore[arg-type]
         return consumer
 
@@ -432,7 +432,7 @@ class Oracle:
                     expected.pop(message.topic, None)
                 elif self.sent[name_in(message.topic, message.payload)].retain:
                     expected[message.topic] = (message.offset, message.payload)
-        held = {message.topic: (message.offset, message.payload) for message in bus.retained("#")}
+        held = {message.topic: (message.offset, message.payload) for message in bus.retained("#").values()}
         assert held == expected
         assert {info.topic for info in bus.topics("#") if info.retained} == set(expected)
 

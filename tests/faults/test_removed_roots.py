@@ -53,13 +53,14 @@ def check(after: Machine, number: int, *, removed: bool | None) -> bool:
     if there:
         assert removed is not True
         assert [message.offset for message in there] == list(range(1, MESSAGES + 1))
-        assert [message.topic for message in bus.retained("a/#")] == ["a/x"]
+        assert [message.topic for message in bus.retained("a/#").values()] == ["a/x"]
         assert [info.topic for info in bus.topics("a/#")] == ["a/x", "a/y"]
         assert bus.subscriptions()[0].lag > 0
         assert bus.publish("a/y", b"", producer="p", sequence=MESSAGES // 2).offset == MESSAGES + 1
     else:
         assert removed is not False
-        assert bus.retained("a/#") == [] == bus.topics("a/#")
+        assert not bus.retained("a/#")
+        assert not bus.topics("a/#")
         assert left_of(bus, number) == []
         assert not [name for name in after.files.list(f"{FOLDER}/streams") if name.startswith(f"{number}-")]
         assert bus.publish("a/y", b"", producer="p", sequence=0).offset == MESSAGES + 1

@@ -503,7 +503,7 @@ class Native:
         async def work(bus: Bus) -> None:
             asked_us = self.world.now_us
             values: dict[str, str] = {}
-            for message in await bus.retained(filter):
+            for message in (await bus.retained(filter)).values():
                 sent = self.judge.see(message.topic, message.payload, f"{self.tag} retained")
                 if sent is not None:
                     values[message.topic] = sent.name

@@ -428,7 +428,7 @@ class Player:
         )
         expected = judge.retained_of(found)
         values = {}
-        for message in await bus.retained("#"):
+        for message in (await bus.retained("#")).values():
             sent = judge.see(message.topic, message.payload, "retained")
             values[message.topic] = sent.name if sent is not None else ""
         judge.expect(values == expected, f"retained are {values}, not {expected}")

@@ -140,7 +140,7 @@ def test_rows_arrive_as_they_are_in_the_order_of_their_partitions(spark, server)
             for n in range(root, 30_000, 2)
         ]
     with headwater.connect(server.url) as bus:
-        retained = {one.topic: one.payload for one in bus.retained("all0/x1")}
+        retained = {one.topic: one.payload for one in bus.retained("all0/x1").values()}
     last = max(n for n in range(0, 30_000, 10) if n % 7 == 1)
     assert retained == {"all0/x1": b"%d" % last}
 

@@ -74,7 +74,7 @@ def sub(
 def _beside(bus: Bus, filter: str, timeout_s: float | None) -> Iterator[Message | None]:
     """What a live subscription would get, beside the process that owns the folder."""
     follower = Follower(bus, filter, after=bus.ends())
-    yield from bus.retained(filter)
+    yield from bus.retained(filter).values()
     yield None
     yield from follower.messages(timeout_s)
 

@@ -14,7 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from headwater import surface
-from headwater.awaitables import BusOpening, Message, Opening, Reader, WorkingBus, answered, asynchronous, fail
+from headwater.awaitables import (
+    BusOpening,
+    Message,
+    Opening,
+    Reader,
+    Retained,
+    WorkingBus,
+    answered,
+    asynchronous,
+    fail,
+)
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
@@ -265,8 +275,10 @@ class Bus(Operations, WorkingBus):
             self._client.replies.forget(pairs)
 
     @like(surface.Bus.retained)
-    async def retained(self, filter: str) -> list[Message]:
-        return [asynchronous(retained_message(one)) for one in await self._retained_messages(filter)]
+    async def retained(self, filter: str) -> Retained:
+        ends = await self.ends()
+        found = map(retained_message, await self._retained_messages(filter))
+        return Retained(filter, ends, map(asynchronous, found), lambda *place: self.follow(place[0], after=place[1]))
 
     async def close(self) -> None:
         await self._workers.end()

@@ -31,6 +31,7 @@ from headwater.errors import Closed, Conflict
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
 from headwater.message import DeadLetter, Headers, Message, Receipt, Receipts
 from headwater.surface import GivenHeaders, Messages, documented, like
+from headwater.values import Retained
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
 from headwater.work.workers import Workers
@@ -276,8 +277,11 @@ class Bus(Served, surface.Threaded):
         item = self._client.checks.many(messages)
         self._run(self._operations.stage_prepared(item, producer, epoch, part))
 
-    def retained(self, filter: str) -> list[Message]:
-        return [retained_message(one) for one in self._retained_messages(filter)]
+    @like(surface.Bus.retained)
+    def retained(self, filter: str) -> Retained:
+        ends, found = self.ends(), map(retained_message, self._retained_messages(filter))
+        clock = self._client.clock
+        return Retained(filter, ends, found, lambda *place: self.follow(place[0], after=place[1]), clock)
 
     unsubscribe = waiting(Operations.unsubscribe)
     subscriptions = waiting(Operations.subscriptions)

@@ -92,7 +92,7 @@ class Chunk(msgspec.Struct, eq=False):
             first = deliver.first_offset
             offsets = range(first, first + len(found)) if deltas is None else [first + delta for delta in deltas]
             found = [
-                Message(m.topic, offset, m.payload, m.time_us, m.key, m.headers, m.retained, attempt, held)
+                Message(m.topic, offset, m.payload, m.time_us, m.key, m.headers, m.retained, attempt, held, m.retain)
                 for m, offset in zip(found, offsets, strict=True)
             ]
         if now_us is not None and body.expiries is not None:

@@ -212,7 +212,7 @@ class Operations(Served):
 
 def retained_message(one: wire.RetainedMessage) -> Message:
     """A retained message as users see it."""
-    return Message(one.topic, one.offset, one.payload, one.time_us, one.key, one.headers, retained=True)
+    return Message(one.topic, one.offset, one.payload, one.time_us, one.key, one.headers, retained=True, retain=True)
 
 
 def mending(id: str, write: str, letters: Iterable[DeadLetter], part: str) -> list[wire.Mend]:

@@ -413,6 +413,7 @@ def retained_message(row: RetainedRow, topic: str) -> Message:
         row.key,
         row.headers,
         True,
+        retain=True,
         flags=row.flags,
         expires_us=row.expires_us,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headwater.clock import Clock
 from headwater.memo import Memo
-from headwater.message import Kept, Message, expiry_of
+from headwater.message import Message, expiry_of
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.kinds import V5
 from headwater.mqtt.properties import EMPTY
@@ -135,6 +135,6 @@ class Deliveries:
             [one.payload for one in messages],
             version=version,
             qos=qos,
-            retain=[one.retained or (as_published and isinstance(one, Kept) and one.retain) for one in messages],
+            retain=[one.retained or (as_published and one.retain) for one in messages],
             properties=blocks,
         )

@@ -539,9 +539,11 @@ class Body:
             times = [self._times[place] for place in places]
             keys = [self._keys[place] for place in places] if self._keys else repeat(None)
             headers = [self._headers[place] for place in places] if self._headers else repeat(())
-        return list(
-            map(Message, topics, numbers, payloads, times, keys, headers, repeat(retained), repeat(1), repeat(origin))
-        )
+        columns = (topics, numbers, payloads, times, keys, headers, repeat(retained), repeat(1), repeat(origin))
+        if self.retain is None:
+            return list(map(Message, *columns))
+        retain = self.retain if places is None else [self.retain[place] for place in places]
+        return list(map(Message, *columns, map(bool, retain)))
 
 
 def _names(data: bytes, end: int, count: int) -> tuple[str, ...]:

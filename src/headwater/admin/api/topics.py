@@ -135,5 +135,5 @@ async def remove_root(
 
 
 async def _retained(broker: Admin, topic: str) -> Any:
-    found = await broker.bus.retained(topic)
-    return StoredMessage.model_validate(shown_message(found[0])) if found else None
+    found = (await broker.bus.retained(topic)).get(topic)
+    return StoredMessage.model_validate(shown_message(found)) if found is not None else None

@@ -12,7 +12,6 @@ from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, tellin
 from headwater.admin.dashboard.messages import Messages, show_payload
 from headwater.admin.dashboard.publish import PublishForm
 from headwater.admin.dashboard.tree import Tree, TreeView
-from headwater.message import Envelope
 
 REFRESH_S = 2.0
 FIRST = "headwater pub home/kitchen/temp 21.5"
@@ -137,13 +136,13 @@ class _Detail:
 
     async def _show_retained(self) -> None:
         self._frame.check_sight(self._topic)
-        found: list[Envelope] = await self._frame.admin.bus.retained(self._topic)
-        kept = found[0].payload if found else None
+        found = (await self._frame.admin.bus.retained(self._topic)).get(self._topic)
+        kept = found.payload if found is not None else None
         if kept == self._kept:
             return
         self._kept = kept
         self._retained.clear()
-        if found:
+        if found is not None:
             with self._retained:
-                ui.label(f"Retained since {shown.moment(found[0].time_us)}").classes("hw-note")
-                show_payload(found[0].payload)
+                ui.label(f"Retained since {shown.moment(found.time_us)}").classes("hw-note")
+                show_payload(found.payload)
