@@ -12,7 +12,7 @@ import pytest
 import headwater
 from bus.flows import WAIT_S
 from client.served import Served
-from headwater import Bus, ManualClock, StateInfo
+from headwater import Bus, ManualClock, StateInfo, surface
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def timed(clock: ManualClock) -> Iterator[Bus]:
         yield bus
 
 
-def states(bus: Bus) -> dict[int, StateInfo]:
+def states(bus: surface.Bus) -> dict[int, StateInfo]:
     return {one.offset: one for one in bus.states("s")}
 
 
