@@ -51,7 +51,8 @@ def played() -> Iterator[Played]:
 
 
 def looks_at_everything() -> int:
-    return gc.get_stats()[2]["collections"]
+    collections: int = gc.get_stats()[2]["collections"]
+    return collections
 
 
 def old_garbage() -> "weakref.ref[Knot]":
