@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -203,3 +204,11 @@ def test_no_other_site_may_read_or_frame_it(http: httpx.Client):
         assert headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["referrer-policy"] in {"no-referrer", "same-origin"}
+
+
+def test_the_log_in_page_says_the_commands_that_work_and_where_the_data_is_to_this_machine_alone(guarded: Guarded):
+    found = re.search(r"headwater init --data (/\S+/data)<", guarded.nobody.get("/login").text)
+    assert found
+    away = guarded.nobody.get("/login", headers={"X-Forwarded-For": "192.0.2.7"}).text
+    assert "<code>headwater init</code>" in away
+    assert found[1] not in away

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import OrderedDict
 from typing import get_args
 from urllib.parse import urlsplit
@@ -86,6 +87,7 @@ class Gate:
     def __init__(self, admin: Admin, outside: Outside, clock: Clock | None = None) -> None:
         self._admin = admin
         self._is_open = outside.is_open
+        self._folder = outside.folder
         self._clock = clock or SystemClock()
         self._wrong = Quota(WRONG_PER_MINUTE_MAX, self._clock, what="wrong tokens")
         self._known: OrderedDict[bytes, tuple[Caller, int]] = OrderedDict()
@@ -103,6 +105,11 @@ class Gate:
     def needs_token(self, connection: HTTPConnection) -> bool:
         """Whether somebody has to show a token: all but those on loopback of a server that is open to them."""
         return not self._is_open or not is_local(connection)
+
+    def first_steps(self, connection: HTTPConnection) -> tuple[str, str]:
+        """The commands that make the first token, and another one; where the data is, only this machine is told."""
+        where = f" --data {shlex.quote(self._folder)}" if self._folder and is_local(connection) else ""
+        return f"headwater init{where}", f"headwater tokens add CLIENT --role reader{where}"
 
     async def check(self, token: str, address: str) -> Caller:
         """Whose token this is: Unauthenticated (401) if nobody's, QuotaExceeded (429) after too many of those."""

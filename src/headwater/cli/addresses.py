@@ -43,8 +43,9 @@ class Addresses(NamedTuple):
         return f"curl {ca}-H 'Authorization: Bearer {token}' {self.http}/v1/{path}"
 
 
-def addresses(at: At, bus: Any) -> Addresses:
-    """Those of the server that is asked; those that a server would have which is started here, if none is.
+def addresses(at: At, bus: Any, config: str | None = None) -> Addresses:
+    """Those of the server that is asked; those that a server would have which is started here, with the
+    settings of a file, if none is.
 
     It raises nothing: what it is told beside, a secret perhaps, is shown once.
     """
@@ -56,7 +57,7 @@ def addresses(at: At, bus: Any) -> Addresses:
     owner = owner_of(DiskFiles(), at.data) if is_served(bus) else None
     if owner is not None:
         return Addresses(_near(owner.url), _near(owner.http), owner.ca)
-    return _stated(_settings(lambda: msgspec.structs.asdict(load(environment=os.environ).serving)))
+    return _stated(_settings(lambda: msgspec.structs.asdict(load(environment=os.environ, path=config).serving)))
 
 
 def _settings(ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:

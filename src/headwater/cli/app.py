@@ -56,6 +56,7 @@ class Commands(TyperGroup):
 
 
 COMMANDS = {
+    "init": "init:init",
     "serve": "serve:serve",
     "pub": "pub:pub",
     "sub": "sub:sub",

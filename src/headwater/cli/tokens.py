@@ -41,7 +41,7 @@ def add(
     With --json: an object with id, client, role and token.
     """
     with at.own() as bus:
-        made = _tokens(bus).add(client, role)
+        made = tokens_of(bus).add(client, role)
         where = addresses(at, bus)
     if at.json:
         emit({"id": made.id, "client": made.client, "role": made.role, "token": made.token})
@@ -55,7 +55,7 @@ def add(
 def remove(at: At, id: Annotated[str, typer.Argument(help="Which token, by its id.")]) -> None:
     """Let a token open nothing more."""
     with at.own() as bus:
-        _tokens(bus).remove(id)
+        tokens_of(bus).remove(id)
     done(id, "removed", at.json)
 
 
@@ -66,7 +66,7 @@ def list_(at: At) -> None:
     With --json: an object for each (id, client, role, created).
     """
     with at.look() as bus:
-        found = _tokens(bus).list()
+        found = tokens_of(bus).list()
     show_all(found, COLUMNS, _object, at.json)
 
 
@@ -75,5 +75,6 @@ def _object(token: TokenInfo) -> dict[str, str]:
     return {"id": token.id, "client": token.client, "role": token.role, "created": created}
 
 
-def _tokens(bus: Any) -> Any:
+def tokens_of(bus: Any) -> Any:
+    """The tokens of a bus, or of a server's."""
     return bus.tokens if isinstance(bus, headwater.Bus) else Admin(bus).tokens

@@ -10,6 +10,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     """Of the server, natively."""
+    folder: str = ""
+    """Of the bus: what whoever is on the server's machine is told to run names it."""
     mqtt_path: str = ""
     """The door of MQTT clients that come over WebSockets: a Unix socket; empty if there is none."""
     host: str = "127.0.0.1"

@@ -12,6 +12,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import msgspec
 
@@ -113,6 +114,7 @@ class Sidecar:
         serving = self._serving
         return Outside(
             url=f"headwater+unix://{self._path}",
+            folder=str(Path(self._server.core.folder).absolute()),
             mqtt_path=self._mqtt_path if serving.mqtt else "",
             host=serving.http_host or serving.host,
             port=serving.http_port,

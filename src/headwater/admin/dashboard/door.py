@@ -106,8 +106,9 @@ class Door:
         return None
 
     async def _log_in(self, request: Request) -> Response:
+        advice = self._gate.first_steps(request)
         if request.method == "GET":
-            return HTMLResponse(_form(request.query_params.get("next", "/")))
+            return HTMLResponse(_form(request.query_params.get("next", "/"), advice))
         if request.method != "POST":
             raise NotAllowed("a log-in is a form that is posted")
         form = await _read_form(request)
@@ -115,7 +116,7 @@ class Door:
         try:
             key = await self._visits.begin(request, form.get("token", "").strip())
         except HeadwaterError as error:
-            return HTMLResponse(_form(place, str(error.args[0])), error.code)
+            return HTMLResponse(_form(place, advice, str(error.args[0])), error.code)
         answer = RedirectResponse(place, 303)
         is_https = request.scope["scheme"] == "https"
         answer.set_cookie(
@@ -169,7 +170,8 @@ async def _read_form(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(body.decode(errors="replace")).items()}
 
 
-def _form(place: str, trouble: str = "") -> str:
+def _form(place: str, advice: tuple[str, str], trouble: str = "") -> str:
+    first, another = map(html.escape, advice)
     said = f'<p class="hw-login-trouble" role="alert">{html.escape(trouble)}</p>' if trouble else ""
     return f"""<!doctype html>
 <html lang="en">
@@ -191,7 +193,8 @@ def _form(place: str, trouble: str = "") -> str:
  spellcheck="false" placeholder="hwt_…">
 <button type="submit">Log in</button>
 </form>
-<p class="hw-login-advice">No token yet? On the server: <code>headwater tokens add CLIENT --role reader</code></p>
+<p class="hw-login-advice">No token yet? On the server, as its user: <code>{first}</code> makes the first administrator,
+<code>{another}</code> a token for a client.</p>
 </main>
 </body>
 </html>
