@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 import headwater
-from cli.command import here, objects, one_sentence, run, start
+from cli.command import here, objects, objects_here, one_sentence, run, start
+from cli.test_serve import serving
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \u202egnp.exe \\ \n".encode()
 
@@ -66,6 +70,31 @@ def test_without_acks_it_only_looks(data: Path):
     for _ in range(2):
         seen = objects("sub", "home/#", "--id", "s", "--start", 2, "--no-ack", "--timeout-s", 0.2, data=data)
         assert [message["offset"] for message in seen] == [2, 3]
+
+
+def line_of(pipe: IO[bytes]) -> bytes:
+    """A line, and nothing of what is behind it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        line += os.read(pipe.fileno(), 1)
+    return line
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_a_reader_that_leaves_a_pipe_has_what_it_took_acked_and_no_more(data: Path, is_served: bool):
+    with headwater.open(data) as bus:
+        bus.publish_many([("jobs/x", b"%d" % number) for number in range(500)])
+    with serving(data, "--no-http") if is_served else nullcontext() as server:
+        assert server is None or server.port
+        for first in (1, 4):  # nothing is left over, nor counted as failed
+            with start("sub", "jobs/#", "--id", "h", "--start", "earliest", "--json", data=data) as watching:
+                assert watching.stdout is not None
+                taken = [json.loads(line_of(watching.stdout)) for _ in range(3)]
+                assert [(one["offset"], one["attempt"]) for one in taken] == [(first + n, 1) for n in range(3)]
+                watching.stdout.close()
+                assert watching.wait(60) == 0
+        rest = objects_here("sub", "jobs/#", "--id", "h", "--count", 1, data=data)
+    assert [(one["offset"], one["attempt"]) for one in rest] == [(7, 1)]
 
 
 def test_fewer_messages_than_asked_for_is_code_1(data: Path):

@@ -11,6 +11,7 @@ from headwater import Bus, Gap, Malformed, Message
 from headwater.cli.following import Follower, served
 from headwater.cli.options import At, Hex, Raw, is_served, start
 from headwater.cli.output import Messages, remark
+from headwater.cli.pipe import pipe_of_stdout
 from headwater.clock import SECOND_US, SystemClock
 from headwater.delivery.consumer import Consumer
 
@@ -48,7 +49,8 @@ def sub(
 
     Without --id it looks on, beside the process that owns the folder or at a server: retained messages first, then
     what is new. With --id it is a consumer of a durable subscription, and without a server owns the folder itself: it
-    goes on where that subscription was, and what it has shown is acked.
+    goes on where that subscription was, and what it has shown is acked: into a pipe, one message after another, each
+    once it was read there.
 
     Ends with code 1 if --count was not reached within --timeout-s.
     """
@@ -62,10 +64,13 @@ def sub(
     else:
         with at.own(make=True) as bus:
             begin = start(from_) if from_ is not None else "latest"
-            with bus.subscribe(filter, id=id, start=begin, order=order) as consumer:
+            consumer = bus.subscribe(filter, id=id, start=begin, order=order)
+            try:
                 # How many may be in flight, a server keeps to itself; there, it just sends no more.
                 window = None if is_served(bus) else consumer.subscriber.options.max_in_flight
                 seen = _consume(consumer, messages, None if ack else window, ack, count, timeout_s)
+            finally:
+                consumer.close()  # gives back what was not shown: nothing was wrong with it
     if count is not None and seen < count:
         remark(f"{seen} of {count} messages came")
         raise typer.Exit(1)
@@ -85,13 +90,16 @@ def _consume(
     seen = 0
     clock = SystemClock()
     heard_us = clock.monotonic_us()
+    pipe = pipe_of_stdout()
+    # Whoever reads a pipe may leave at any moment: what it has not taken is not done.
+    most = BATCH if pipe is None or not ack else 1
     while count is None or seen < count:
         if window is not None and seen >= window:
             remark(
                 f"{window} messages are in flight, as many as this subscription allows; without acks there are no more"
             )
             break
-        left = BATCH if count is None else min(BATCH, count - seen)
+        left = most if count is None else min(most, count - seen)
         wait_s = None
         if timeout_s is not None:
             wait_s = timeout_s - (clock.monotonic_us() - heard_us) / SECOND_US
@@ -106,6 +114,8 @@ def _consume(
             messages.print(message)
         messages.flush()
         if ack and batch:
+            if pipe is not None:
+                pipe.wait_until_taken()
             consumer.ack(batch)
         seen += len(batch)
         if batch:
