@@ -13,7 +13,7 @@ import pytest
 import headwater
 import headwater.aio
 from client.served import Served
-from headwater import Closed, Conflict, Malformed, NotFound, Recalled, TimedOut
+from headwater import Closed, Conflict, Malformed, NoResponders, NotFound, Recalled, TimedOut
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
 
@@ -146,6 +146,13 @@ def test_a_request_is_answered_and_one_that_nobody_answers_times_out() -> None:
             await service
             with pytest.raises(TimedOut):
                 await bus.request("rpc/echo", b"hello", timeout_s=0.05)
+            with pytest.raises(NoResponders):
+                await bus.request("nobody/here", b"hello", timeout_s=20)
+            async with bus.subscribe("live/#") as live:
+                for durable in (False, False, True):
+                    asking = asyncio.ensure_future(bus.request("live/x", b"?", timeout_s=20, durable=durable))
+                    await (await live.next(20)).reply(b"!")
+                    assert (await asking).payload == b"!"
 
     run(work())
 

@@ -81,6 +81,7 @@ def test_whether_the_same_call_may_succeed_later_is_told() -> None:
         "Unwritable",
         "Disconnected",
         "DiskFull",
+        "NoResponders",
         "Owned",
         "QuotaExceeded",
         "TimedOut",

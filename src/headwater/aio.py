@@ -274,11 +274,20 @@ class Bus(WorkingBus):
 
     @like(surface.Bus.request)
     async def request(
-        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: surface.GivenHeaders = ()
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        timeout_s: float | None = None,
+        headers: surface.GivenHeaders = (),
+        durable: bool = False,
     ) -> Message:
-        pairs, answer = await asyncio.to_thread(self.threads.request_soon, topic, payload, headers=headers)
+        ask = partial(self.threads._ask_soon, topic, payload, headers, durable, may_wait=False)
+        is_at_once = not durable and self.threads._asks_at_once(topic, payload)
+        pairs, answer = ask() if is_at_once else await asyncio.to_thread(ask)
         try:
-            return await answered(answer, topic, self.config.request_timeout_s if timeout_s is None else timeout_s)
+            timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+            return await answered(asyncio.wrap_future(answer), topic, timeout_s)
         finally:
             self.threads.forget_request(pairs)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -172,11 +171,11 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         return isinstance(error, Reject | Retry)
 
 
-async def answered(answer: Future[ThreadMessage], topic: str, timeout_s: float) -> Message:
+async def answered(answer: asyncio.Future[ThreadMessage], topic: str, timeout_s: float) -> Message:
     """The answer to a request, once it is there."""
     try:
         async with asyncio.timeout(timeout_s):
-            found = await asyncio.wrap_future(answer)
+            found = await answer
         return asynchronous(found)
     except TimeoutError:
         raise TimedOut(f'nobody answered on "{topic}" within {timeout_s} s; is its service running?') from None

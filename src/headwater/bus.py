@@ -6,7 +6,7 @@ Threads enter here. What they ask for is checked here, before anything changes; 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
 from functools import wraps
@@ -26,7 +26,7 @@ from headwater.errors import Failed, HeadwaterError, Malformed
 from headwater.events import Event
 from headwater.log.publish import Publish, Sent
 from headwater.message import Headers, Message, Receipt, Receipts
-from headwater.requests import Replies
+from headwater.requests import Replies, pairs_of
 from headwater.store import folder as folders
 from headwater.store import keys
 from headwater.store.files import DiskFiles, Files
@@ -233,18 +233,33 @@ class Bus(surface.Threaded):
     # Request and reply
 
     def request_soon(
-        self, topic: str, payload: bytes, *, headers: GivenHeaders = ()
+        self, topic: str, payload: bytes, *, headers: GivenHeaders = (), durable: bool = False
     ) -> tuple[Headers, Future[Message]]:
+        return self._ask_soon(topic, payload, headers, durable)
+
+    def _asks_at_once(self, topic: str, payload: bytes) -> bool:
+        """Whether a question can be put without waiting for anything."""
+        self._checks.plain(topic, payload)
+        return self._replies.is_listening and bool(self.core.dispatcher.hearing(topic))
+
+    def _ask_soon(
+        self, topic: str, payload: bytes, headers: GivenHeaders, durable: bool, *, may_wait: bool = True
+    ) -> tuple[Headers, Future[Message]]:
+        """The same, for a thread that may wait for the disk, or may not: one with a loop."""
         self._check_open(writes=True)
-        if not self._replies.is_listening:
-            self.core.join(self._replies.topic, self._replies)
-            self._replies.is_listening = True
-        pairs, answer = self._replies.expect()
-        given = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
+        replies, answer = self._replies, Future[Message]()
+        if not replies.is_listening:
+            self.core.join(replies.topic, replies)
+            replies.is_listening = True
+        pairs = replies.expect(answer, is_durable=durable)
         try:
-            self.publish(topic, payload, headers=(*given, *pairs))
+            item = self._checks.one(topic, payload, headers=(*pairs_of(headers), *pairs))
+            if durable:
+                self.core.store(item)
+            else:
+                self.core.ask(item, may_wait=may_wait)
         except BaseException:
-            self._replies.forget(pairs)
+            replies.forget(pairs)
             raise
         return pairs, answer
 

@@ -20,11 +20,11 @@ import msgspec
 
 from headwater import threads
 from headwater.audit import Audit
-from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
+from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters
-from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.dispatcher import Dispatcher, Hearing
 from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.lane import Ticket
@@ -42,9 +42,10 @@ from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Malformed, ReadOnly
 from headwater.events import Events
 from headwater.log.checks import Checks
-from headwater.log.publish import Part, Publish
+from headwater.log.publish import Part, Publish, Sent
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
+from headwater.log.showing import SHOWN_S, Untold
 from headwater.message import (
     OF_HISTORY,
     REPLY_TO,
@@ -56,7 +57,7 @@ from headwater.message import (
     TopicInfo,
     Unacked,
 )
-from headwater.requests import REPLY_ROOT, Replies, answer_headers
+from headwater.requests import REPLY_ROOT, Replies, answer_headers, nobody_hears
 from headwater.staging import Staging
 from headwater.store import folder as folders
 from headwater.store.batch import Batch
@@ -253,8 +254,43 @@ class Core:
     def reply(self, message: Message, payload: bytes) -> Receipt:
         """Answer a request."""
         self.check_open(writes=True)
-        topic, headers = answer_headers(message)
-        return self.store(self.checks.one(topic, payload, headers=headers))
+        topic, headers, is_sent = answer_headers(message)
+        item = self.checks.one(topic, payload, headers=headers)
+        if not is_sent:
+            return self.store(item)
+        self.show(item)
+        return Receipt(topic, 0, self.clock.now_us())
+
+    def ask(self, item: Publish, *, may_wait: bool = True) -> None:
+        """Put a question to whoever hears of it; NoResponders (503) if nobody does. Where live subscriptions do, nobody
+        waits for the disk; else this thread sees to it that it gets there, if it may wait."""
+        topic = item.topics[0]
+        hearing = self.dispatcher.hearing(topic)
+        if hearing & Hearing.LIVE:
+            self.show(item, is_due=Hearing.STORED in hearing)
+        elif not hearing and not self.dispatcher.is_kept(topic):
+            raise nobody_hears(topic)
+        elif may_wait:
+            self.roots.commit.submit_and_wait(item)
+        else:
+            self.roots.commit.submit(item)
+
+    def show(self, item: Publish, *, is_due: bool = False) -> None:
+        """Have live subscriptions told of a message that nobody waits for, if that can be done at once, and have it
+        stored soon, or now if it is due."""
+        roots, part = self.roots, item.parts[0]
+        if self.dispatcher.may_show_here:
+            part.time_us = self.clock.now_us()
+            shown = roots.showing.show(part, self.dispatcher.show, self._new_shown)
+            if shown is not None:
+                if is_due or shown.is_much:
+                    roots.commit.kick()
+                return
+        roots.commit.submit(Sent(item, roots.counts))
+
+    def _new_shown(self, root: str, turn: int) -> Untold:
+        self.timers.set(("shown", root), self.clock.monotonic_us() + round(SHOWN_S * SECOND_US), self.roots.commit.kick)
+        return Untold(root, turn, self.roots.counts)
 
     def _check_release(self, author: str, part: Part) -> bool:
         """Whether it can be told if the client of a delayed message may publish it; NotAllowed (403) if it may not any

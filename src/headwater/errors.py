@@ -18,6 +18,7 @@ HeadwaterError
 │   └── Damaged         what was stored went bad
 ├── Closed         503  the bus or subscription is closed
 ├── Disconnected   503  no server answers, or the connection to it was lost
+├── NoResponders   503  nobody listens where a question was asked
 ├── DiskFull       503  too little room left to accept messages
 ├── TooManyFiles   503  the process may open no more files
 ├── ReadOnly       503  opened to read, or turned read-only by a failed sync
@@ -152,6 +153,10 @@ class Closed(HeadwaterError, code=503):
 
 class Disconnected(HeadwaterError, code=503, retryable=True):
     """No server answers, or the connection to it was lost."""
+
+
+class NoResponders(HeadwaterError, code=503, retryable=True):
+    """Nobody listens where a question was asked."""
 
 
 class DiskFull(HeadwaterError, code=503, retryable=True):

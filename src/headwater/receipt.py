@@ -16,7 +16,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     topic: str
     offset: int
-    """Its id within the topic's root; 0 for a delayed message, which gets its offset when it is due."""
+    """Its id within the topic's root; 0 where that is not known yet: of a delayed message, which gets its offset when
+    it is due, and of an answer that nobody waited for."""
     time_us: int
     duplicate: bool = False
     """An idempotent producer's repeat: this is the receipt of the first time."""

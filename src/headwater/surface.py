@@ -337,9 +337,20 @@ class Bus(Protocol):
     # Request and reply
 
     def request(
-        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        timeout_s: float | None = None,
+        headers: GivenHeaders = (),
+        durable: bool = False,
     ) -> Message:
-        """Publish a request and wait for its answer."""
+        """Ask, and wait for the answer of whoever listens: `message.reply(payload)`.
+
+        Question and answer go the way of `send`: live subscriptions have them at once, and nobody waits for the disk.
+        Where nobody listens, neither a live subscription nor a durable one, that is NoResponders (503) at once. With
+        durable=True both are on disk before they are delivered, and the question waits for whoever subscribes in time.
+        """
 
     # Operations
 
@@ -396,9 +407,15 @@ class Threaded(Bus, Protocol):
         self._workers.stop()
 
     def request(
-        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: GivenHeaders = ()
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        timeout_s: float | None = None,
+        headers: GivenHeaders = (),
+        durable: bool = False,
     ) -> Message:
-        pairs, answer = self.request_soon(topic, payload, headers=headers)
+        pairs, answer = self.request_soon(topic, payload, headers=headers, durable=durable)
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         try:
             return answer.result(timeout_s)
@@ -410,9 +427,9 @@ class Threaded(Bus, Protocol):
             self.forget_request(pairs)
 
     def request_soon(
-        self, topic: str, payload: bytes, *, headers: GivenHeaders = ()
+        self, topic: str, payload: bytes, *, headers: GivenHeaders = (), durable: bool = False
     ) -> tuple[Headers, Future[Message]]:
-        """Publish a request; its headers, and a future of the answer."""
+        """Ask, as `request` does; the headers of the question, and a future of the answer."""
 
     def forget_request(self, headers: Headers) -> None:
         """Nobody waits for this answer any more."""

@@ -232,8 +232,59 @@ def test_request_and_reply(bus: Bus) -> None:
     ready.wait(WAIT_S)
     assert [bus.request("rpc/up", word).payload for word in (b"a", b"b", b"c")] == [b"A", b"B", b"C"]
     thread.join(WAIT_S)
-    with pytest.raises(headwater.TimedOut, match="nobody answered"):
-        bus.request("nobody/here", b"", timeout_s=0.1)
+    with pytest.raises(headwater.NoResponders, match='nobody listens on "nobody/here"'):
+        bus.request("nobody/here", b"", timeout_s=WAIT_S)
+    with bus.subscribe("mute/#"), pytest.raises(headwater.TimedOut, match="nobody answered"):
+        bus.request("mute/here", b"", timeout_s=0.1)
+
+
+def test_a_question_is_for_live_and_durable_subscriptions(served: Served, bus: Bus) -> None:
+    bus.publish("rpc/up", b"so that the topic is known")
+    bus.subscribe("rpc/#", id="service").close()
+    _, answer = bus.request_soon("rpc/up", b"at rest")
+    with headwater.connect(served.url) as other, other.subscribe("rpc/#", id="service") as durable:
+        question = durable.next(WAIT_S)
+        receipt = question.reply(b"1")
+        assert (receipt.topic, receipt.offset) == (dict(question.headers)["reply-to"], 0)
+        question.ack()
+        assert answer.result(WAIT_S).payload == b"1"
+        _, answer = bus.request_soon("rpc/up", b"taken from")
+        durable.next(WAIT_S).reply(b"2")
+        assert answer.result(WAIT_S).payload == b"2"
+        with other.subscribe("rpc/#") as live:
+            _, answer = bus.request_soon("rpc/up", b"both")
+            assert live.next(WAIT_S).payload == b"both"
+            durable.next(WAIT_S).reply(b"3")
+            assert answer.result(WAIT_S).payload == b"3"
+            _, answer = bus.request_soon("rpc/up", b"durable", durable=True)
+            receipt = live.next(WAIT_S).reply(b"4")
+            assert receipt.offset == answer.result(WAIT_S).offset > 0
+    stored = [one.payload for one in bus.replay("rpc/#", after=1)]
+    assert stored == [b"at rest", b"taken from", b"both", b"durable"]
+
+
+def test_a_question_that_may_not_be_asked_is_refused_and_the_next_is_answered(served: Served, bus: Bus) -> None:
+    with pytest.raises(Malformed):
+        bus.request("rpc/+", b"")
+    with pytest.raises(headwater.TooLarge):
+        bus.request("rpc/up", b"x" * (bus.config.message_bytes_max + 1))
+    with headwater.connect(served.url) as other, other.subscribe("rpc/#") as live:
+        _, answer = bus.request_soon("rpc/up", b"?")
+        live.next(WAIT_S).reply(b"!")
+        assert answer.result(WAIT_S).payload == b"!"
+
+
+def test_an_answer_comes_though_the_connection_was_lost_meanwhile(served: Served, bus: Bus) -> None:
+    with headwater.connect(served.url) as other, other.subscribe("rpc/#", id="service") as durable:
+        _, answer = bus.request_soon("rpc/up", b"1")
+        question = durable.next(WAIT_S)
+        connection = bus._client.link._connection
+        assert connection is not None
+        bus._loop.call_soon_threadsafe(connection.fail, headwater.Disconnected("cut"))
+        bus.ends()
+        bus.request_soon("rpc/up", b"asked once answers would come again")
+        question.reply(b"!")
+        assert answer.result(WAIT_S).payload == b"!"
 
 
 def test_a_delayed_message_comes_when_it_is_due(bus: Bus) -> None:

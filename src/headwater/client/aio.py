@@ -72,7 +72,11 @@ class _Verbs:
         await self._client.tell(feed, message, make)
 
     async def reply(self, message: Any, payload: bytes) -> Receipt:
-        return cast(Receipt, await self._client.publish(self._client.reply_to(message, payload)))
+        item, said = self._client.reply_to(message, payload)
+        if said is None:
+            return cast(Receipt, await self._client.publish(item))
+        await self._client.send(item)
+        return said
 
 
 @documented(EmbeddedConsumer)
@@ -266,13 +270,30 @@ class Bus(Operations, WorkingBus):
 
     @like(surface.Bus.request)
     async def request(
-        self, topic: str, payload: bytes, *, timeout_s: float | None = None, headers: surface.GivenHeaders = ()
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        timeout_s: float | None = None,
+        headers: surface.GivenHeaders = (),
+        durable: bool = False,
     ) -> Message:
-        pairs, answer = await self._client.ask(self._verbs, topic, payload, headers)
+        client = self._client
+        client.link.check_open()
+        answer = client.loop.create_future()
+        if not client.is_listening:
+            client.checks.plain(topic, payload)
+            await client.listen(self._verbs)
+        if durable:
+            pairs = await client.ask_durably(topic, payload, headers, answer)
+        else:
+            question = client.question(topic, payload, headers, answer)
+            pairs = question.pairs
+            await client.ask(question)
         try:
             return await answered(answer, topic, self.config.request_timeout_s if timeout_s is None else timeout_s)
         finally:
-            self._client.replies.forget(pairs)
+            client.replies.forget(pairs)
 
     @like(surface.Bus.retained)
     async def retained(self, filter: str) -> Retained:

@@ -310,10 +310,19 @@ class Bus(Served, surface.Threaded):
     # Request and reply
 
     def request_soon(
-        self, topic: str, payload: bytes, *, headers: GivenHeaders = ()
+        self, topic: str, payload: bytes, *, headers: GivenHeaders = (), durable: bool = False
     ) -> tuple[Headers, Future[Message]]:
         self._check_open()
-        return self._wait(self._client.ask(Verbs(self), topic, payload, headers))
+        client, answer = self._client, Future[Message]()
+        if not client.is_listening:
+            client.checks.plain(topic, payload)
+            self._wait(client.listen(Verbs(self)))
+        if durable:
+            return self._wait(client.ask_durably(topic, payload, headers, answer)), answer
+        question = client.question(topic, payload, headers, answer)
+        self._take_share(question.weight)
+        client.publisher.submit(question)
+        return question.pairs, answer
 
     def forget_request(self, headers: Headers) -> None:
         self._client.replies.forget(headers)

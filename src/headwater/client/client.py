@@ -10,7 +10,6 @@ import asyncio
 import random
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +19,7 @@ from headwater import surface, threads
 from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
 from headwater.client.link import Link, LinkState
-from headwater.client.publisher import Call, Publisher
+from headwater.client.publisher import Call, Publisher, Question
 from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config, Connecting
@@ -31,8 +30,8 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish
-from headwater.message import Message, Receipt
-from headwater.requests import REPLY_ROOT, Replies, answer_headers
+from headwater.message import Headers, Message, Receipt
+from headwater.requests import REPLY_ROOT, Replies, answer_headers, pairs_of
 from headwater.store.batch import checksum
 from headwater.surface import GivenHeaders, like
 from headwater.topics.name import check_filter
@@ -60,8 +59,8 @@ class Client:
         self.config = Config()
         self.checks = Checks(self.config, self.clock)
         self.link = Link(address, settings, self.clock, self)
-        self.publisher = Publisher(self.link, settings, self.clock)
         self.replies = Replies("", settings.requests_max)
+        self.publisher = Publisher(self.link, settings, self.clock, self.replies)
         self._feeds: dict[int, Feed] = {}
         self._subscribes: dict[int, wire.Subscribe] = {}
         self._next_number = 1
@@ -70,6 +69,7 @@ class Client:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listening: asyncio.Task[None] | None = None
         self._reply_feed: Feed | None = None
+        self._reply_verbs: Verbs | None = None
 
     async def open(self) -> None:
         """Connect."""
@@ -101,10 +101,11 @@ class Client:
                 self._spawn(self._subscribe_again(feed))
         for number in there - self._feeds.keys():
             self._spawn(self._leave(number))
-        if self._reply_feed is not None and self.replies.topic != self._reply_topic:
-            self._forget(self._reply_feed)
-            self._reply_feed = self._listening = None
-            self.replies.end()
+        if self.replies.is_any:
+            if self.replies.topic == self._reply_topic and self._reply_verbs is not None:
+                self._spawn(self._listen_again(self._reply_verbs))
+            else:
+                self.replies.end()
         self.publisher.on_up()
 
     def _learn(self, limits: Limits) -> None:
@@ -118,7 +119,10 @@ class Client:
             self.checks = Checks(learned, self.clock)
 
     def on_down(self) -> None:
-        """The connection is lost: leases of it are void."""
+        """The connection is lost: leases of it are void, and nobody listens for answers."""
+        if self._reply_feed is not None:
+            self._forget(self._reply_feed)
+            self._reply_feed = self._listening = None
         for feed in self._feeds.values():
             feed.renew()
 
@@ -491,8 +495,10 @@ class Client:
         await asyncio.shield(self._listening)
 
     async def _listen(self, verbs: Verbs) -> None:
-        topic = self._reply_topic
+        self._reply_verbs = verbs
         try:
+            await self.link.until_up()
+            topic = self._reply_topic
             feed = await self.subscribe(wire.Subscribe(number=0, filter=topic, kind="live"), verbs, REPLY_WINDOW)
         except BaseException:
             self._listening = None
@@ -512,29 +518,53 @@ class Client:
         feed.add_waker(take)
         take()
 
-    async def ask(
-        self, verbs: Verbs, topic: str, payload: bytes, headers: GivenHeaders
-    ) -> tuple[tuple[tuple[str, str], ...], Future[Message]]:
-        """Publish a request; its headers, and a future of the answer."""
-        given = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
-        self.prepare(topic, payload, headers=given)
-        await self.listen(verbs)
-        pairs, answer = self.replies.expect()
+    async def _listen_again(self, verbs: Verbs) -> None:
+        """For those who wait for answers since the last connection."""
         try:
-            item = self.prepare(topic, payload, headers=(*given, *pairs))
+            await self.listen(verbs)
+        except HeadwaterError:
+            return  # they wait in vain; whoever asks next is told
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether answers would come."""
+        return self._reply_feed is not None
+
+    def question(self, topic: str, payload: bytes, headers: GivenHeaders, answer: Any) -> Question:
+        """A checked and encoded question, whose answer will complete a future; from any thread."""
+        pairs = self.replies.expect(answer)
+        try:
+            item = self.prepare_quiet(topic, payload, headers=(*pairs_of(headers), *pairs))
+        except BaseException:
+            self.replies.forget(pairs)
+            raise
+        return Question(item.parts[0], item.weight, pairs)
+
+    async def ask(self, question: Question) -> None:
+        """Have a question sent."""
+        await self._take_share(question.weight)
+        self.publisher.submit_here(question)
+
+    async def ask_durably(self, topic: str, payload: bytes, headers: GivenHeaders, answer: Any) -> Headers:
+        """Store a question, whose answer will complete a future; those of its headers by which that is found."""
+        pairs = self.replies.expect(answer, is_durable=True)
+        try:
+            item = self.prepare(topic, payload, headers=(*pairs_of(headers), *pairs))
             assert isinstance(item, Publish)
             await self.publish(item)
         except BaseException:
             self.replies.forget(pairs)
             raise
-        return pairs, answer
+        return pairs
 
-    def reply_to(self, message: Message, payload: bytes) -> Publish:
-        """The answer to a request, ready to be published."""
-        topic, headers = answer_headers(message)
+    def reply_to(self, message: Message, payload: bytes) -> tuple[Publish, Receipt | None]:
+        """The answer to a request, ready to be published; or to be sent, with what is to be said of that."""
+        topic, headers, is_sent = answer_headers(message)
+        if is_sent:
+            return self.prepare_quiet(topic, payload, headers=headers), Receipt(topic, 0, self.clock.now_us())
         item = self.prepare(topic, payload, headers=headers)
         assert isinstance(item, Publish)
-        return item
+        return item, None
 
 
 def _with(request: wire.Subscribe, **changes: Any) -> wire.Subscribe:

@@ -242,9 +242,7 @@ class Link:
             timeout_s = self._settings.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                while self.state is not LinkState.UP:
-                    self.check_open()
-                    await self._up.wait()
+                await self.until_up()
                 answer: A = await self._ask(request)
                 return answer
         except TimeoutError:
@@ -255,6 +253,12 @@ class Link:
             raise TimedOut(
                 f"{self.address} did not answer {type(request).__name__} within {timeout_s} s (request_timeout_s)"
             ) from None
+
+    async def until_up(self) -> None:
+        """Return once there is a connection."""
+        while self.state is not LinkState.UP:
+            self.check_open()
+            await self._up.wait()
 
     def check_open(self) -> None:
         """Raises why there is no more connection, if that is so."""

@@ -17,7 +17,6 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import InvalidStateError
 from typing import Any, ClassVar
 
 import msgspec
@@ -28,12 +27,13 @@ from headwater.client.link import Link, renewed
 from headwater.client.pending import Pending
 from headwater.clock import Clock
 from headwater.config import Connecting
-from headwater.errors import HeadwaterError
+from headwater.errors import Disconnected, HeadwaterError
 from headwater.log.publish import Part, Publish
-from headwater.message import Receipt
+from headwater.message import Headers, Receipt
+from headwater.requests import Replies, settle
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
-from headwater.wire.batches import QUIET, pack_publish
+from headwater.wire.batches import ASKS, QUIET, pack_publish
 from headwater.wire.contents import Published
 
 FRAMES_AHEAD = 2
@@ -69,6 +69,15 @@ class Single(msgspec.Struct, eq=False):
     """None if nobody waits: what `send` makes of most."""
     goes_alone: bool = False
     """Whether others that went with it may have been the reason for a refusal."""
+
+
+class Question(msgspec.Struct, eq=False):
+    """A question on its way: nobody waits for it to be stored, and somebody for its answer."""
+
+    part: Part
+    weight: int
+    pairs: Headers
+    """Those of its headers by which its answer is found."""
 
 
 class _Entry(msgspec.Struct, eq=False):
@@ -148,7 +157,7 @@ class _Lane(msgspec.Struct, eq=False):
 class Publisher:
     """All publishes of a client; in the loop, except where said."""
 
-    def __init__(self, link: Link, settings: Connecting, clock: Clock) -> None:
+    def __init__(self, link: Link, settings: Connecting, clock: Clock, replies: Replies) -> None:
         self.name = secrets.token_hex(8)
         self.budget = Budget(settings.publish_bytes_in_flight_max)
         self._link = link
@@ -158,18 +167,21 @@ class Publisher:
         self._lanes: dict[str, _Lane] = {}
         self._ready: deque[_Lane] = deque()
         self._flying: dict[int, _Sent] = {}
-        self._arrived: deque[Call | Single | Publish] = deque()
+        self._arrived: deque[Call | Single | Publish | Question] = deque()
         self.lock = threads.Condition()
         """Of the futures of single messages."""
-        self._quiet: deque[Single | Publish] = deque()
+        self._quiet: deque[Single | Publish | Question] = deque()
         """What nobody waits for, each one message."""
+        self._replies = replies
+        self._asked: dict[int, Headers] = {}
+        """Questions of this connection, by the numbers of their frames."""
         self._is_called = False
         self._ended: HeadwaterError | None = None
         self._idle: list[asyncio.Future[None]] = []
 
     # Taking in
 
-    def submit(self, call: Call | Single | Publish) -> None:
+    def submit(self, call: Call | Single | Publish | Question) -> None:
         """Take a call in, or a message that nobody waits for, from any thread; its share of the budget is taken."""
         self._arrived.append(call)
         if not self._is_called:
@@ -181,7 +193,7 @@ class Publisher:
                     raise
                 self._take_in()
 
-    def submit_here(self, call: Call | Publish) -> None:
+    def submit_here(self, call: Call | Publish | Question) -> None:
         """The same in the loop."""
         self._arrived.append(call)
         self._take_in()
@@ -191,7 +203,7 @@ class Publisher:
         arrived = self._arrived
         while arrived:
             call = arrived.popleft()
-            if isinstance(call, Publish) or (isinstance(call, Single) and call.future is None):
+            if isinstance(call, Publish | Question) or (isinstance(call, Single) and call.future is None):
                 self._quiet.append(call)
             elif self._ended is not None:
                 self._finish_all(call, self._ended)
@@ -243,6 +255,9 @@ class Publisher:
         link, quiet = self._link, self._quiet
         while quiet and (link.is_writable or not link.is_up):
             item = quiet.popleft()
+            if isinstance(item, Question):
+                self._ask(item)
+                continue
             if isinstance(item, Single):
                 some = self._gather(quiet, item)
                 body = encode_body([one.topic for one in some], [one.payload for one in some], self._clock.now_us())
@@ -255,7 +270,21 @@ class Publisher:
             self.budget.give_back(weight)
         self._tell_idle()
 
-    def _gather(self, quiet: deque[Single | Publish], first: Single) -> list[Single]:
+    def _ask(self, question: Question) -> None:
+        """Send a question, if there is a connection; without one it is lost, and whoever asked is told so."""
+        link, part, replies = self._link, question.part, self._replies
+        self.budget.give_back(question.weight)
+        if not link.is_up:
+            replies.refuse(question.pairs, Disconnected("there is no connection at the moment; ask again"))
+            return
+        if len(self._asked) >= self._settings.requests_max:
+            self._asked = {number: pairs for number, pairs in self._asked.items() if replies.is_awaited(pairs)}
+        number = link.new_id()
+        self._asked[number] = question.pairs
+        assert part.body is not None
+        link.send(pack_publish(number, part.root, 1, part.crc, part.body, flags=QUIET | ASKS))
+
+    def _gather(self, quiet: deque[Single | Publish | Question], first: Single) -> list[Single]:
         """What goes with a message that nobody waits for: those behind it, to the same root."""
         some, size, root = [first], first.weight, first.root
         bytes_max = min(self._settings.publish_gather_bytes_max, self._link.limits.batch_bytes_max // 2)
@@ -352,6 +381,7 @@ class Publisher:
     def on_up(self) -> None:
         """Send again, in order, what was not answered on the last connection."""
         self._flying.clear()
+        self._asked.clear()
         for lane in self._lanes.values():
             for sent in lane.flying.values():
                 self._write(sent)
@@ -390,7 +420,10 @@ class Publisher:
         """A frame was refused; False if it is none of ours."""
         sent = self._flying.pop(id, None)
         if sent is None:
-            return False
+            asked = self._asked.pop(id, None)
+            if asked is not None:
+                self._replies.refuse(asked, error)
+            return asked is not None
         lane = sent.lane
         self._land(sent)
         if not sent.is_own:
@@ -431,7 +464,7 @@ class Publisher:
 
     def _fail_entry(self, entry: Entry, error: HeadwaterError) -> None:
         if isinstance(entry, Single):
-            resolve(entry.future, None, renewed(error))
+            settle(entry.future, None, renewed(error))
             self.budget.give_back(entry.weight)
             return
         item = entry.call.item
@@ -464,9 +497,9 @@ class Publisher:
             return 0
         error = call.item.outcome()
         if error is not None:
-            resolve(call.future, None, renewed(error))
+            settle(call.future, None, renewed(error))
         else:
-            resolve(call.future, call.item.result(), None)
+            settle(call.future, call.item.result(), None)
         return call.item.weight
 
     # The end
@@ -482,7 +515,7 @@ class Publisher:
         if self._idle and self.is_idle:
             waiting, self._idle = self._idle, []
             for future in waiting:
-                resolve(future, None, None)
+                settle(future, None, None)
 
     async def drain(self) -> None:
         """Wait until everything is answered."""
@@ -531,16 +564,3 @@ def _column(parts: Sequence[Part | None], name: str, missing: object) -> Any:
     if not any(values):
         return None
     return [missing if value is None else value[0] for value in values]
-
-
-def resolve(future: Any, value: object, error: BaseException | None) -> None:
-    """Answer whoever waits, unless it gave up."""
-    if future.done():
-        return
-    try:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
-    except (InvalidStateError, asyncio.InvalidStateError):
-        return  # given up in this moment

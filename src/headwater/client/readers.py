@@ -59,7 +59,12 @@ class Verbs:
     def reply(self, message: Message, payload: bytes) -> Receipt:
         bus = self._bus
         bus._check_open()
-        return cast(Receipt, bus._submit(bus._client.reply_to(message, payload)).result())
+        item, said = bus._client.reply_to(message, payload)
+        if said is None:
+            return cast(Receipt, bus._submit(item).result())
+        bus._take_share(item.weight)
+        bus._client.publisher.submit(item)
+        return said
 
 
 class Sent:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Flag, auto
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -45,7 +46,7 @@ from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.notes import Notes
 from headwater.store.state import Rows, State
-from headwater.topics.name import filter_covers_root, is_everything_of, root_of_filter
+from headwater.topics.name import filter_covers_root, is_everything_of, matches, root_of_filter
 from headwater.topics.patterns import Patterns
 from headwater.topics.tree import Trees
 
@@ -61,8 +62,23 @@ NAMES_AT_ONCE = 256
 """Topics of a batch whose listeners are looked up at once; those of more, some at a time."""
 FLOORS_SYNCED_AFTER = 16
 """Goes in which retention moves floors until they are synced."""
+RESTING_ASKED_MAX = 1000
+"""Topics of which it is remembered whether a subscription that nobody takes from covers them."""
 NAMES_MATCHED_MAX = 64
 """Dictionaries of topics whose listeners are remembered, as the same devices tend to report together."""
+
+
+class Hearing(Flag):
+    """Who hears of a topic."""
+
+    NOBODY = 0
+    LIVE = auto()
+    """Somebody who is given what is shown before it is on disk."""
+    STORED = auto()
+    """Somebody who is not."""
+
+
+EVERYBODY = Hearing.LIVE | Hearing.STORED
 
 
 class Dispatcher:
@@ -113,6 +129,9 @@ class Dispatcher:
         """Of filters of durable subscriptions, whether or not somebody takes from them, and of those who listen."""
         for row in known:
             self._patterns.add(row.owner, row.options.filter)
+        self._waited_for: Memo[str, bool] = Memo(RESTING_ASKED_MAX)
+        """Whether a durable subscription covers a topic, as of a version of them."""
+        self._waited_version = 0
         self._owners: dict[Listener, tuple[str, str]] = {}
         """Those who listen for a client: whom, and to what. Durable subscriptions count whether or not they do."""
         self._shares = DeadShares(config)
@@ -155,6 +174,34 @@ class Dispatcher:
         """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""
         audience = self._audience((batch.topic,) if batch.topic is not None else batch.body.names)
         self.fan_outs.tell(batch, audience, TURN_MAX)
+
+    @property
+    def may_show_here(self) -> bool:
+        """Whether whoever publishes may show it in a thread of its own: not where a server's loop serves live
+        subscriptions."""
+        return not self.fan_outs.is_served
+
+    def hearing(self, topic: str) -> Hearing:
+        """Who would be told of a message now."""
+        found = Hearing.NOBODY
+        for listener in self._audience((topic,)).whole:
+            found |= Hearing.LIVE if listener.takes_early else Hearing.STORED
+            if found == EVERYBODY:
+                break
+        return found
+
+    def is_kept(self, topic: str) -> bool:
+        """Whether a durable subscription gets a message, be it that nobody takes from it at the moment; looks through
+        all of them, once for each topic as long as they stay the same."""
+        version = self.version
+        if self._waited_version != version:
+            self._waited_for.forget()
+            self._waited_version = version
+        known = self._waited_for.known.get(topic)
+        if known is None:
+            found = any(matches(row.options.filter, topic) for row in self.each_row())
+            known = self._waited_for.keep(topic, found)
+        return known
 
     def _audience(self, names: tuple[str, ...]) -> Audience:
         """Who is to hear of a batch with these topics, and of which of them."""

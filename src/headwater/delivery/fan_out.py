@@ -206,6 +206,11 @@ class FanOuts:
             self.finish()
 
     @property
+    def is_served(self) -> bool:
+        """Whether somebody carries on with what takes longer: a server, on its loop."""
+        return self._ring is not None
+
+    @property
     def is_any(self) -> bool:
         """Whether there is something to carry on with."""
         return bool(self._by_root)

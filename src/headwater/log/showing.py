@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from headwater.counts import Counts
 from headwater.log.publish import Part, Publish
 from headwater.log.root import Root
 from headwater.store.batch import QUIET, Batch, Header
@@ -18,6 +19,12 @@ from headwater.store.batch import QUIET, Batch, Header
 if TYPE_CHECKING:
     from headwater.log.roots import Roots
 
+SHOWN_S = 0.01
+"""How long what was shown may wait for company on its way to disk;"""
+SHOWN_MESSAGES_MAX = 256
+"""and how many messages,"""
+SHOWN_BYTES_MAX = 4 * 1024 * 1024
+"""and how much."""
 BATCH_WEIGHT = 700
 """What a batch weighs besides its bytes, when a group is kept within its limit: the objects that it is on its way."""
 
@@ -30,6 +37,8 @@ class Shown(Publish):
     """
 
     __slots__ = ("count", "root", "turn")
+
+    is_awaited = False
 
     def __init__(self, root: str, turn: int) -> None:
         super().__init__((), [], 0, None, 0, is_one=False)
@@ -49,8 +58,28 @@ class Shown(Publish):
         self.parts.append(part)
         self.count += len(part.topics)
 
+    @property
+    def is_much(self) -> bool:
+        """Whether it is to wait for no more."""
+        return self.count >= SHOWN_MESSAGES_MAX or self.weight >= SHOWN_BYTES_MAX
+
 
 S = TypeVar("S", bound=Shown)
+
+
+class Untold(Shown):
+    """What was shown, and if it cannot be stored, nobody is told: it is counted."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, root: str, turn: int, counts: Counts) -> None:
+        super().__init__(root, turn)
+        self._counts = counts
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            self._counts.unstored += self.count
+        super().finish(error)
 
 
 class _Way:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from headwater.delivery.dispatcher import Hearing
 from headwater.delivery.live import Live
 from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
@@ -20,6 +21,7 @@ from headwater.log.checks import Checks
 from headwater.log.publish import Part
 from headwater.native.connection import NativeConnection
 from headwater.native.speech import Speech
+from headwater.requests import nobody_hears
 from headwater.server import pump as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
@@ -178,7 +180,10 @@ class NativeSession(Speech, Session):
                 entry.checks.sequence(publish.producer, publish.sequence)
             broker.check_headers(part)
             broker.check_publish(self.row.user, self.row.id, part)
-            entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
+            if is_quiet and frame.flags & batches.ASKS:
+                self._ask_around(connection, frame.id, part)
+            else:
+                entry.take(connection, frame.id, part, QUIET if is_quiet else 0, producer, publish.sequence)
         except HeadwaterError:
             if producer is not None:
                 broker.core.roots.refusals.note(publish.root, producer, publish.sequence, connection.share)
@@ -186,6 +191,31 @@ class NativeSession(Speech, Session):
                 stored = self._take_singly(connection, part) if part is not None and producer is None else 0
                 self.sessions.counts.unstored += publish.count - stored
             raise
+
+    def _ask_around(self, connection: Connection, id: int, part: Part) -> None:
+        """Pass a question on to whoever hears of it, as soon as they can; NoResponders (503) if nobody does."""
+        entry, dispatcher, topic = self.sessions.entry, self.sessions.broker.core.dispatcher, part.topics[0]
+        if len(part.topics) > 1:
+            raise Malformed(f"a question is one message, and these are {len(part.topics)}; ask one after another")
+        hearing = dispatcher.hearing(topic)
+        if hearing:
+            entry.take(connection, id, part, QUIET, hearing=hearing)
+            return
+
+        def then(is_kept: bool, error: BaseException | None) -> None:
+            if connection is not self.connection:
+                return
+            try:
+                if error is None and not is_kept:
+                    error = nobody_hears(topic)
+                if error is None:
+                    entry.take(connection, id, part, QUIET, hearing=Hearing.STORED)
+            except HeadwaterError as refused:
+                error = refused
+            if error is not None:
+                self.reply(connection, id, None, error)
+
+        self._for_client(lambda: dispatcher.is_kept(topic), then)
 
     def _take_singly(self, connection: Connection, part: Part) -> int:
         """Messages that nobody waits for and that cannot all be published: each by itself, as they are of callers who

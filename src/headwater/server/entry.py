@@ -16,11 +16,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.clock import Clock
+from headwater.delivery.dispatcher import Hearing
 from headwater.log.checks import Checks
 from headwater.log.group_commit import Call
 from headwater.log.publish import Part, Publish
 from headwater.log.roots import Roots
-from headwater.log.showing import Shown
+from headwater.log.showing import SHOWN_BYTES_MAX, SHOWN_MESSAGES_MAX, SHOWN_S, Shown
 from headwater.server.bell import Bell, Wakes
 from headwater.server.connection import QUIET_SHARE, SHARES
 from headwater.store.batch import QUIET, Batch
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
 
     from headwater.server.connection import Connection
 
-QUIET_S = 0.01
-"""How long what nobody waits for may wait for company on its way to disk;"""
-QUIET_ITEMS_MAX = 256
-"""and how many of them,"""
-QUIET_BYTES_MAX = 4 * 1024 * 1024
-"""and how much."""
 HERE_BYTES_MAX = 16 * 1024
 """Larger publishes are never committed on the loop."""
 HERE_US_MAX = 2000
@@ -84,7 +79,6 @@ class Quiet(Shown):
 
     __slots__ = ("entry", "lost", "senders")
 
-    is_awaited = False
     is_quiet = True
 
     def __init__(self, entry: Entry, root: str, turn: int) -> None:
@@ -152,13 +146,18 @@ class Entry:
         flags: int,
         producer: str | None = None,
         sequence: int = 0,
+        *,
+        hearing: Hearing = Hearing.LIVE,
     ) -> None:
         """What a connection publishes to one root, which it may: shown or committed. Its client hears of it by `id`.
+        `hearing` says who waits for it: if that is a durable subscription, it is not to wait for company.
 
         QuotaExceeded (429), and nothing has happened, if it would go over a limit as of a moment ago: who brings one
         publish after another can stop there. Whoever commits decides.
         """
-        if flags & QUIET and producer is None and self._showed(connection, part):
+        if flags & QUIET and producer is None and Hearing.LIVE in hearing and self._showed(connection, part):
+            if Hearing.STORED in hearing:
+                self._loop.call_soon(self._kick)  # once what was shown has left
             return
         self._roots.limits.foresee(part)
         is_quiet, weight = bool(flags & QUIET), part.weight
@@ -196,10 +195,10 @@ class Entry:
         if self._wakes.rung:
             self._wakes.wake()
         if self._kick_timer is None:
-            self._kick_timer = self._loop.call_later(QUIET_S, self._kick)
+            self._kick_timer = self._loop.call_later(SHOWN_S, self._kick)
         self._quiet_items += 1
         self._quiet_bytes += weight
-        if self._quiet_items >= QUIET_ITEMS_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
+        if self._quiet_items >= SHOWN_MESSAGES_MAX or self._quiet_bytes >= SHOWN_BYTES_MAX:
             self._kick()
 
     def _kick(self) -> None:

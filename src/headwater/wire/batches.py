@@ -39,6 +39,8 @@ NAMES_BYTES_MAX = PUBLISH.size + 2 * 0xFFFF + 7
 
 QUIET = 1
 """Flag of PUBLISH: nobody waits, no PUBLISHED is sent."""
+ASKS = 2
+"""Flag of PUBLISH, beside QUIET: a question. Where nobody hears of it, it is refused, and not stored."""
 
 # PUBLISHED: for each publish that is on disk, in one frame what was committed together.
 #
