@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,6 +15,7 @@ import pytest
 import headwater
 from bus.flows import WAIT_S, numbers, payloads, python, settle, with_dead
 from headwater import Bus, Closed, Malformed, ManualClock, NotFound, Owned, ReadOnly
+from headwater.store.files import DiskFiles, Lock
 
 
 def test_a_bus_in_memory_does_everything_without_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,3 +158,54 @@ def test_no_thread_outlives_its_bus(folder: Path, clock: ManualClock) -> None:
         bus.subscribe("a/#", id="s", start="earliest").next(timeout_s=1).ack(wait=False)
         assert len(set(threading.enumerate()) - before) <= 3
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("url", ["headwater://name:secret@host:7411", "headwaters://host", "headwater+unix:///run/x"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_the_address_of_a_server_is_no_folder_and_none_is_made(
+    url: str, read_only: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Malformed, match="did you mean connect") as refused:
+        headwater.open(url, read_only=read_only)
+    assert "secret" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_in_place_of_a_folder_is_named(read_only: bool, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Malformed, match="is a file"):
+        headwater.open(tmp_path / "file", read_only=read_only)
+
+
+class Mounted(DiskFiles):
+    """A disk that is mounted to be read only."""
+
+    def lock(self, path: str) -> Lock:
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+
+def test_a_read_only_disk_is_said_to_be_one(folder: Path) -> None:
+    headwater.open(folder).close()
+    with pytest.raises(ReadOnly, match="mounted to be read only") as refused:
+        headwater.open(folder, files=Mounted())
+    assert "restore" not in str(refused.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_folder_that_this_user_may_not_write_is_not_taken_for_damaged(read_only: bool) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "data")
+        with headwater.open(folder) as bus:
+            bus.publish("home/x", b"1")
+        for path in (Path(place), folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(ReadOnly, match="by this user") as refused:
+                headwater.open(folder, read_only=read_only)
+        finally:
+            os.seteuid(0)
+        assert "restore" not in str(refused.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -382,8 +383,32 @@ def test_tls_with_a_certificate_that_is_checked(tmp_path: Path) -> None:
             assert bus.ends() == {"a": 1000}
         with pytest.raises(Malformed, match="cannot be used"):
             headwater.connect(f"{url}?ca={tmp_path}/nothing.pem")
-        with pytest.raises(headwater.Disconnected):
-            headwater.connect(f"headwater://localhost:{served.port}", Connecting(connect_timeout_s=2))
+        with pytest.raises(headwater.Disconnected, match="begins with headwaters://"):
+            headwater.connect(f"headwater://localhost:{served.port}")
+
+
+def test_a_client_with_tls_on_a_plain_port_is_told_so(served: Served) -> None:
+    with pytest.raises(headwater.Disconnected, match="begins with headwater://"):
+        headwater.connect(f"headwaters://127.0.0.1:{served.port}")
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [(b"\x15\x03\x03\x00\x02\x02\x46", "headwaters://"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP")],
+)
+def test_a_port_that_speaks_something_else_is_named(first: bytes, says: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def answer() -> None:
+            with door.accept()[0] as caller:
+                caller.sendall(first)
+                caller.recv(1 << 16)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(headwater.Disconnected, match=says):
+            headwater.connect(f"headwater://127.0.0.1:{door.getsockname()[1]}")
+        thread.join()
 
 
 def test_a_client_is_known_by_its_certificate(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Commands(TyperGroup):
                 pass
             raise typer.Exit(0) from None
         except OSError as error:
-            complain(str(error))
+            complain(f'"{error.filename}": {error.strerror}' if error.filename else error.strerror or str(error))
             raise typer.Exit(2) from None
         return result
 

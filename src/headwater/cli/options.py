@@ -103,6 +103,8 @@ def place(data: str | None, url: str | None, json: bool = False) -> At:
         data, url = os.environ.get("HEADWATER_DATA") or None, os.environ.get("HEADWATER_URL") or None
         if data is not None and url is not None:
             raise Malformed("HEADWATER_DATA and HEADWATER_URL are both set; unset one, or say --data or --url")
+    if data is not None and "://" in data:
+        raise Malformed("--data, or HEADWATER_DATA, is a folder, and that is the address of a server; say --url")
     return At(data or (folder_of_settings(os.environ) if url is None else "") or DATA, url, json)
 
 

@@ -34,6 +34,12 @@ FIRST_ID = REGISTER_ID + 1
 """Number of the first request after that."""
 GONE_S = 2.0
 """How long what was sent last may take to leave."""
+OTHER_LANGUAGES = {
+    b"\x15\x03": "it speaks TLS: its address begins with headwaters://",
+    b"HTTP": "it speaks HTTP: that is the port of the API, and the one for clients is 7411 if nothing else was said",
+}
+"""What a server that is none of ours says first."""
+PLAIN = "if it does not speak TLS, its address begins with headwater://"
 PING = pack(Kind.PING)
 PONG = pack(Kind.PONG)
 
@@ -58,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_writable: Callable[[], None] | None = None
         self._lost: HeadwaterError | None = None
         self._heard_s = 0.0
+        self._has_heard = False
         self._keepalive_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
@@ -74,6 +81,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_s = self._loop.time()
+        if not self._has_heard:
+            self._has_heard = True
+            for first, advice in OTHER_LANGUAGES.items():
+                if self._view[: len(first)] == first:
+                    self.fail(Disconnected(f"{self.address} is no port for clients: {advice}"))
+                    return
         try:
             for frame in self._reader.feed(self._view[:nbytes]):
                 self._take(frame)
@@ -103,6 +116,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
         said = f": {exc}" if exc is not None else ""
+        if not self._has_heard and not self.address.tls and not self.address.is_unix:
+            said += "; nothing was heard from it: if it speaks TLS, its address begins with headwaters://"
         self.fail(Disconnected(f"the connection to {self.address} was lost{said}; it comes back by itself"))
 
     def pause_writing(self) -> None:
@@ -267,7 +282,10 @@ async def _open(address: Address, settings: Connecting) -> Connection:
             f"the certificate of {address} is not trusted: {error.verify_message}; name its authority with ?ca=path"
         ) from None
     except ssl.SSLError as error:
-        raise Disconnected(f"{address} does not speak TLS with us: {error.reason or error}") from None
+        raise Disconnected(f"{address} does not speak TLS with us ({error.reason or error}); {PLAIN}") from None
+    except ConnectionResetError:
+        hint = f"; {PLAIN}" if address.tls else ""
+        raise Disconnected(f"{address} ended the connection as it was made{hint}") from None
     except OSError as error:
         raise Disconnected(
             f"no server answers at {address}: {error.strerror or error}; is it running? Start one with: headwater serve"

@@ -54,7 +54,11 @@ class DataFolder:
         self._events = events
         self._lock: Lock | None = None
         self._is_state_given = state is not None
-        seed = self._own()
+        folders.check_path(path)
+        try:
+            seed = self._own()
+        except OSError as error:
+            raise folders.unusable(path, error) from error
         try:
             self.state = state or (MemoryState() if path == MEMORY else self._open_state())
             self.id = self._identify()

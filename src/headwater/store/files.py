@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from headwater import threads
-from headwater.errors import Malformed, Owned, TooManyFiles
+from headwater.errors import Malformed, Owned, ReadOnly, TooManyFiles
 
 IOV_MAX = 1024
 """Buffers that the kernel takes in one call."""
@@ -207,6 +207,25 @@ def within_reach(path: str) -> Iterator[str]:
         yield f"{DESCRIPTORS}/{folder}/{os.path.basename(path)}"
     finally:
         os.close(folder)
+
+
+def refusal(path: str, error: OSError) -> ReadOnly:
+    """What to tell somebody who may not write to a folder."""
+    if error.errno == errno.EROFS:
+        return ReadOnly(
+            f'"{path}" is on a disk that is mounted to be read only; have it mounted to be written, or copy the folder '
+            "elsewhere, also to look at it"
+        )
+    return ReadOnly(
+        f'"{path}" may not be read and written by this user; do this as the user whose folder it is, or give it away'
+    )
+
+
+def check_writable(path: str) -> None:
+    """ReadOnly (503) if nothing can be written in a folder: also those who only read it need that, for RocksDB."""
+    if os.path.isdir(path) and not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        is_mounted_so = os.statvfs(path).f_flag & os.ST_RDONLY
+        raise refusal(path, OSError(errno.EROFS if is_mounted_so else errno.EACCES, ""))
 
 
 def open_files_limit() -> int:

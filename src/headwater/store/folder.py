@@ -8,13 +8,14 @@ missing is refused as well, lest everything that is stored be taken for damage.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import msgspec
 
-from headwater.errors import Malformed, NewerFormat, NotFound
+from headwater.errors import DiskFull, Malformed, NewerFormat, NotFound
 from headwater.store.batch import Seed, checksum, seed_of
-from headwater.store.files import Files
+from headwater.store.files import Files, refusal
 from headwater.store.keys import KEY
 from headwater.store.manifest import MANIFEST, list_found
 from headwater.store.seed import secret_with, seed_within
@@ -43,6 +44,30 @@ class Version(msgspec.Struct, frozen=True):
     """Secret bytes, in hex; as a newer format may do without them, they are looked at once the format is known."""
     seed_crc: int = 0
     """Their CRC32C, so that a flipped bit shows."""
+
+
+def check_path(path: str) -> None:
+    """Malformed for what is the address of a server, and no folder."""
+    scheme, is_url, _ = path.partition("://")
+    if is_url and scheme.isprintable() and "/" not in scheme:
+        raise Malformed(
+            f'what begins with "{scheme}://" is the address of a server, and no folder; did you mean connect? '
+            "headwater.connect takes it, and so does headwater.aio.connect"
+        )
+
+
+def unusable(path: str, error: OSError) -> Exception:
+    """What to tell whoever cannot open a folder; the error itself where nothing better is known."""
+    match error.errno:
+        case errno.EROFS | errno.EACCES | errno.EPERM:
+            return refusal(path, error)
+        case errno.ENOTDIR:
+            return Malformed(f'"{path}" is a file, or leads through one; name a folder')
+        case errno.ENOENT:
+            return NotFound(f'"{path}" can neither be found nor made; name a folder elsewhere')
+        case errno.ENOSPC | errno.EDQUOT:
+            return DiskFull(f'"{path}" cannot be opened: {error.strerror}; make room there')
+    return error
 
 
 def inspect(files: Files, folder: str) -> Version | None:

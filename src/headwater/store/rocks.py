@@ -19,7 +19,7 @@ from headwater.errors import Damaged, Failed, Unwritable
 from headwater.store import chain
 from headwater.store import state as rows
 from headwater.store.chain import OF_BITS, Link
-from headwater.store.files import DiskFiles, Files
+from headwater.store.files import DiskFiles, Files, check_writable
 from headwater.store.rocksdb import ADVICE, check_files, checkpoint, open_rocks, open_secondary, scan_rocks, unreadable
 from headwater.store.state import Rows
 from headwater.store.state_marks import Known, Marks
@@ -92,6 +92,7 @@ class RocksState:
         try:
             return open_rocks(self.path), known
         except Exception as error:
+            check_writable(self.path)
             if not self._mend_logs(known):
                 raise Failed(f'the state in "{self.path}" does not open ({error}); {ADVICE}') from error
         try:
@@ -346,6 +347,7 @@ class RocksReader:
             self._db = open_secondary(path, self._private)
         except Exception as error:
             self._remove_private()
+            check_writable(path)
             raise Failed(f'the state in "{path}" does not open ({error}); {ADVICE}') from error
 
     def get(self, key: bytes) -> bytes | None:
