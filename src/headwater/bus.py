@@ -240,7 +240,7 @@ class Bus(surface.Threaded):
     def _asks_at_once(self, topic: str, payload: bytes) -> bool:
         """Whether a question can be put without waiting for anything."""
         self._checks.plain(topic, payload)
-        return self._replies.is_listening and bool(self.core.dispatcher.hearing(topic))
+        return self._replies.is_listening and bool(self.core.dispatcher.listeners.hearing(topic))
 
     def _ask_soon(
         self, topic: str, payload: bytes, headers: GivenHeaders, durable: bool, *, may_wait: bool = True

@@ -24,16 +24,17 @@ from headwater.clock import SECOND_US, Clock, SteadyClock, SystemClock, from_dat
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer
 from headwater.delivery.dead_letters import DeadLetters
-from headwater.delivery.dispatcher import Dispatcher, Hearing
+from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.lane import Ticket
+from headwater.delivery.listeners import Hearing
 from headwater.delivery.live import BUS_CLOSED, Live, Policy
 from headwater.delivery.mending import Mending
 from headwater.delivery.options import Options
 from headwater.delivery.readers import Readers
 from headwater.delivery.replay import After, Bell, Reading
-from headwater.delivery.retained import FIRST_ROWS
+from headwater.delivery.retained import FIRST_ROWS, RetainedReading, retained_messages
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.start import Start
 from headwater.delivery.states import States
@@ -191,9 +192,9 @@ class Core:
         return 0 if found is None else found.stream.durable
 
     def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> Callable[[Publish], None] | None:
-        late = self.dispatcher.on_durable(appended)
+        late = self.dispatcher.listeners.on_durable(appended)
         self.upkeep.on_durable(appended)
-        return partial(self.dispatcher.finish_after, late) if late else None
+        return partial(self.dispatcher.listeners.finish_after, late) if late else None
 
     def _expire(self) -> None:
         """Drop what was staged too long ago and never committed, and listeners of collected readings; count what
@@ -265,10 +266,10 @@ class Core:
         """Put a question to whoever hears of it; NoResponders (503) if nobody does. Where live subscriptions do, nobody
         waits for the disk; else this thread sees to it that it gets there, if it may wait."""
         topic = item.topics[0]
-        hearing = self.dispatcher.hearing(topic)
+        hearing = self.dispatcher.listeners.hearing(topic)
         if hearing & Hearing.LIVE:
             self.show(item, is_due=Hearing.STORED in hearing)
-        elif not hearing and not self.dispatcher.is_kept(topic):
+        elif not hearing and not self.dispatcher.directory.is_wanted(topic):
             raise nobody_hears(topic)
         elif may_wait:
             self.roots.commit.submit_and_wait(item)
@@ -279,9 +280,9 @@ class Core:
         """Have live subscriptions told of a message that nobody waits for, if that can be done at once, and have it
         stored soon, or now if it is due."""
         roots, part = self.roots, item.parts[0]
-        if self.dispatcher.may_show_here:
+        if self.dispatcher.listeners.may_show_here:
             part.time_us = self.clock.now_us()
-            shown = roots.showing.show(part, self.dispatcher.show, self._new_shown)
+            shown = roots.showing.show(part, self.dispatcher.listeners.show, self._new_shown)
             if shown is not None:
                 if is_due or shown.is_much:
                     roots.commit.kick()
@@ -330,7 +331,7 @@ class Core:
 
         def join() -> None:
             if with_retained:
-                live.greet(self.dispatcher.read_retained(filter, FIRST_ROWS))
+                live.greet(RetainedReading(self.roots, self.clock, filter, FIRST_ROWS))
             self.join(filter, live, owner)
 
         self.roots.commit.run(join)
@@ -338,14 +339,14 @@ class Core:
 
     def greet_again(self, live: Live) -> None:
         """Have a live subscription given what is retained once more."""
-        self.roots.commit.run(lambda: live.greet(self.dispatcher.read_retained(live.filter)))
+        self.roots.commit.run(lambda: live.greet(RetainedReading(self.roots, self.clock, live.filter)))
 
     def join(self, filter: str, listener: Live | Bell | Replies, owner: str = "") -> None:
         """Add a listener to the fan-out; it is ended with the core."""
 
         def join() -> None:
             self._let_go()
-            self.dispatcher.listen(filter, listener, owner)
+            self.dispatcher.listeners.listen(filter, listener, owner)
             self._live[listener] = None
 
         self.roots.commit.run(join)
@@ -406,7 +407,7 @@ class Core:
         while self._forgotten:
             bell = self._forgotten.popleft()
             self._live.pop(bell, None)
-            self.dispatcher.leave(bell)
+            self.dispatcher.listeners.leave(bell)
 
     def _leave(self, reader: Live | Bell | Consumer) -> None:
         self._live.pop(reader, None)
@@ -415,7 +416,7 @@ class Core:
         if isinstance(reader, Consumer):
             self.dispatcher.detach(reader.subscriber, reader.ticket)
         else:
-            self.dispatcher.leave(reader)
+            self.dispatcher.listeners.leave(reader)
 
     def _end_live(self) -> None:
         for reader in tuple(self._live):
@@ -439,7 +440,7 @@ class Core:
     def retained(self, filter: str) -> list[Message]:
         """Retained messages, by topic."""
         check_filter(filter, self.config)
-        return self.roots.look_at(lambda: self.dispatcher.retained(filter))
+        return self.roots.look_at(lambda: retained_messages(self.roots, filter, self.clock.now_us()))
 
     def topics_after(
         self,
@@ -527,14 +528,14 @@ class Core:
         if self.is_read_only:
             return self.durables.infos(self.readers.waiting(), after, limit)
         self.readers.look()
-        return self.dispatcher.infos(after, limit, is_shown)
+        return self.dispatcher.listing.infos(after, limit, is_shown)
 
     def subscriptions_after(
         self, after: str | None, limit: int | None, is_shown: Callable[[str, str], bool]
     ) -> tuple[list[SubscriptionInfo], str | None]:
         """Those to be shown among the next ones, and the id after which to go on, None at the end."""
         self.readers.look()
-        return self.dispatcher.infos_after(after, limit, is_shown)
+        return self.dispatcher.listing.infos_after(after, limit, is_shown)
 
     @property
     def losses(self) -> Sequence[Loss]:

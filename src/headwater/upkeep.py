@@ -326,7 +326,7 @@ class Upkeep:
             return
         needed = 0
         if run(self._take_readers):
-            needed = self._dispatcher.needed_from(root, max(soft, hard), self._check_going_on)
+            needed = self._dispatcher.floors.needed_from(root, max(soft, hard), self._check_going_on)
         run(lambda: self._trim(root, soft, hard, needed))
 
     def _limits(self, root: Root) -> tuple[int, int]:
@@ -342,7 +342,7 @@ class Upkeep:
     def _trim(self, root: Root, soft: int, hard: int, needed: int) -> None:
         """In the committing role: nobody begins, or goes back, between this look and what is deleted."""
         stream = root.stream
-        needed = min(needed, self._dispatcher.lowest.since(stream.number) + 1)
+        needed = min(needed, self._dispatcher.floors.lowest.since(stream.number) + 1)
         needed = self._unarchived_from(root.name, needed) if needed else 0
         upto = max(hard, min(soft, needed - 1))
         if upto < stream.first_offset:

@@ -67,7 +67,7 @@ class Crowd:
 
         def join() -> None:
             for one in self.all:
-                running.bus.core.dispatcher.listen(filter, one)
+                running.bus.core.dispatcher.listeners.listen(filter, one)
 
         running.bus.core.roots.commit.run(join)
 

@@ -9,9 +9,9 @@ import pytest
 
 import headwater
 from headwater import Bus, ManualClock
-from headwater.delivery import backlog, cursor
-from headwater.delivery import dispatcher as dispatching
+from headwater.delivery import backlog, cursor, directory, listing
 from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.listing import Listing
 from headwater.log.group_commit import GroupCommit
 from headwater.store.state import MemoryState
 from headwater.wire import requests
@@ -85,10 +85,10 @@ def test_each_is_told_as_it_would_be_if_it_were_loaded(bus: Bus, clock: ManualCl
     bus.purge("home/b")
     bus.publish("home/b", b"")
     dispatcher = bus.core.dispatcher
-    dispatcher._rested.clear()
-    expected = [dispatcher.info(row) for row in dispatcher.all_rows()]
+    dispatcher.at_rest.known.clear()
+    expected = [dispatcher.info(row) for row in dispatcher.directory.each()]
     assert bus.subscriptions() == expected
-    dispatcher._rested.clear()
+    dispatcher.at_rest.known.clear()
     assert bus.subscriptions() == expected
     with bus.subscribe("home/#", id="2latest"):
         served = {info.id: info for info in bus.subscriptions()}
@@ -154,26 +154,26 @@ def test_what_is_remembered_is_right_after_a_purge_an_expiry_a_seek_and_a_new_on
 
 
 def test_over_the_wire_no_look_is_at_many_of_those_that_the_asker_may_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatching, "INFOS_AT_ONCE", 20)
+    monkeypatch.setattr(listing, "INFOS_AT_ONCE", 20)
     with Running(auth="scram") as running:
         running.client("ann", allow=["subscribe home/#"])
         for number in range(100):
             running.bus.core.durables.create(f"s{number:03}", "hall/#" if number % 50 else "home/#")
         peer = running.peer("ann")
         looks: list[int] = []
-        real_after, real_decode = Dispatcher.infos_after, Dispatcher._decode
+        real_after, real_decode = Listing.infos_after, directory.decode
 
-        def infos_after(self: Dispatcher, *args: Any) -> Any:
+        def infos_after(self: Listing, *args: Any) -> Any:
             looks.append(0)
             return real_after(self, *args)
 
-        def decode(self: Dispatcher, value: bytes) -> Any:
+        def decode(value: bytes) -> Any:
             if looks:
                 looks[-1] += 1
-            return real_decode(self, value)
+            return real_decode(value)
 
-        monkeypatch.setattr(Dispatcher, "infos_after", infos_after)
-        monkeypatch.setattr(Dispatcher, "_decode", decode)
+        monkeypatch.setattr(Listing, "infos_after", infos_after)
+        monkeypatch.setattr(directory, "decode", decode)
         assert [info.id for info in peer.ask(requests.Subscriptions())] == ["s000", "s050"]
         assert [info.id for info in peer.ask(requests.Subscriptions(after="s000", limit=1))] == ["s050"]
         assert [info.id for info in peer.ask(requests.Subscriptions(after="s050", limit=1))] == []

@@ -11,7 +11,8 @@ import pytest
 
 import headwater
 from headwater import Bus, Config, ManualClock, Retention
-from headwater.delivery import cursor, floors
+from headwater.delivery import cursor
+from headwater.delivery.needs import CHECK_EVERY
 from headwater.store.state import MemoryState
 from headwater.topics.tree import Trees
 
@@ -88,14 +89,14 @@ def test_one_that_is_made_while_retention_looks_loses_nothing(
     fill(bus, clock)
     root, dispatcher = bus.core.roots.get("big"), bus.core.dispatcher
     assert root is not None
-    real = dispatcher.needed_from
+    real = dispatcher.floors.needed_from
 
     def needed_from(*args: Any) -> int:
         found = real(*args)
         bus.core.durables.create("late", "big/#", start="earliest")
         return found
 
-    monkeypatch.setattr(dispatcher, "needed_from", needed_from)
+    monkeypatch.setattr(dispatcher.floors, "needed_from", needed_from)
     bus.core.upkeep.retain(root)
     assert root.stream.first_offset == 1
 
@@ -107,14 +108,14 @@ def test_one_that_goes_back_while_retention_looks_loses_nothing(
     bus.core.durables.create("there", "big/#", start="latest")
     root, dispatcher = bus.core.roots.get("big"), bus.core.dispatcher
     assert root is not None
-    real = dispatcher.needed_from
+    real = dispatcher.floors.needed_from
 
     def needed_from(*args: Any) -> int:
         found = real(*args)
         bus.core.durables.seek("there", "earliest")
         return found
 
-    monkeypatch.setattr(dispatcher, "needed_from", needed_from)
+    monkeypatch.setattr(dispatcher.floors, "needed_from", needed_from)
     bus.core.upkeep.retain(root)
     assert root.stream.first_offset == 1
 
@@ -130,7 +131,7 @@ def test_what_is_acked_behind_what_expired_does_not_hold_retention_up(bus: Bus, 
     clock.advance(10)
     root = bus.core.roots.get("big")
     assert root is not None
-    assert bus.core.dispatcher.needed_from(root) == 3
+    assert bus.core.dispatcher.floors.needed_from(root) == 3
 
 
 def test_expiry_looks_at_them_outside_of_the_committing_role(
@@ -177,12 +178,12 @@ def test_retention_lets_others_have_their_turn_after_a_few_of_them(
     monkeypatch.setattr(state, "get", get)
     monkeypatch.setattr(state, "scan", scan)
     monkeypatch.setattr(trees, "add", add)
-    bus.core.dispatcher.needed_from(root, check=lambda: steps.append(0))
+    bus.core.dispatcher.floors.needed_from(root, check=lambda: steps.append(0))
     assert sum(steps) > 3 * SUBSCRIPTIONS
-    assert max(steps) <= 3 * floors.CHECK_EVERY
+    assert max(steps) <= 3 * CHECK_EVERY
     steps[:] = [0]
     bus.core.dispatcher.expire(lambda: steps.append(0))
-    assert max(steps) <= 2 * floors.CHECK_EVERY
+    assert max(steps) <= 2 * CHECK_EVERY
 
 
 def test_nobody_who_comes_waits_until_floors_that_retention_moves_are_synced(
@@ -201,7 +202,7 @@ def test_nobody_who_comes_waits_until_floors_that_retention_moves_are_synced(
         real(item)
 
     monkeypatch.setattr(dispatcher._commit, "drive", drive)
-    assert dispatcher.needed_from(root) == BATCHES + 1
+    assert dispatcher.floors.needed_from(root) == BATCHES + 1
     assert held
     assert not any(held)
     assert all(info.floors == {"big": BATCHES} for info in bus.subscriptions())

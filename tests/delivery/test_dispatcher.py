@@ -3,119 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 import headwater
 from faults.faulty_state import FaultyState
-from headwater import Bus, Config, Conflict, HeadwaterError, ManualClock, NotFound, Outgoing, QuotaExceeded
+from headwater import Bus, Conflict, HeadwaterError, ManualClock, NotFound
 from headwater.delivery.dispatcher import Dispatcher
-from headwater.delivery.selection import Selection
 from headwater.store.state import MemoryState
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def state() -> MemoryState:
-    return MemoryState()
-
-
-@pytest.fixture
-def bus(clock: ManualClock, state: MemoryState) -> Iterator[Bus]:
-    with headwater.open(":memory:", clock=clock, state=state) as made:
-        yield made
-
-
-@pytest.fixture
-def dispatcher(bus: Bus) -> Dispatcher:
-    return bus.core.dispatcher
-
-
-class Ear:
-    """Hears of batches."""
-
-    wants_places: ClassVar[bool] = True
-    takes_early: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self.heard: list[list[str]] = []
-
-    def deliver(self, selection: Selection) -> None:
-        self.heard.append([message.topic for message in selection.taken()])
-
-
-def listen(bus: Bus, *filters: str) -> list[Ear]:
-    ears = [Ear() for _ in filters]
-    for wanted, ear in zip(filters, ears, strict=True):
-        bus.core.roots.commit.run(partial(bus.core.dispatcher.listen, wanted, ear))
-    return ears
 
 
 def keys(state: MemoryState) -> list[bytes]:
     return [key[:1] for key, _ in state.scan(b"")]
-
-
-# Telling
-
-
-def test_each_listener_hears_once_of_the_messages_that_match(bus: Bus) -> None:
-    everything, below, one, other = listen(bus, "#", "home/+/temp", "home/a/temp", "hall/#")
-    bus.publish_many([("home/a/temp", b""), ("home/b/temp", b""), ("home/a/temp", b""), ("home/a/power", b"")])
-    bus.publish("home/a/power", b"")
-    bus.publish("hall/x", b"")
-    assert everything.heard == [
-        ["home/a/temp", "home/b/temp", "home/a/temp", "home/a/power"],
-        ["home/a/power"],
-        ["hall/x"],
-    ]
-    assert below.heard == [["home/a/temp", "home/b/temp", "home/a/temp"]]
-    assert one.heard == [["home/a/temp", "home/a/temp"]]
-    assert other.heard == [["hall/x"]]
-
-
-def test_a_listener_with_several_filters_that_match_hears_of_a_message_once(bus: Bus) -> None:
-    (ear,) = listen(bus, "home/#")
-    bus.core.roots.commit.run(lambda: bus.core.dispatcher.listen("home/+", ear))
-    bus.publish_many([("home/a", b""), ("home/a/b", b"")])
-    bus.publish("home/a", b"")
-    assert [sorted(heard) for heard in ear.heard] == [["home/a", "home/a/b"], ["home/a"]]
-
-
-def test_a_listener_that_left_hears_nothing(bus: Bus) -> None:
-    ear, other = listen(bus, "home/#", "home/#")
-    bus.core.roots.commit.run(lambda: bus.core.dispatcher.leave(ear))
-    bus.publish("home/a", b"")
-    assert (ear.heard, other.heard) == ([], [["home/a"]])
-
-
-def test_nobody_is_told_before_the_message_is_durable(bus: Bus) -> None:
-    seen: list[int] = []
-
-    class Reader(Ear):
-        def deliver(self, selection: Selection) -> None:
-            assert selection.batch is not None
-            seen.append(bus.ends()["home"] - selection.batch.last_offset)
-
-    bus.core.roots.commit.run(lambda: bus.core.dispatcher.listen("#", Reader()))
-    bus.publish_many([("home/a", b""), ("home/b", b"")])
-    assert seen == [0]
-
-
-def test_retained_messages_are_those_of_every_root_that_the_filter_covers(bus: Bus, dispatcher: Dispatcher) -> None:
-    bus.publish_many(
-        [Outgoing(topic, topic.encode(), retain=True) for topic in ("home/a", "hall/a", "$box/a", "home/b/c")]
-    )
-    assert [message.topic for message in dispatcher.retained("#")] == ["home/a", "home/b/c", "hall/a"]
-    assert [message.topic for message in dispatcher.retained("+/a")] == ["home/a", "hall/a"]
-    assert [message.topic for message in dispatcher.retained("$box/#")] == ["$box/a"]
-    assert dispatcher.retained("nowhere/#") == []
 
 
 # Rows
@@ -128,7 +28,7 @@ def test_a_quiet_subscription_without_a_consumer_is_rows_and_nothing_else(
     for number in range(50):
         bus.subscribe("home/#", id=f"s{number}").close()
     assert not any(dispatcher.served(f"s{number}") for number in range(50))
-    assert dispatcher._trees.is_empty
+    assert dispatcher.listeners.count == 0
     assert keys(state).count(b"U") == 50
     assert keys(state).count(b"C") == 50
     assert set(keys(state)) == {b"B", b"C", b"N", b"U"}
@@ -155,20 +55,6 @@ def test_while_it_is_served_everybody_uses_the_same(bus: Bus, dispatcher: Dispat
     assert dispatcher.served("s") is None
 
 
-def test_numbers_are_not_used_twice(state: MemoryState, clock: ManualClock) -> None:
-    class Kept(MemoryState):
-        def close(self) -> None:
-            pass
-
-    kept = Kept()
-    with headwater.open(":memory:", state=kept) as bus:
-        numbers = [bus.subscribe("home/#", id=name).subscriber.number for name in "ab"]
-        bus.unsubscribe("b")
-    with headwater.open(":memory:", state=kept) as bus:
-        numbers.append(bus.subscribe("home/#", id="c").subscriber.number)
-    assert numbers == [1, 2, 3]
-
-
 def test_deleting_leaves_no_row_behind(bus: Bus, state: MemoryState) -> None:
     bus.publish("home/a", b"0", retain=True)
     sub = bus.subscribe("home/#", id="s", order="none")
@@ -181,33 +67,6 @@ def test_deleting_leaves_no_row_behind(bus: Bus, state: MemoryState) -> None:
     assert {b"U", b"C", b"A", b"F", b"Q", b"L"} <= set(keys(state))
     bus.unsubscribe("s")
     assert not {b"U", b"C", b"A", b"F", b"Q", b"L"} & set(keys(state))
-
-
-def test_floors_rise_past_what_does_not_match_and_that_is_kept(bus: Bus, dispatcher: Dispatcher) -> None:
-    bus.subscribe("home/wanted", id="s", start="earliest").close()
-    bus.publish_many([("home/other", b"")] * 100)
-    root = bus.core.roots.all()[0]
-    assert dispatcher.needed_from(root) == 101
-    assert bus.subscriptions()[0].floors == {"home": 100}
-    bus.publish("home/wanted", b"")
-    bus.publish("home/other", b"")
-    assert dispatcher.needed_from(root) == 101
-
-
-def test_a_root_is_needed_from_the_lowest_floor_of_those_that_cover_it(bus: Bus, dispatcher: Dispatcher) -> None:
-    bus.publish_many([("home/a", b"")] * 10)
-    root = bus.core.roots.all()[0]
-    assert dispatcher.needed_from(root) == 11
-    for name, start in (("five", 5), ("eight", 8)):
-        bus.subscribe("home/#", id=name, start=start).close()
-    bus.subscribe("hall/#", id="elsewhere", start="earliest").close()
-    assert dispatcher.needed_from(root) == 5
-    sub = bus.subscribe("home/#", id="five")
-    messages = sub.batch(100, 0)
-    sub.ack(messages[:2])
-    assert dispatcher.needed_from(root) == 7
-    bus.unsubscribe("five")
-    assert dispatcher.needed_from(root) == 8
 
 
 # Options
@@ -246,18 +105,6 @@ def test_what_contradicts_is_refused_and_changes_nothing(bus: Bus, dispatcher: D
     assert sub.subscriber.consumers == 1
 
 
-def test_one_too_many_is_refused_and_deleting_makes_room(clock: ManualClock) -> None:
-    with headwater.open(":memory:", Config(subscriptions_max=2), clock=clock) as bus:
-        for name in "ab":
-            bus.subscribe("x/#", id=name, expire_after_s=100).close()
-        with pytest.raises(QuotaExceeded):
-            bus.subscribe("x/#", id="c")
-        clock.advance(101)
-        assert sorted(bus.core.roots.commit.run(bus.core.dispatcher.expire)) == ["a", "b"]
-        bus.subscribe("x/#", id="c").close()
-        bus.subscribe("x/#", id="d").close()
-
-
 def test_a_subscription_that_could_not_be_deleted_is_not_said_to_have_expired(clock: ManualClock) -> None:
     state = FaultyState()
     with headwater.open(":memory:", clock=clock, state=state) as bus:
@@ -267,13 +114,6 @@ def test_a_subscription_that_could_not_be_deleted_is_not_said_to_have_expired(cl
         with pytest.raises(HeadwaterError):
             bus.core.roots.commit.run(bus.core.dispatcher.expire)
         assert not [event for event in bus.events() if event.kind == "expired"]
-
-
-def test_ids_of_any_characters_are_apart(bus: Bus) -> None:
-    names = ["a", "a/b", "A", "ü", "\0", "a\0", " ", "🌡"]
-    for name in names:
-        bus.subscribe("home/#", id=name).close()
-    assert sorted(info.id for info in bus.subscriptions()) == sorted(names)
 
 
 # Threads
@@ -307,4 +147,4 @@ def test_threads_that_come_go_look_and_delete_leave_it_in_order(bus: Bus, dispat
     assert not any(thread.is_alive() for thread in threads)
     assert errors == []
     assert not any(dispatcher.served(f"s{number}") for number in range(3))
-    assert dispatcher._trees.is_empty
+    assert dispatcher.listeners.count == 0

@@ -348,7 +348,7 @@ def test_extents_say_what_there_is_and_where_moments_are(bus: Bus, clock: Manual
 
 
 def listeners(bus: Bus) -> int:
-    return len(bus.core.dispatcher._trees)
+    return bus.core.dispatcher.listeners.count
 
 
 def test_a_reading_that_was_forgotten_is_told_of_nothing_any_more(bus: Bus) -> None:

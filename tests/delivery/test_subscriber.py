@@ -482,4 +482,4 @@ def test_a_subscription_that_could_not_be_stored_is_not_there_and_its_number_is_
         assert bus.core.rows.resume()
         assert [info.id for info in bus.subscriptions()] == ["first"]
         bus.subscribe("jobs/#", id="third").close()
-        assert len({row.number for row in bus.core.dispatcher.all_rows()}) == 2
+        assert len({row.number for row in bus.core.dispatcher.directory.each()}) == 2

@@ -83,7 +83,7 @@ def test_a_subscription_that_could_not_be_stored_is_not_there_afterwards(bus: Bu
     eventually(lambda: bus.core.state.failed is None, "the state was not mended")
     assert [info.id for info in bus.subscriptions()] == ["first"]
     bus.subscribe("jobs/#", id="third", start="earliest").close()
-    rows = bus.core.dispatcher.all_rows()
+    rows = list(bus.core.dispatcher.directory.each())
     assert len({row.number for row in rows}) == len(rows) == 2
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
-from headwater.delivery.floors import Needs, count_above
+from headwater.delivery.needs import Needs, count_above
 from headwater.delivery.rows import SubscriptionRow
 from headwater.log.purges import Purges
 from headwater.log.root import Root

@@ -56,8 +56,8 @@ class Durables:
     ) -> list[SubscriptionInfo]:
         """Those that are stored, and those of readers that wait for the folder's owner, as they will be."""
         if not waiting:
-            return self._dispatcher.infos(after, limit)
-        found = {info.id: info for info in self._dispatcher.infos()}
+            return self._dispatcher.listing.infos(after, limit)
+        found = {info.id: info for info in self._dispatcher.listing.infos()}
         for reader in waiting:
             try:
                 self._check(reader)

@@ -8,24 +8,24 @@ goes back, meanwhile is heard of (`Lowest.since`).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
+from headwater import threads
 from headwater.clock import Clock
 from headwater.config import Config
-from headwater.delivery.cursor import SLICE_BATCHES, SLICE_BYTES, UNREAD, Budget, Cursor, Matcher
+from headwater.delivery.at_rest import AtRest
+from headwater.delivery.directory import Directory
+from headwater.delivery.needs import CHECK_EVERY, NOTHING, Needs, first_needed
+from headwater.delivery.rows import RowCommit, SubscriptionRow
+from headwater.delivery.subscriber import Subscriber
 from headwater.log.root import Root
-from headwater.store.batch import Batch
-from headwater.store.body import Body
-from headwater.store.log import Hole
-from headwater.topics.tree import Trees
+from headwater.store import state as rows
+from headwater.store.state import Rows, State
+from headwater.topics.name import filter_covers_root
 
-NOTHING = 1 << 63
-"""A floor above every message."""
-TOPICS_MAX = 100_000
-"""Topics of which it is remembered how far they are needed."""
-CHECK_EVERY = 64
-"""Subscriptions that are looked at in one go; then others have their turn."""
+SYNCED_AFTER = 16
+"""Goes in which retention moves floors until they are synced."""
 
 
 class Lowest:
@@ -48,114 +48,120 @@ class Lowest:
         return self._since.get(stream, NOTHING)
 
 
-class Needs(Matcher):
-    """What some of many subscriptions want: by topic, the lowest of their floors."""
-
-    __slots__ = ("_floors", "_highest", "_known", "_trees")
+class Floors:
+    """The floors of all subscriptions, for retention."""
 
     def __init__(
         self,
+        state: State,
+        commit: RowCommit,
+        directory: Directory,
+        at_rest: AtRest,
+        served: Mapping[str, Subscriber],
+        lock: threads.RLock,
         config: Config,
-        filters: Iterable[tuple[str, str]],
-        floors: dict[str, int],
-        check: Callable[[], None] = lambda: None,
+        clock: Clock,
     ) -> None:
-        """Of ids and filters; `check` is called again and again, and may raise."""
-        super().__init__("#")
-        self._floors = floors
-        self._highest = max(floors.values())
-        self._trees: Trees[str] = Trees(config)
-        self._known: dict[str, int] = {}
-        for number, (name, wanted) in enumerate(filters):
-            if not number % CHECK_EVERY:
-                check()
-            self._trees.add(wanted, name)
+        """`lock` is held while who is served, and what they wait for, changes."""
+        self._state = state
+        self._commit = commit
+        self._directory = directory
+        self._at_rest = at_rest
+        self._served = served
+        self._lock = lock
+        self._config = config
+        self._clock = clock
+        self.lowest = Lowest()
 
-    @property
-    def lowest(self) -> int:
-        """The lowest of all floors."""
-        return min(self._floors.values())
+    def needed_from(self, root: Root, upto: int | None = None, check: Callable[[], None] = lambda: None) -> int:
+        """The first offset of a root that some durable subscription has not acked, and wants; with `upto`, nothing
+        behind that is looked at. From any thread, and it takes its time: `check` is called again and again, and may
+        raise. Whoever acts on it does so in the committing role, and asks `lowest` before.
 
-    @property
-    def highest(self) -> int:
-        """The highest of them."""
-        return self._highest
-
-    def match(self, topic: str) -> Sequence[str]:
-        """Those who want messages of a topic."""
-        return self._trees.match(topic)
-
-    def floor(self, topic: str) -> int:
-        """Messages of a topic above this are wanted by somebody."""
-        known = self._known.get(topic)
-        if known is None:
-            if len(self._known) >= TOPICS_MAX:
-                self._known.clear()
-            known = min(map(self._floors.__getitem__, self._trees.match(topic)), default=NOTHING)
-            self._known[topic] = known
-        return known
-
-    def who(self, topic: str, offset: int) -> list[str]:
-        """Those who want a message."""
-        return [name for name in self._trees.match(topic) if self._floors[name] < offset]
-
-    def select(self, body: Body) -> Sequence[int] | None:
-        floor = self.floor
-        chosen = [number for number, name in enumerate(body.names) if floor(name) < NOTHING]
-        return None if len(chosen) == len(body.names) else body.places_of(chosen)
-
-
-def first_needed(
-    root: Root,
-    needs: Needs,
-    last: int,
-    is_done: Callable[[str, int], bool],
-    config: Config,
-    clock: Clock,
-    check: Callable[[], None],
-) -> int:
-    """The first message above the lowest floor that somebody wants who is not done with it, or a gap of which somebody
-    has yet to hear; one past `last` if there is none. `check` is called again and again, and may raise."""
-    cursor, now_us = Cursor(root, needs, needs.lowest + 1, config), clock.now_us()
-    while True:
-        check()
-        found = cursor.look(now_us, last, Budget())
-        if found is UNREAD:
-            cursor.read_on(now_us, last, Budget(SLICE_BATCHES, SLICE_BYTES))
-        elif found is None:
+        The floors that this relies on are stored: after a crash nobody shall miss what it never wanted.
+        """
+        stream = root.stream
+        end = stream.durable
+        last = end if upto is None else min(upto, end)
+        self.lowest.begin(stream.number)
+        self._commit.flush()
+        low, floors = self._low_floors(root, last, check)
+        if not low:
             return last + 1
-        elif isinstance(found, Hole):
-            return min(found.first, last + 1)
-        elif (offset := _first_in(*found, needs, last, is_done)) is not None:
-            return offset
+        needs = Needs(self._config, ((row.options.id, row.options.filter) for row in low), floors, check)
+        numbers = {row.options.id: row.number for row in low}
 
+        def is_done(id: str, offset: int) -> bool:
+            served = self._served.get(id)
+            if served is not None:
+                return not served.undone(root.name, [offset])
+            return self._state.get(rows.key_message(rows.ACKED, numbers[id], stream.number, offset)) is not None
 
-def _first_in(
-    batch: Batch, places: Sequence[int], needs: Needs, last: int, is_done: Callable[[str, int], bool]
-) -> int | None:
-    first = batch.first_offset
-    for place, topic in zip(places, batch.body.topics_at(places), strict=True):
-        offset = first + place
-        if needs.floor(topic) < offset <= last and not all(is_done(name, offset) for name in needs.who(topic, offset)):
-            return offset
-    return None
+        needed = first_needed(root, needs, last, is_done, self._config, self._clock, check)
+        self._raise_floors(root, low, floors, needed - 1, check)
+        return needed
 
+    def _low_floors(
+        self, root: Root, last: int, check: Callable[[], None]
+    ) -> tuple[list[SubscriptionRow], dict[str, int]]:
+        """Subscriptions that cover a root and have not acked all up to an offset; and their floors, by id."""
+        low: list[SubscriptionRow] = []
+        floors: dict[str, int] = {}
+        covering = (row for row in self._directory.each() if filter_covers_root(row.options.filter, root.name))
+        while some := list(islice(covering, CHECK_EVERY)):
+            check()
+            with self._lock:
+                for row in some:
+                    floor = self._floor_of(row, root.stream.number)
+                    if floor is not None and floor < last:
+                        low.append(row)
+                        floors[row.options.id] = floor
+        return low, floors
 
-def count_above(root: Root, needs: Needs, config: Config, clock: Clock, last: int, found: Counter[str]) -> bool:
-    """Add up how many messages each of these subscriptions wants of a root, above its floor and up to an offset; one
-    look at the log for all. Answers whether it stays like that: none of them expires."""
-    is_lasting = True
-    cursor, now_us = Cursor(root, needs, needs.lowest + 1, config), clock.now_us()
-    while (read := cursor.next(now_us, last)) is not None:
-        if isinstance(read, Hole):
-            continue
-        batch, places = read
-        is_lasting = is_lasting and batch.body.expiries is None
-        topics = batch.body.topics_at(places)
-        if batch.first_offset > needs.highest:
-            for topic, count in Counter(topics).items():
-                found.update(dict.fromkeys(needs.match(topic), count))
-        else:
-            for place, topic in zip(places, topics, strict=True):
-                found.update(needs.who(topic, batch.first_offset + place))
-    return is_lasting
+    def _floor_of(self, row: SubscriptionRow, stream: int) -> int | None:
+        """Where a subscription stands in a stream, as it is served or stored; None if it is gone."""
+        served = self._served.get(row.options.id)
+        if served is not None:
+            return served.floor(stream)
+        value = self._state.get(rows.key_pair(rows.FLOOR, row.number, stream))
+        if value is not None:
+            return int.from_bytes(value[:8], "big")
+        return 0 if self._directory.row(row.options.id) is not None else None
+
+    def _raise_floors(
+        self,
+        root: Root,
+        low: Sequence[SubscriptionRow],
+        floors: Mapping[str, int],
+        floor: int,
+        check: Callable[[], None],
+    ) -> None:
+        """None of these wants anything between where it stood and a floor: note that, where it still stands there.
+
+        Nobody who comes or goes meanwhile waits for the disk: rows get their places while they are right, and are
+        synced afterwards.
+        """
+        stream, goes = root.stream.number, range(0, len(low), CHECK_EVERY)
+        for turn, at in enumerate(goes, 1):
+            check()
+            with self._lock:
+                self._commit.check()
+                item = self._commit.enqueue(
+                    self._raised(low[at : at + CHECK_EVERY], floors, stream, floor), is_owed=False
+                )
+            if turn % SYNCED_AFTER == 0 or turn == len(goes):
+                self._commit.drive(item)
+
+    def _raised(self, some: Sequence[SubscriptionRow], floors: Mapping[str, int], stream: int, floor: int) -> Rows:
+        changed: Rows = {}
+        for row in some:
+            name = row.options.id
+            before, served = floors[name], self._served.get(name)
+            if before >= floor:
+                continue
+            if served is not None:
+                changed.update(served.pass_over(stream, before, floor))
+            elif self._floor_of(row, stream) == before:
+                changed[rows.key_pair(rows.FLOOR, row.number, stream)] = floor.to_bytes(8, "big")
+                self._at_rest.raise_floor(name, stream, floor)
+        return changed

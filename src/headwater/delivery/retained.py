@@ -9,14 +9,14 @@ loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from headwater.clock import Clock
 from headwater.config import KIB
+from headwater.delivery.rows import RetainedRef, RetainedRest, Waiting
 from headwater.delivery.selection import Selection
-from headwater.log.root import Root, retained_message
+from headwater.log.root import retained_message
 from headwater.log.roots import Roots
-from headwater.message import expiry_of
+from headwater.message import Message, expiry_of
 
 FIRST_ROWS = 100
 """Rows that are looked at while somebody subscribes: few retained messages come as they were then."""
@@ -30,15 +30,17 @@ class RetainedReading:
 
     __slots__ = ("_after", "_at", "_clock", "_covered", "_filter", "_found", "_roots")
 
-    def __init__(self, roots: Roots, clock: Clock, filter: str, covered: Sequence[Root]) -> None:
-        """In the committing role, so that what is published from now on is told apart."""
+    def __init__(self, roots: Roots, clock: Clock, filter: str, first_rows: int = 0) -> None:
+        """In the committing role, so that what is published from now on is told apart; the first rows are looked at."""
         self._roots = roots
         self._clock = clock
         self._filter = filter
-        self._covered = [(root, root.stream.durable) for root in covered if root.retained.count]
+        self._covered = [(root, root.stream.durable) for root in roots.covered(filter) if root.retained.count]
         self._at = 0
         self._after = ""
         self._found: deque[Selection] = deque()
+        if first_rows and self.is_unread:
+            self.read_on(first_rows)
 
     @property
     def is_over(self) -> bool:
@@ -85,3 +87,33 @@ class RetainedReading:
                     continue
             at, after = at + 1, ""
         return selections, at, after
+
+
+def retained_messages(roots: Roots, filter: str, now_us: int) -> list[Message]:
+    """Retained messages that a filter matches, by topic."""
+    return [
+        retained_message(row, topic)
+        for root in roots.covered(filter)
+        for topic, row in root.retained.find(filter, now_us)
+    ]
+
+
+def retained_copies(
+    roots: Roots, filter: str, upto: dict[int, int], now_us: int
+) -> tuple[dict[int, dict[int, Waiting]], dict[int, RetainedRest]]:
+    """By stream and offset; those above the offset of their stream come by themselves. So many are looked at as
+    nobody notices, and of each stream it is told what is left to look at."""
+    found: dict[int, dict[int, Waiting]] = {}
+    rests: dict[int, RetainedRest] = {}
+    left = FIRST_ROWS
+    for root in roots.covered(filter):
+        number, after = root.stream.number, "" if root.retained.count else None
+        if after is not None and left > 0:
+            page = root.retained.page(filter, after, now_us, left, RETAINED_BYTES)
+            for topic, row in page.found:
+                if row.offset <= upto[number]:
+                    found.setdefault(number, {})[row.offset] = RetainedRef(topic, row.key)
+            left, after = left - page.looked, page.last
+        if after is not None:
+            rests[number] = RetainedRest(after, upto[number])
+    return found, rests

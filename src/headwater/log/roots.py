@@ -31,6 +31,7 @@ from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Checkpoint, Found, Hole, Log, Stream
 from headwater.store.state import Rows, State
+from headwater.topics.name import filter_covers_root, root_of_filter
 
 STAGED = "$staged"
 """Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
@@ -110,6 +111,14 @@ class Roots:
     def count(self) -> int:
         """How many there are."""
         return len(self._roots)
+
+    def covered(self, filter: str) -> list[Root]:
+        """Those that may have messages that a filter matches."""
+        name = root_of_filter(filter)
+        if name is not None:
+            root = self._roots.get(name)
+            return [] if root is None else [root]
+        return [root for root in self._roots.values() if filter_covers_root(filter, root.name)]
 
     def free_bytes(self) -> int:
         """Room left on the disk."""

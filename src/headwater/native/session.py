@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from headwater.delivery.dispatcher import Hearing
+from headwater.delivery.listeners import Hearing
 from headwater.delivery.live import Live
 from headwater.delivery.options import Options, check_not_of_channel
 from headwater.delivery.replay import Reading
@@ -197,7 +197,7 @@ class NativeSession(Speech, Session):
         entry, dispatcher, topic = self.sessions.entry, self.sessions.broker.core.dispatcher, part.topics[0]
         if len(part.topics) > 1:
             raise Malformed(f"a question is one message, and these are {len(part.topics)}; ask one after another")
-        hearing = dispatcher.hearing(topic)
+        hearing = dispatcher.listeners.hearing(topic)
         if hearing:
             entry.take(connection, id, part, QUIET, hearing=hearing)
             return
@@ -215,7 +215,7 @@ class NativeSession(Speech, Session):
             if error is not None:
                 self.reply(connection, id, None, error)
 
-        self._for_client(lambda: dispatcher.is_kept(topic), then)
+        self._for_client(lambda: dispatcher.directory.is_wanted(topic), then)
 
     def _take_singly(self, connection: Connection, part: Part) -> int:
         """Messages that nobody waits for and that cannot all be published: each by itself, as they are of callers who

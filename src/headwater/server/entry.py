@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.clock import Clock
-from headwater.delivery.dispatcher import Hearing
+from headwater.delivery.listeners import Hearing
 from headwater.log.checks import Checks
 from headwater.log.group_commit import Call
 from headwater.log.publish import Part, Publish

@@ -90,8 +90,8 @@ class Server:
         if self.issuer is not None:
             self.broker.bearers = Bearers(loop, self.broker, self.issuer)
         self.outbox = Outbox()
-        self.wakes = Wakes(loop, core.dispatcher.fan_outs, self.outbox, core.clock)
-        self.entry = Entry(loop, core.checks, core.roots, core.dispatcher, self.wakes, core.clock)
+        self.wakes = Wakes(loop, core.dispatcher.listeners.fan_outs, self.outbox, core.clock)
+        self.entry = Entry(loop, core.checks, core.roots, core.dispatcher.listeners, self.wakes, core.clock)
         self.answers = Answers(loop, self.broker)
         self.sessions = Sessions(
             *(loop, self.executor, self.readers, self.broker),
@@ -201,7 +201,7 @@ class Server:
         """End; what is stored stays, sessions included."""
         if not self._is_stopping:
             await self.drain()
-        self.core.dispatcher.fan_outs.serve(None)
+        self.core.dispatcher.listeners.fan_outs.serve(None)
         self.broker.acl.on_change = self.broker.clients.on_change = None
         self.rechecks.close()
         self.sessions.is_closing = True

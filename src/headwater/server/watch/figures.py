@@ -102,7 +102,7 @@ class Collector:
             gauges={
                 "connections": self._listener.count,
                 "sessions": len(self._sessions),
-                "subscriptions_durable": core.dispatcher.count,
+                "subscriptions_durable": core.dispatcher.directory.count,
                 "subscriptions_served": served,
                 "subscriptions_live": live,
                 "lag": sums.lag,

@@ -130,12 +130,12 @@ class Lags:
 
     def _list(self) -> None:
         """See which there are, if there are others than before."""
-        version, now_us = self._dispatcher.version, self._clock.monotonic_us()
+        version, now_us = self._dispatcher.directory.version, self._clock.monotonic_us()
         if version == self._version or (len(self._rows) > MANY and now_us < self._listed_us + LIST_EVERY_US):
             return
         self._version, self._listed_us = version, now_us
         rows: dict[str, SubscriptionRow] = {}
-        for row in self._dispatcher.each_row():
+        for row in self._dispatcher.directory.each():
             rows[row.options.id] = row
             self._breath.take()
         fresh = (name for name in rows if name not in self._found)
@@ -171,7 +171,7 @@ class Lags:
     def _standing(self, row: SubscriptionRow, messages_max: int) -> Standing:
         served = self._dispatcher.served(row.options.id)
         if served is None:
-            return self._at_rest(row, self._dispatcher.resting(row), messages_max)
+            return self._at_rest(row, self._dispatcher.at_rest.of(row), messages_max)
         self._counted.pop(row.options.id, None)
         return served.standing(messages_max)
 
