@@ -41,7 +41,16 @@ from headwater.errors import (
     Unauthenticated,
     Unwritable,
 )
-from headwater.message import DeadLetter, Message, Outgoing, Receipt, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.message import (
+    DeadLetter,
+    Message,
+    Outgoing,
+    Receipt,
+    ScheduleInfo,
+    StateInfo,
+    SubscriptionInfo,
+    TopicInfo,
+)
 from headwater.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -83,6 +92,7 @@ __all__ = [
     "Reject",
     "Retention",
     "Retry",
+    "ScheduleInfo",
     "SecretMissing",
     "StateInfo",
     "SubscriptionInfo",

@@ -143,6 +143,12 @@ class Bus(surface.Threaded):
         """Whether a publish would have to wait for its turn before it is even taken in."""
         return self._commit.is_full
 
+    # Schedules
+
+    schedule = done_by(surface.Bus.schedule, lambda core: core.schedules.add, writes=True)
+    schedules = done_by(surface.Bus.schedules, lambda core: core.schedules.all)
+    unschedule = done_by(surface.Bus.unschedule, lambda core: core.schedules.remove, writes=True)
+
     # Subscribing
 
     @like(surface.Bus.subscribe)

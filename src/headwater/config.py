@@ -224,6 +224,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     delay_s_max: Annotated[float, PER_MESSAGE] = 366 * 86_400.0
     """A longer delay: Malformed (422)."""
 
+    # Schedules
+    schedules_max: Annotated[int, IN_ALL] = 10_000
+    """One more schedule: QuotaExceeded (429)."""
+    schedules_per_client_max: Annotated[int, PER_CLIENT] = 1_000
+    """One more schedule of one client of a server: QuotaExceeded (429)."""
+    schedule_bytes_max: Annotated[int, PER_MESSAGE] = 64 * KIB
+    """A schedule whose payload, key and headers have more together: TooLarge (413)."""
+
     # Staged messages
     stage_age_s: float = 86_400.0
     """What was staged and not committed by then is dropped."""

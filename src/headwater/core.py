@@ -59,6 +59,7 @@ from headwater.message import (
     Unacked,
 )
 from headwater.requests import REPLY_ROOT, Replies, answer_headers, nobody_hears
+from headwater.schedules import Schedules
 from headwater.staging import Staging
 from headwater.store import folder as folders
 from headwater.store.batch import Batch
@@ -165,6 +166,10 @@ class Core:
         self.mending = Mending(
             self.dispatcher, roots, state, self.rows, config, clock, self.checks.contents, self.audit
         )
+        self.schedules = Schedules(
+            *(state, roots.commit, self.checks, self.timers, config, clock, events, self.audit, self._check_release),
+            read_only=self.is_read_only,
+        )
         self.upkeep = Upkeep(
             *(roots, self.dispatcher, self.checks, state, self.rows, self.timers, config, clock, events),
             *(self._expire, self.data.unarchived_from, self.readers.take),
@@ -176,6 +181,7 @@ class Core:
         if not self.is_read_only:
             self.staging.recover()
             self.upkeep.start()
+            self.schedules.start()
 
     def _open_history(self) -> History | None:
         """The lake, if there is one to be; it is opened when somebody reads that far back."""
@@ -294,8 +300,8 @@ class Core:
         return Untold(root, turn, self.roots.counts)
 
     def _check_release(self, author: str, part: Part) -> bool:
-        """Whether it can be told if the client of a delayed message may publish it; NotAllowed (403) if it may not any
-        more, or is gone."""
+        """Whether it can be told if the client of a delayed message, or of a schedule, may publish it; NotAllowed (403)
+        if it may not any more, or is gone."""
         user, _, owner_id = author.partition("/")
         if self.acl.closed is not None:
             return False

@@ -24,6 +24,8 @@ REPLY_TO = "reply-to"
 """Header of a request: the topic on which its sender waits for the answer."""
 FROM = "headwater-from"
 """Header that the broker alone writes: whose message it is, of MQTT clients that do not want their own."""
+SCHEDULED_FOR = "scheduled-for"
+"""Header of a message of a schedule: the time that it is for, which is an earlier one for what is caught up."""
 TRACE_BYTES_MAX = 1024
 """Of an error with its traceback: as much as is kept of an error, unless `error_bytes_max` says otherwise."""
 
@@ -283,6 +285,34 @@ class StateInfo(msgspec.Struct, frozen=True, gc=False):
     def since(self) -> datetime | None:
         """When it came to this state, UTC; None if that is not known."""
         return None if self.since_us is None else to_datetime(self.since_us)
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True):
+    """A message that is published again and again, as `bus.schedules()` lists it."""
+
+    id: str
+    topic: str
+    payload: bytes
+    cron: str
+    zone: str
+    next_us: int
+    last_us: int = 0
+    retain: bool = False
+    key: bytes | None = None
+    headers: Headers = ()
+    ttl_s: float | None = None
+    client: str = ""
+    """Of a server's clients, the one that it is of; empty for whoever owns the folder."""
+
+    @property
+    def next_at(self) -> datetime:
+        """When it is due next, UTC."""
+        return to_datetime(self.next_us)
+
+    @property
+    def last_at(self) -> datetime | None:
+        """The time that it was last published for, UTC; None if it never was."""
+        return to_datetime(self.last_us) if self.last_us else None
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

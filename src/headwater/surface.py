@@ -21,7 +21,17 @@ from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import TimedOut
 from headwater.events import Event
-from headwater.message import DeadLetter, Extent, Headers, Message, Outgoing, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.message import (
+    DeadLetter,
+    Extent,
+    Headers,
+    Message,
+    Outgoing,
+    ScheduleInfo,
+    StateInfo,
+    SubscriptionInfo,
+    TopicInfo,
+)
 from headwater.receipt import Receipt, Receipts
 from headwater.values import Retained
 from headwater.work.handlers import Function, handler_of
@@ -149,6 +159,36 @@ class Bus(Protocol):
         It is stored with the next group, as MQTT's QoS 0 is. What is wrong with the call itself is raised (Malformed,
         TooLarge, Closed); what cannot be stored, or is not allowed, is counted (`messages_unstored`) and not told.
         """
+
+    # Schedules
+
+    def schedule(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        cron: str,
+        id: str | None = None,
+        zone: str = "UTC",
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+    ) -> ScheduleInfo:
+        """Publish a message again and again: `bus.schedule("jobs/nightly", b"…", cron="0 3 * * *")`.
+
+        A cron line has five fields: minute, hour, day of month, month, day of week; `zone` is whose time it is. Without
+        an id it has the topic's name. The same again changes nothing, so a program may say it at each start; another
+        message keeps the times, and another line begins anew. Each time brings one message, whatever crashes, with the
+        header `scheduled-for`; of those that passed while the bus was down, the first is caught up once it is back.
+        """
+
+    def schedules(self, *, after: str | None = None, limit: int | None = None) -> list[ScheduleInfo]:
+        """Messages that are published again and again, by id; with a limit a page of them, after an id. Of a server,
+        those of this client; administrators see all."""
+
+    def unschedule(self, id: str) -> None:
+        """Publish it no more; NotFound (404) if there is no such schedule."""
 
     # Subscribing
 

@@ -16,12 +16,20 @@ from headwater.message import Message
 from headwater.server.server import Server
 from headwater.serving.composition import server_of
 
+SETTLED_S_MAX = 10.0
+"""How long a look waits for timers that are due."""
+
 
 class Bus(headwater.bus.Bus):
     """A bus in memory."""
 
     def published(self, filter: str = "#") -> list[Message]:
-        """What was published so far, oldest first within each root; also by `send`, which nobody waits for."""
+        """What was published so far, oldest first within each root: also by `send`, which nobody waits for, and by the
+        bus itself, as far as it is due."""
+        for _ in range(2):  # the second for what the first has made due
+            rung = threads.Event()
+            self.core.timers.set(rung, self.core.clock.monotonic_us(), rung.set)
+            rung.wait(SETTLED_S_MAX)
         self.core.roots.commit.run(_nothing)  # behind all that was published before
         return list(self.replay(filter))
 

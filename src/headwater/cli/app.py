@@ -59,6 +59,7 @@ COMMANDS = {
     "init": "init:init",
     "serve": "serve:serve",
     "pub": "pub:pub",
+    "schedule": "schedule:app",
     "sub": "sub:sub",
     "work": "work:work",
     "replay": "replay:replay",

@@ -84,7 +84,7 @@ def pub(
     if bytes_ is not None and (count is None or payload is not None):
         raise Malformed("--size is about --count without a payload")
     due = moment(deliver_at) if deliver_at is not None else None
-    pairs = tuple(_pair(text) for text in header or ())
+    pairs = tuple(pair_of(text) for text in header or ())
     note = Note(topic, retain, key.encode() if key is not None else None, pairs, ttl_s, due, producer, sequence)
     with at.own(make=True) as bus:
         if count is not None:
@@ -98,7 +98,8 @@ def pub(
             _show(_publish_soon(bus, note, one, 0).result(), due, at.json)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair_of(text: str) -> tuple[str, str]:
+    """A header as it was given: name=value."""
     name, equals, value = text.partition("=")
     if not equals:
         raise Malformed(f'--header "{text}" has no value; write --header name=value')

@@ -19,6 +19,7 @@ from headwater.log.root import RootRow
 from headwater.mqtt.receiving import ReceivedRow
 from headwater.mqtt.wills import WillRow
 from headwater.mqtt.window import Sent
+from headwater.schedules import ScheduleRow
 from headwater.server.session_row import SessionRow, SubscriptionOf
 from headwater.staging import CommittedRow, StagedRow
 from headwater.store import state as rows
@@ -84,6 +85,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.SENT: _row(Sent),
     rows.RECEIVED: _row(ReceivedRow, name_at=1),
     rows.WILL: _row(WillRow, name_at=1),
+    rows.SCHEDULE: _row(ScheduleRow, name_at=1),
     rows.STAGED: _row(StagedRow),
     rows.COMMITTED: _row(CommittedRow, name_at=1),
     rows.COUNTERS: _plain(4, 4, key_bytes=1),

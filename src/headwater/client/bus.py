@@ -285,6 +285,9 @@ class Bus(Served, surface.Threaded):
 
     unsubscribe = waiting(Operations.unsubscribe)
     subscriptions = waiting(Operations.subscriptions)
+    schedule = waiting(Operations.schedule)
+    schedules = waiting(Operations.schedules)
+    unschedule = waiting(Operations.unschedule)
     states = waiting(Operations.states)
     _retained_messages = waiting(Operations._retained_messages)
     topics = waiting(Operations.topics)

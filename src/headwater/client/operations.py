@@ -23,7 +23,7 @@ from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.start import Start, check_start
 from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.log.publish import Publish
-from headwater.message import DeadLetter, Extent, Message, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Message, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
@@ -105,6 +105,24 @@ class Operations(Served):
         return await all_pages(
             lambda last, some: self.ask(wire.Subscriptions(after=after if last is None else last.id, limit=some)), limit
         )
+
+    @like(surface.Bus.schedule)
+    async def schedule(
+        self, topic: str, payload: bytes, *, cron: str, id: str | None = None, zone: str = "UTC", **message: Any
+    ) -> ScheduleInfo:
+        (part,) = self._client.checks.one(topic, payload, **message).parts
+        message["headers"] = part.headers[0] if part.headers else ()
+        return await self.ask(
+            wire.Schedule(topic=topic, payload=part.payloads[0], cron=cron, id=id, zone=zone, **message)
+        )
+
+    async def schedules(self, *, after: str | None = None, limit: int | None = None) -> list[ScheduleInfo]:
+        return await all_pages(
+            lambda last, some: self.ask(wire.Schedules(after=after if last is None else last.id, limit=some)), limit
+        )
+
+    async def unschedule(self, id: str) -> None:
+        await self.ask(wire.Unschedule(id=id))
 
     async def unsubscribe(self, id: str) -> None:
         await self._client.unsubscribe(id)

@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from headwater.clock import SECOND_US, Clock, from_datetime
+from headwater.clock import SECOND_US, Clock, from_datetime, to_datetime
 from headwater.config import Config
 from headwater.errors import Malformed, NotAllowed, TooLarge
 from headwater.log import delays
 from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
 from headwater.log.root import MQTT_SYS, SYS
 from headwater.log.roots import STAGED
-from headwater.message import FROM, Headers, Outgoing
+from headwater.message import FROM, SCHEDULED_FOR, Headers, Outgoing, ScheduleInfo
 from headwater.store.batch import checksum
 from headwater.store.body import Body, one_of
 from headwater.topics.name import check_topic, is_utf8
@@ -382,6 +382,24 @@ class Checks:
             None if ttl_s is None else (self._expiry(ttl_s),),
         )
         return Publish((topic,), [part], len(payload), f"{delays.ROOT}/{due_us}", offset, is_one=True)
+
+    def scheduled(self, one: ScheduleInfo, producer: str, owner: str) -> Publish:
+        """A schedule's message that is due, on its way to its topic: once for each time that it is for."""
+        due = (SCHEDULED_FOR, to_datetime(one.next_us).isoformat())
+        part = Part(
+            one.topic.partition("/")[0],
+            (one.topic,),
+            (one.payload,),
+            ONLY,
+            (True,) if one.retain else None,
+            (one.key,) if one.key is not None else None,
+            ((*one.headers, due),),
+            None if one.ttl_s is None else (self._expiry(one.ttl_s),),
+        )
+        item = Publish((one.topic,), [part], len(one.payload) + MESSAGE_WEIGHT, producer, one.next_us, is_one=True)
+        if owner:
+            item.made_by = owner
+        return item
 
     def own(self, messages: Sequence[Outgoing]) -> Publish:
         """What the broker tells about itself, on topics of `$sys` as nobody else may publish to."""

@@ -23,6 +23,7 @@ from headwater.delivery.start import Start
 from headwater.errors import Malformed
 from headwater.log.publish import Part
 from headwater.message import Message, SubscriptionInfo, TopicInfo
+from headwater.schedules import Owner
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.server.subscriptions import Subscriptions
@@ -286,6 +287,36 @@ class Answers:
             return requests.Delayed(core.store(item).time_us)
 
         return work
+
+    def schedule(self, session: Session, request: requests.Schedule) -> Work:
+        broker, user, asked = self._broker, session.row.user, request
+        part = Part(root_of(asked.topic), (asked.topic,), (), (), headers=(asked.headers,))
+        broker.check_headers(part)
+        broker.check_later(user, session.row.id, part)
+        by, is_admin = broker.author(user, session.row.owner_id), broker.is_admin(user, session.row.id)
+        owner = Owner(user if asked.by is None else asked.by, by, session.share, is_admin)
+        return lambda: broker.core.schedules.add(
+            asked.topic,
+            asked.payload,
+            cron=asked.cron,
+            id=asked.id,
+            zone=asked.zone,
+            retain=asked.retain,
+            key=asked.key,
+            headers=asked.headers,
+            ttl_s=asked.ttl_s,
+            owner=owner,
+        )
+
+    def schedules(self, session: Session, request: requests.Schedules) -> Work:
+        user, schedules = session.row.user, self._broker.core.schedules
+        client = None if self._broker.is_admin(user, session.row.id) else user
+        return lambda: page_of(schedules.each(request.after, client), request.limit)
+
+    def unschedule(self, session: Session, request: requests.Unschedule) -> Work:
+        user, schedules = session.row.user, self._broker.core.schedules
+        owner = Owner(user, is_admin=self._broker.is_admin(user, session.row.id))
+        return lambda: schedules.remove(request.id, owner)
 
 
 def page_by_page(

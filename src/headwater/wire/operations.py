@@ -34,7 +34,7 @@ class Right(Enum):
     SUBSCRIBE = "who may subscribe to its filter"
     LOOK_AFTER = "who may look after the subscription of its id"
     REDRIVE = "the same, with the right to publish to the topics of its letters; and administrators"
-    OWN = "everybody: it is about what the same user has staged"
+    OWN = "everybody: it is about what the same user has staged or scheduled, or, of schedules, for administrators"
     SEEN = "everybody: what the user may not see is left out of the answer"
     ADMIN = "administrators"
 
@@ -101,6 +101,9 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(requests.Seek, SESSION, "session.seek"),
         Operation(requests.Pause, SESSION, "session.pause", AGAIN),
         Operation(requests.Delay, PUBLISH, "answers.delay", CARRIES),
+        Operation(requests.Schedule, PUBLISH, "answers.schedule", AGAIN),
+        Operation(requests.Schedules, OWN, "answers.schedules", AGAIN),
+        Operation(requests.Unschedule, OWN, "answers.unschedule"),
         Operation(requests.Stage, PUBLISH, "answers.stage", AGAIN | CARRIES),
         Operation(requests.CommitStage, OWN, "answers.commit_stage", AGAIN | LONG),
         Operation(requests.DropStage, OWN, "answers.drop_stage", AGAIN),

@@ -14,7 +14,7 @@ import msgspec
 from headwater import errors
 from headwater.errors import Gap, HeadwaterError, Malformed
 from headwater.events import Event
-from headwater.message import DeadLetter, Extent, Headers, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.message import DeadLetter, Extent, Headers, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.wire import administration
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import CAUSE_MAX, U32, U63, U64, Change, Micros, Options, Request, Seconds, check_options
@@ -193,6 +193,34 @@ class Delay(Request[Delayed], frozen=True, kw_only=True):
     key: bytes | None = None
     headers: Annotated[Headers, msgspec.Meta(max_length=HEADERS_MAX)] = ()
     ttl_s: Seconds | None = None
+
+
+class Schedule(Change[ScheduleInfo], frozen=True, kw_only=True):
+    """One message that is to be published again and again; in place of what this id had."""
+
+    topic: str
+    payload: bytes
+    cron: str
+    id: str | None = None
+    """None: the topic's name."""
+    zone: str = "UTC"
+    retain: bool = False
+    key: bytes | None = None
+    headers: Annotated[Headers, msgspec.Meta(max_length=HEADERS_MAX)] = ()
+    ttl_s: Seconds | None = None
+
+
+class Schedules(Request[list[ScheduleInfo]], frozen=True, kw_only=True):
+    """Messages that are published again and again, by id; with a limit a page of them, after an id."""
+
+    after: str | None = None
+    limit: U32 | None = None
+
+
+class Unschedule(Change[None], frozen=True, kw_only=True):
+    """Publish a schedule's message no more."""
+
+    id: str
 
 
 class Stage(Request[None], frozen=True, kw_only=True):

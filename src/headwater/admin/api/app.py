@@ -22,6 +22,7 @@ from headwater.admin.api import (
     pipelines,
     problem,
     rules,
+    schedules,
     sessions,
     subscriptions,
     tokens,
@@ -37,6 +38,7 @@ from headwater.serving.outside import Outside
 
 NOUNS = (
     messages,
+    schedules,
     topics,
     dead_letters,  # before subscriptions, whose paths they extend
     subscriptions,
@@ -63,6 +65,7 @@ percent-encode it.
 """
 TAGS = {
     "messages": "Publish, read history in pages, follow what is new.",
+    "schedules": "Messages that are published again and again.",
     "topics": "The tree, level by level, with counts, rates and retained values.",
     "subscriptions": "Durable ones: where they are, what they have in hand.",
     "dead letters": "What subscriptions gave up on.",
