@@ -31,7 +31,6 @@ from headwater.cli.bench.served.raw import (
     Address,
     Greeting,
     Raw,
-    Tally,
     check,
     publish_frame,
     subscription,
@@ -435,9 +434,7 @@ def replayed(native: Address, filter: str) -> Loud:
     while True:
         with Raw(native, (USER, SECRET)) as reader:
             reader.subscribe(1, filter, "replay")
-            tally, is_over = Tally(reader.socket), False
-            while not is_over:
-                is_over = any(kind == FrameKind.NOTICE for kind, _, _, _ in tally.receive())
+            while reader.read().kind != FrameKind.NOTICE:
                 yield
 
 
