@@ -22,9 +22,14 @@ class Event(msgspec.Struct, frozen=True):
     time_us: int
 
     @property
-    def timestamp(self) -> datetime:
+    def time(self) -> datetime:
         """When it happened, UTC."""
         return to_datetime(self.time_us)
+
+    @property
+    def timestamp(self) -> datetime:
+        """`time`, by its older name."""
+        return self.time
 
 
 class Events:

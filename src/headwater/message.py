@@ -101,9 +101,14 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.topic.partition("/")[0]
 
     @property
-    def timestamp(self) -> datetime:
+    def time(self) -> datetime:
         """When it was published, UTC."""
         return to_datetime(self.time_us)
+
+    @property
+    def timestamp(self) -> datetime:
+        """`time`, by its older name."""
+        return self.time
 
     @property
     def text(self) -> str:
@@ -330,9 +335,14 @@ class DeadLetter(msgspec.Struct, frozen=True):
     dead_at_us: int
 
     @property
-    def timestamp(self) -> datetime:
+    def time(self) -> datetime:
         """When it was published, UTC."""
         return to_datetime(self.time_us)
+
+    @property
+    def timestamp(self) -> datetime:
+        """`time`, by its older name."""
+        return self.time
 
     @property
     def dead_at(self) -> datetime:

@@ -23,9 +23,14 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     """An idempotent producer's repeat: this is the receipt of the first time."""
 
     @property
-    def timestamp(self) -> datetime:
+    def time(self) -> datetime:
         """When it was appended, UTC."""
         return to_datetime(self.time_us)
+
+    @property
+    def timestamp(self) -> datetime:
+        """`time`, by its older name."""
+        return self.time
 
 
 class Receipts(Sequence[Receipt]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -279,3 +280,56 @@ def test_a_root_that_appears_while_nobody_follows_is_not_missed(http: httpx.Clie
 def test_a_follower_of_nonsense_is_refused(http: httpx.Client):
     assert http.get("/v1/messages/follow", params={"filter": "#/x"}).status_code == 422
     assert http.get("/v1/messages/follow", headers={"Last-Event-ID": "nonsense"}).status_code == 422
+
+
+# What is often mistaken
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("filter=mistaken/", "write it as %23"),  # what curl leaves of filter=mistaken/#
+        ("filter=", "write it as %23"),
+        ("filter=mistaken/+/x", "write it as %2B"),
+        ("filtre=mistaken/x", "did you mean filter?"),
+        ("filter=mistaken/x&colour=red", "it has after, filter, limit, since"),
+    ],
+)
+def test_a_query_that_says_something_else_than_was_meant_is_refused(query: str, says: str, http: httpx.Client):
+    response = http.get(f"/v1/messages?{query}")
+    assert response.status_code == 422
+    assert says in response.json()["detail"]
+
+
+def test_a_hash_that_comes_unescaped_is_refused(served: Served):
+    host, port = served.http.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as line:
+        line.sendall(b"GET /v1/messages?filter=mistaken/# HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: line.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 422")
+    assert b"write it as %23" in answer
+
+
+def test_a_topic_that_ends_in_a_slash_or_has_a_space_is_still_read(http: httpx.Client):
+    for topic in ("odd/", "odd/a b", "odd/a /b"):
+        publish(http, topic, "x")
+        assert [message["topic"] for message in read(http, topic)["messages"]] == [topic]
+
+
+@pytest.mark.parametrize("said", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_json_without_its_content_type_is_told_what_to_send(said: str | None, http: httpx.Client):
+    headers = {} if said is None else {"Content-Type": said}
+    response = http.post("/v1/messages", content=b'{"topic": "mistaken/x", "payload": "1"}', headers=headers)
+    assert response.status_code == 422
+    assert "send Content-Type: application/json" in response.json()["detail"]
+    assert ("is missing" if said is None else f'says "{said}"') in response.json()["detail"]
+
+
+def test_a_topic_in_a_path_has_its_slashes_as_they_are_or_encoded(http: httpx.Client):
+    for path in ("levels/a/b", "levels%2Fa%2Fb", "levels/a%2Fb"):
+        assert http.post(f"/v1/topics/{path}/messages", content=b"1").json()["topic"] == "levels/a/b"
+        assert http.get(f"/v1/topics/{path}").json()["topic"] == "levels/a/b"
+    assert http.get("/v1/topics/levels/a/b").json()["messages"] == 3
+    refused = http.delete("/v1/topics/levels/a")  # a root is one level
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+    assert http.get("/v1/topics/levels/none").status_code == 404

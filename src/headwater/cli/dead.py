@@ -66,7 +66,7 @@ def show(at: At, id: Id, offset: Annotated[int, typer.Argument(help="Which of th
         ("subscription", safe(letter.subscription)),
         ("topic", safe(letter.topic)),
         ("offset", str(letter.offset)),
-        ("published", clock_time(letter.timestamp)),
+        ("published", clock_time(letter.time)),
         ("given up", clock_time(letter.dead_at)),
         ("attempts", str(letter.attempts)),
         *(("error", safe(error)) for error in letter.errors),

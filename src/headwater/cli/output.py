@@ -179,7 +179,7 @@ def message_object(message: Message | DeadLetter) -> dict[str, Any]:
     found: dict[str, Any] = {
         "topic": message.topic,
         "offset": message.offset,
-        "time": iso(message.timestamp),
+        "time": iso(message.time),
         **payload_object(message.payload),
         "headers": message.headers,
     }

@@ -115,7 +115,7 @@ def _show(receipt: Receipt, at: datetime | None, json: bool) -> None:
     if json:
         found = msgspec.structs.asdict(receipt)
         del found["time_us"]
-        emit({**found, "time": iso(receipt.timestamp)})
+        emit({**found, "time": iso(receipt.time)})
         return
     where = f"due {iso(at)}" if at is not None else f"offset {receipt.offset}"
     say((safe(receipt.topic), "cyan"), f"  {where}", ("  (stored before)" if receipt.duplicate else "", "yellow"))

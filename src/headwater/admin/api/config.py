@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Broker, needs
+from headwater.admin.api.dependencies import Broker, needs, shown
 
 router = APIRouter(prefix="/v1", tags=["config"])
 
@@ -28,10 +29,19 @@ class SettingsList(BaseModel):
     settings: list[Setting]
 
 
+class Event(BaseModel):
+    """Something that happened."""
+
+    kind: str
+    text: str
+    time: datetime
+    time_us: int = Field(description="The same in microseconds: an older name.", deprecated=True)
+
+
 class EventsList(BaseModel):
     """What happened, oldest first."""
 
-    events: list[dict[str, Any]]
+    events: list[Event]
 
 
 @router.get("/config", summary="List settings", **needs("reader"))
@@ -44,4 +54,4 @@ async def config(broker: Broker) -> SettingsList:
 @router.get("/events", summary="List what happened lately", **needs("reader"))
 async def events(broker: Broker) -> EventsList:
     """What somebody should know: quarantined messages, retention that passed over unacked ones, and the like."""
-    return EventsList(events=msgspec.to_builtins(await broker.bus.events()))
+    return EventsList(events=[shown(Event, one) for one in await broker.bus.events()])

@@ -135,7 +135,7 @@ def _letter(letter: DeadLetter) -> Letter:
         root=root_of(letter.topic),
         topic=letter.topic,
         offset=letter.offset,
-        time=letter.timestamp,
+        time=letter.time,
         attempts=letter.attempts,
         errors=list(letter.errors),
         dead_at=letter.dead_at,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, unquote
 
@@ -15,6 +16,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from headwater.admin.client import Admin
 from headwater.admin.gate import Caller
 from headwater.clock import to_datetime
+from headwater.errors import Malformed
 from headwater.wire.administration import Role
 
 T = TypeVar("T")
@@ -44,7 +46,14 @@ class Segment(Convertor[str]):
         return quote(value, safe="")
 
 
+class Levels(Segment):
+    """The rest of a path as a topic: its slashes may be encoded, or be those of the path."""
+
+    regex = ".+"
+
+
 register_url_convertor("segment", Segment())
+register_url_convertor("levels", Levels())
 
 
 async def _caller(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> Caller:
@@ -59,10 +68,39 @@ Asking = Annotated[Caller, Depends(_caller)]
 def needs(role: Role, **described: Any) -> dict[str, Any]:
     """What a route says of the role that it takes: to those who ask, and to those who read /docs."""
 
-    async def check(caller: Asking) -> None:
+    async def check(request: Request, caller: Asking) -> None:
         caller.check(role)
+        check_query(request)
 
     return {"dependencies": [Depends(check)], "openapi_extra": {"x-role": role, **described}}
+
+
+def check_query(request: Request) -> None:
+    """Malformed (422) for a parameter that the route does not have, or a # or + that was not meant as it came."""
+    raw = request.scope["query_string"].decode("latin-1")
+    if "#" in raw:
+        raise Malformed("an unescaped # ends a URL; write it as %23: filter=home/%23")
+    if not raw or not request.scope["path"].startswith("/v1/"):
+        return
+    path = request.scope["route"].path_format
+    said = request.app.openapi()["paths"][path][request.method.lower()]  # as /docs has it
+    known = {one["name"] for one in said.get("parameters", ()) if one["in"] == "query"}
+    for name in request.query_params:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known)) or 'none'}"
+            raise Malformed(f'{path} has no parameter "{name[:80]}"; {hint}')
+    if "filter" in known:
+        _check_filter(request.query_params.get("filter"), raw)
+
+
+def _check_filter(filter: str | None, raw: str) -> None:
+    """A client leaves out what follows a #, and a + is a space: then a filter comes that nobody meant."""
+    written = next((part for part in raw.split("&") if part.startswith("filter=")), "")
+    if filter == "" or written.endswith("/"):
+        raise Malformed(f'filter is "{filter}": an unescaped # ends a URL; write it as %23, and / at the end as %2F')
+    if filter is not None and "+" in written and " " in filter.split("/"):
+        raise Malformed(f'filter is "{filter}": an unescaped + is a space; write it as %2B')
 
 
 async def _broker(request: Request, caller: Asking) -> Admin:
@@ -82,6 +120,7 @@ def _in_calendar(moment: datetime) -> datetime:
 
 Moment = Annotated[AwareDatetime, AfterValidator(_in_calendar)]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
+Topic = Annotated[str, Path(description="A topic: home/kitchen/temp, or with its slashes as %2F.")]
 Id = Annotated[str, Path(description="One segment of the path: percent-encode what is in it, as / is %2F.")]
 
 

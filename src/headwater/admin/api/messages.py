@@ -12,7 +12,18 @@ from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
 from headwater.admin.api.cursor import Cursor
-from headwater.admin.api.dependencies import NUMBER_MAX, Asking, Body, Broker, Id, Limit, Moment, example, needs, shown
+from headwater.admin.api.dependencies import (
+    NUMBER_MAX,
+    Asking,
+    Body,
+    Broker,
+    Limit,
+    Moment,
+    Topic,
+    example,
+    needs,
+    shown,
+)
 from headwater.admin.api.following import Followers
 from headwater.admin.api.payload import Encoding, Shown, shown_message, to_bytes
 from headwater.errors import Gap, Malformed, TimedOut
@@ -82,7 +93,7 @@ class PublishReceipt(BaseModel):
 
     topic: str
     offset: int = Field(description="Its id within the topic's root; 0 for one that is delivered later.")
-    time: datetime = Field(validation_alias="timestamp")
+    time: datetime
     duplicate: bool = Field(description="An idempotent producer's repeat: this is the receipt of the first time.")
 
 
@@ -161,14 +172,14 @@ async def publish_batch(batch: NewBatch, broker: Broker) -> BatchReceipts:
 
 
 @router.post(
-    "/topics/{topic:segment}/messages",
+    "/topics/{topic:levels}/messages",
     status_code=201,
     summary="Publish the body as it is",
     **needs("operator", requestBody={"content": {"application/octet-stream": {"schema": {"type": "string"}}}}),
 )
 async def publish_raw(
     request: Request,
-    topic: Id,
+    topic: Topic,
     broker: Broker,
     retain: bool = False,
     key: str | None = None,

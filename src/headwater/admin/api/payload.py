@@ -49,7 +49,7 @@ def shown_message(message: Envelope) -> dict[str, Any]:
     return {
         "topic": message.topic,
         "offset": message.offset,
-        "time": message.timestamp,
+        "time": message.time,
         **shown_contents(message),
         "retained": message.retained,
     }

@@ -108,7 +108,7 @@ def of_error(error: HeadwaterError) -> Response:
 
 
 def _receipt(one: Receipt) -> dict[str, Any]:
-    return {"topic": one.topic, "offset": one.offset, "time": one.timestamp, "duplicate": one.duplicate}
+    return {"topic": one.topic, "offset": one.offset, "time": one.time, "duplicate": one.duplicate}
 
 
 def _headers(error: HeadwaterError, text: str) -> dict[str, str]:
@@ -148,10 +148,22 @@ async def _on_http(request: Request, error: Exception) -> Response:
     return answer(error.status_code, detail, headers=error.headers)
 
 
-async def _on_invalid(_: Request, error: Exception) -> Response:
+async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    said = request.headers.get("content-type", "")
+    if not is_json(said) and any(one["loc"] == ("body",) for one in error.errors()):
+        # FastAPI takes such a body for a string, and says what a string lacks.
+        what = f'says "{said[:80]}"' if said else "is missing"
+        detail = f"the body is to be JSON, and its Content-Type {what}; send Content-Type: application/json"
+        return answer(http.HTTPStatus.UNPROCESSABLE_ENTITY, detail, kind="Malformed")
     found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
     return answer(http.HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), kind="Malformed")
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a Content-Type says that a body is JSON."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 async def _on_failure(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from headwater.admin.api.dependencies import Asking, Body, Broker, Id, Limit, example, needs
+from headwater.admin.api.dependencies import Topic as Name
 from headwater.admin.api.growth import Growth
 from headwater.admin.api.messages import StoredMessage
 from headwater.admin.api.payload import shown_message
@@ -98,8 +99,8 @@ async def levels(
     return TopicLevels(levels=shown, next=shown[-1].name if len(found) > limit else None)
 
 
-@router.get("/{topic:segment}", summary="Show a topic", **needs("reader"))
-async def show(request: Request, topic: Id, caller: Asking, broker: Broker) -> Topic:
+@router.get("/{topic:levels}", summary="Show a topic", **needs("reader"))
+async def show(request: Request, topic: Name, caller: Asking, broker: Broker) -> Topic:
     """Its counts, and its retained message."""
     check_topic(topic, broker.bus.config)
     caller.check_sight(topic)
