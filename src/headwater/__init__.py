@@ -42,6 +42,7 @@ from headwater.errors import (
     Unwritable,
 )
 from headwater.message import (
+    ConsumerInfo,
     DeadLetter,
     Message,
     Outgoing,
@@ -68,6 +69,7 @@ __all__ = [
     "Config",
     "Conflict",
     "Connecting",
+    "ConsumerInfo",
     "Damaged",
     "DeadLetter",
     "Disconnected",

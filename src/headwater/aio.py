@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import partial, wraps
@@ -33,6 +32,7 @@ from headwater.delivery.options import Options
 from headwater.delivery.replay import Reading as ThreadReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed
+from headwater.forgotten import weakly
 from headwater.message import Message as ThreadMessage
 from headwater.message import Receipt, Receipts
 from headwater.surface import Messages, documented, like
@@ -60,7 +60,7 @@ class Consumer(Reader):
         self._consumer = consumer
         self.id = consumer.id
         self.filter = consumer.filter
-        consumer.add_waker(self._wake)
+        consumer.add_waker(weakly(self._wake))
 
     @property
     def options(self) -> Options:
@@ -96,7 +96,7 @@ class Live(Reader):
         self._live = live
         self.filter = live.filter
         self._fetching: asyncio.Future[None] | None = None
-        live.add_waker(self._wake)
+        live.add_waker(weakly(self._wake))
 
     async def _prepare(self) -> None:
         """What is retained is read in a thread, which goes on if nobody waits for it any more."""
@@ -134,13 +134,7 @@ class Reading(Reader):
         self._reading = reading
         self.filter = reading.filter
         self._fetching: asyncio.Future[None] | None = None
-        found = weakref.WeakMethod(self._wake)  # what it reads from does not hold one that was forgotten
-
-        def wake() -> None:
-            if (known := found()) is not None:
-                known()
-
-        reading.add_waker(wake)
+        reading.add_waker(weakly(self._wake))  # what it reads from does not hold one that was forgotten
 
     async def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         return await super().batch(max, timeout_s)
@@ -201,7 +195,7 @@ class Bus(WorkingBus):
     def __init__(self, bus: ThreadBus, handlers: Handlers | None = None) -> None:
         self.threads = bus
         """The same bus for threads."""
-        self._workers = TaskWorkers(self.subscribe, fail, bus.core.clock, handlers)
+        self._workers = TaskWorkers(weakly(self.subscribe), fail, bus.core.clock, handlers)
         self.clients = InThreads(bus, "clients")
         self.acl = InThreads(bus, "acl")
         self.channels = InThreads(bus, "channels")

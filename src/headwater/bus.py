@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface
@@ -20,10 +20,12 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.live import Policy
 from headwater.delivery.mending import write_of
 from headwater.delivery.options import Options, check_none_of_live, check_not_of_channel, stated
+from headwater.delivery.reader import Reader
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import Start, check_start
-from headwater.errors import Failed, HeadwaterError, Malformed
+from headwater.errors import Failed, HeadwaterError, Malformed, Owned
 from headwater.events import Event
+from headwater.forgotten import let_go, settle, weakly
 from headwater.log.publish import Publish, Sent
 from headwater.message import Headers, Message, Receipt, Receipts
 from headwater.requests import Replies, pairs_of
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=Reader)
 
 
 def done_by(
@@ -60,20 +63,31 @@ def done_by(
     return call
 
 
+def _open(make: Callable[[], Core]) -> Core:
+    """A core; if this process has forgotten a bus that had the folder, once that has let go of it."""
+    try:
+        return make()
+    except Owned:
+        if not settle():
+            raise
+    return make()
+
+
 @documented(surface.Threaded)
 class Bus(surface.Threaded):
     """A bus on a folder, or in memory."""
 
     @like(Core.__init__)
     def __init__(self, *args: Any, **doors: Any) -> None:
-        self.core = core = Core(*args, **doors)
+        self.core = core = _open(partial(Core, *args, **doors))
         """What the bus is made of: it may change, and is not for users."""
         self.is_read_only = core.is_read_only
         self._checks = core.checks
         self._commit = core.roots.commit
         self._check_open = core.check_open
         self._replies = Replies("embedded", core.config.requests_max)
-        self._workers = Workers(self.subscribe, core.clock, lambda: core.check_open(writes=True))
+        self._workers = Workers(weakly(self.subscribe), core.clock, lambda: core.check_open(writes=True))
+        self._process = os.getpid()
 
     @property
     def id(self) -> str:
@@ -94,6 +108,16 @@ class Bus(surface.Threaded):
     def close(self) -> None:
         self._workers.end()
         self.core.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "core", None)
+        if core is not None and not core.is_closed and self._process == os.getpid():
+            let_go(self, f'the bus on "{core.folder}"', core.close)
+
+    def _keeping(self, reader: T) -> T:
+        """A reader that is all that anybody holds of its bus can go on."""
+        reader._keeps = self
+        return reader
 
     # Publishing
 
@@ -170,9 +194,9 @@ class Bus(surface.Threaded):
             raise Malformed("an embedded bus pushes nothing to a destination; serve it, and subscribe there")
         if id is None:
             check_none_of_live(given, start)
-            return self.core.listen(filter, when_full)
+            return self._keeping(self.core.listen(filter, when_full, is_forgettable=True))
         check_not_of_channel(id)
-        return self.core.consume(Options(id=id, filter=filter, **given), given, start)
+        return self._keeping(self.core.consume(Options(id=id, filter=filter, **given), given, start))
 
     def unsubscribe(self, id: str) -> None:
         self.core.durables.delete(id, force=True)
@@ -191,11 +215,11 @@ class Bus(surface.Threaded):
 
     @like(surface.Bus.replay)
     def replay(self, filter: str, **options: Any) -> Reading:
-        return self.core.read(filter, **options, follows=False)
+        return self._keeping(self.core.read(filter, **options, follows=False))
 
     @like(surface.Bus.follow)
     def follow(self, filter: str, **options: Any) -> Reading:
-        return self.core.read(filter, **options, follows=True)
+        return self._keeping(self.core.read(filter, **options, follows=True))
 
     @like(surface.Bus.retained)
     def retained(self, filter: str) -> Retained:

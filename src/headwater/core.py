@@ -29,7 +29,7 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.lane import Ticket
 from headwater.delivery.listeners import Hearing
-from headwater.delivery.live import BUS_CLOSED, Live, Policy
+from headwater.delivery.live import BUS_CLOSED, Ear, Live, Policy
 from headwater.delivery.mending import Mending
 from headwater.delivery.options import Options
 from headwater.delivery.readers import Readers
@@ -57,6 +57,7 @@ from headwater.message import (
     SubscriptionInfo,
     TopicInfo,
     Unacked,
+    this_process,
 )
 from headwater.requests import REPLY_ROOT, Replies, answer_headers, nobody_hears
 from headwater.schedules import Schedules
@@ -112,9 +113,10 @@ class Core:
             self.config = msgspec.structs.replace(self.config, lake=os.fspath(lake))
         self.is_read_only = read_only
         self._closed = False
-        self._live: dict[Live | Bell | Replies | Consumer, None] = {}
-        self._forgotten: deque[Bell] = deque()
-        """Of readings that were garbage-collected: removed with the next one, or in time."""
+        self._live: dict[Live | Ear | Bell | Replies, None] = {}
+        self._consumers: dict[Ticket, Subscriber] = {}
+        self._forgotten: deque[Ear | Bell] = deque()
+        """Of readers that were garbage-collected: removed with the next one, or in time."""
         self._registries: dict[object, Registry] = {}
         self._registry_lock = threads.RLock()
         self.clock = SteadyClock(clock or SystemClock())
@@ -211,6 +213,11 @@ class Core:
         self.dispatcher.count_dead()
 
     # Closing
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
 
     def check_open(self, writes: bool = False) -> None:
         """Closed or ReadOnly if that is what it is."""
@@ -328,17 +335,32 @@ class Core:
     # Subscribing and reading
 
     def listen(
-        self, filter: str, when_full: Policy = "drop_oldest", owner: str = "", *, with_retained: bool = True
+        self,
+        filter: str,
+        when_full: Policy = "drop_oldest",
+        owner: str = "",
+        *,
+        with_retained: bool = True,
+        is_forgettable: bool = False,
     ) -> Live:
-        """A live subscription, which counts in its owner's share."""
+        """A live subscription, which counts in its owner's share; one that is forgettable lives as long as somebody
+        holds it."""
         self.check_open(writes=True)
         check_filter(filter, self.config)
-        live = Live(filter, when_full, self.config, self.clock, self.reply, self._leave)
+        ears: list[Ear] = []
+
+        def leave(live: Live) -> None:
+            self._leave(ears[0] if ears else live)
+
+        live = Live(filter, when_full, self.config, self.clock, self.reply, leave)
+        if is_forgettable:
+            ears.append(Ear(live))
+            weakref.finalize(live, self._forgotten.append, ears[0]).atexit = False
 
         def join() -> None:
             if with_retained:
                 live.greet(RetainedReading(self.roots, self.clock, filter, FIRST_ROWS))
-            self.join(filter, live, owner)
+            self.join(filter, ears[0] if ears else live, owner)
 
         self.roots.commit.run(join)
         return live
@@ -347,7 +369,7 @@ class Core:
         """Have a live subscription given what is retained once more."""
         self.roots.commit.run(lambda: live.greet(RetainedReading(self.roots, self.clock, live.filter)))
 
-    def join(self, filter: str, listener: Live | Bell | Replies, owner: str = "") -> None:
+    def join(self, filter: str, listener: Live | Ear | Bell | Replies, owner: str = "") -> None:
         """Add a listener to the fan-out; it is ended with the core."""
 
         def join() -> None:
@@ -361,11 +383,10 @@ class Core:
         """A consumer of a durable subscription, which is made if there is none of this id."""
 
         def join() -> Consumer:
-            ticket = Ticket(f"{platform.node()}:{os.getpid()}")
+            ticket = Ticket(f"{platform.node()}:{os.getpid()}", this_process())
             subscriber = self.dispatcher.attach(options, given, start, ticket)
-            consumer = Consumer(subscriber, self.clock, ticket, self._seek, self._pause, self._leave)
-            self._live[consumer] = None
-            return consumer
+            self._consumers[ticket] = subscriber
+            return Consumer(subscriber, self.clock, ticket, self._seek, self._pause, self._detach, self._retire)
 
         return self.roots.commit.run(join)
 
@@ -415,20 +436,26 @@ class Core:
             self._live.pop(bell, None)
             self.dispatcher.listeners.leave(bell)
 
-    def _leave(self, reader: Live | Bell | Consumer) -> None:
+    def _leave(self, reader: Live | Ear | Bell) -> None:
         self._live.pop(reader, None)
-        if self._closed or (self.is_read_only and not isinstance(reader, Consumer)):
-            return
-        if isinstance(reader, Consumer):
-            self.dispatcher.detach(reader.subscriber, reader.ticket)
-        else:
+        if not self._closed and not self.is_read_only:
             self.dispatcher.listeners.leave(reader)
 
+    def _detach(self, subscriber: Subscriber, ticket: Ticket) -> None:
+        subscriber.set_waker(ticket, None)
+        if self._consumers.pop(ticket, None) is not None and not self._closed:
+            self.dispatcher.detach(subscriber, ticket)
+
+    def _retire(self, subscriber: Subscriber, ticket: Ticket) -> None:
+        subscriber.set_waker(ticket, None)
+        if self._consumers.pop(ticket, None) is not None and not self._closed:
+            self.dispatcher.retire(subscriber, ticket)
+
     def _end_live(self) -> None:
+        for subscriber in tuple(self._consumers.values()):
+            subscriber.end()
         for reader in tuple(self._live):
-            if isinstance(reader, Consumer):
-                reader.subscriber.end()
-            elif isinstance(reader, Live):
+            if isinstance(reader, Live):
                 reader.end(BUS_CLOSED)
             else:
                 reader.end()

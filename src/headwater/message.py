@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -237,6 +238,25 @@ class Extent(msgspec.Struct, frozen=True):
     """For each moment that was asked about, the first offset appended at or after it."""
 
 
+class ConsumerInfo(msgspec.Struct, frozen=True, gc=False):
+    """Who takes from a subscription, as `bus.subscriptions()` tells it."""
+
+    host: str = ""
+    """The machine's name, as the consumer's process told it; its address where it told none."""
+    pid: int = 0
+    """Of its process; 0 if that is not known."""
+    user: str = ""
+    """The client's name at the server; embedded, none."""
+    session: str = ""
+
+
+def this_process() -> ConsumerInfo:
+    """What is told of a consumer in this process."""
+    from socket import gethostname  # not loaded before somebody consumes
+
+    return ConsumerInfo(gethostname(), os.getpid())
+
+
 class SubscriptionInfo(msgspec.Struct, frozen=True, gc=False):
     """A durable subscription as `bus.subscriptions()` lists it."""
 
@@ -253,6 +273,10 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, gc=False):
     paused: bool
     floors: dict[str, int]
     """Per root: every message up to this offset is done."""
+    active: tuple[ConsumerInfo, ...] = ()
+    """Consumers that messages go to, the first hundred; none where `consumers` is not known."""
+    standing_by: tuple[ConsumerInfo, ...] = ()
+    """With order="strict": those that wait for the active one to leave, the next first."""
 
 
 class StateInfo(msgspec.Struct, frozen=True, gc=False):

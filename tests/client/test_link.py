@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
@@ -66,7 +67,8 @@ def test_a_client_says_hello_and_registers_a_session(peer: Peer, connect: Connec
     _, talk = connect(session_expire_after_s=7.0)
     assert talk.hello is not None
     assert (talk.hello.mechanism, talk.hello.versions) == ("none", (1,))
-    assert talk.register == wire.Register(session=None, expire_after_s=7.0)
+    here = (socket.gethostname(), os.getpid())
+    assert talk.register == wire.Register(session=None, expire_after_s=7.0, host=here[0], pid=here[1])
 
 
 def test_nobody_there_is_told_with_what_to_do() -> None:

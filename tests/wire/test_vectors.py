@@ -16,7 +16,7 @@ from headwater.config import Config, Serving
 from headwater.delivery.options import Options
 from headwater.errors import HeadwaterError
 from headwater.events import Event
-from headwater.message import DeadLetter, Extent, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.message import ConsumerInfo, DeadLetter, Extent, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.wire import administration, batches, handshake, requests
@@ -42,6 +42,7 @@ ANSWERS = (
     ScheduleInfo,
     TopicInfo,
     SubscriptionInfo,
+    ConsumerInfo,
     StateInfo,
     Extent,
     Event,

@@ -20,6 +20,7 @@ from headwater.delivery import retry
 from headwater.delivery.lane import Remote
 from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, HeadwaterError, NotAllowed, NotFound
+from headwater.message import this_process
 from headwater.server.log import Log
 from headwater.server.pump import Pump
 
@@ -46,7 +47,7 @@ class Channel(Actor):
         self.is_denied = False
         """Whether its owner, or anybody, may not push there."""
         self.durable: Durable | None = None
-        self.ticket = Remote(row.subscription)
+        self.ticket = Remote(row.subscription, this_process())
         self._addresses: tuple[str, ...] = ()
         self._delivered = delivered
         self._failures = 0

@@ -33,7 +33,8 @@ def list_(at: At) -> None:
     process knows; a server says it.
 
     With --json: an object for each (id, filter, order, lag, retrying, dead, paused, floors: per root, the offset up to
-    which everything is done; of a server also in_flight, consumers).
+    which everything is done; of a server also in_flight, consumers, and who they are: active and standing_by, each with
+    its host, pid, user and session).
     """
     _list(at)
 
@@ -58,6 +59,7 @@ COLUMNS: Columns[SubscriptionInfo] = {
     ">retrying": lambda info: number(info.retrying, "yellow"),
     ">dead": lambda info: number(info.dead, "red"),
     ">consumers": lambda info: _known(info.consumers),
+    "who": lambda info: safe(taken_by(info)),
     "": lambda info: Text("paused" if info.paused else "", style="yellow"),
 }
 STATES: Columns[StateInfo] = {
@@ -75,7 +77,10 @@ STATES: Columns[StateInfo] = {
 
 def _object(info: SubscriptionInfo) -> dict[str, Any]:
     """For machines; what is not known is left out."""
-    return {name: value for name, value in msgspec.structs.asdict(info).items() if value is not None}
+    found = {name: value for name, value in msgspec.structs.asdict(info).items() if value is not None}
+    if info.consumers is None:
+        del found["active"], found["standing_by"]
+    return found
 
 
 def _first_line(error: str | None) -> str:
@@ -107,6 +112,16 @@ def _state_object(one: StateInfo) -> dict[str, Any]:
     found = {**msgspec.structs.asdict(one), "retry_at_us": None, "since_us": None}
     found.update({name: iso(time) for name in ("retry_at", "since") if (time := getattr(one, name)) is not None})
     return {name: value for name, value in found.items() if value is not None}
+
+
+def taken_by(info: SubscriptionInfo) -> str:
+    """The first of its active consumers, and how many others there are."""
+    if not info.active:
+        return ""
+    first, others, standing_by = info.active[0], len(info.active) - 1, len(info.standing_by)
+    process = f" pid {first.pid}" if first.pid else ""
+    more = f" and {others:,} more" if others else ""
+    return f"{first.host or '?'}{process}{more}{f'; {standing_by:,} stand by' if standing_by else ''}"
 
 
 @app.command()

@@ -9,9 +9,10 @@ A thin shell around `client.client`, which runs in the same loop: nothing here h
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from headwater import surface
 from headwater.awaitables import (
@@ -25,7 +26,6 @@ from headwater.awaitables import (
     asynchronous,
     fail,
 )
-from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
@@ -37,6 +37,7 @@ from headwater.delivery.live import Live as EmbeddedLive
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed
+from headwater.forgotten import warn_of, weakly
 from headwater.log.publish import Publish
 from headwater.message import Message as ThreadMessage
 from headwater.message import Receipt, Receipts
@@ -45,6 +46,8 @@ from headwater.wire import requests as wire
 from headwater.wire.request import Request
 from headwater.work.handlers import Handlers
 from headwater.work.tasks import TaskWorkers
+
+T = TypeVar("T", bound="FeedReader")
 
 
 class _Verbs:
@@ -89,6 +92,8 @@ class FeedReader(Reader):
         super().__init__()
         self._client = client
         self.filter = filter
+        self._keeps: object = None
+        """What lives as long as it: the bus that it was made by."""
         self._closed = False
         self._forgetting: weakref.finalize[..., Any] | None = None
 
@@ -139,6 +144,10 @@ class Consumer(FeedReader):
 
     def _after_close(self) -> None:
         raise Closed(f'this consumer of "{self.id}" is closed; subscribe again to go on')
+
+    def __del__(self) -> None:
+        if not self._closed and self._client.forget(self._feed, self._last):
+            warn_of(self, f'a consumer of "{self.id}"')
 
     async def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         await _Verbs(self._client).ack(self._feed, messages, wait)
@@ -213,12 +222,9 @@ class Bus(Operations, WorkingBus):
 
     def __init__(self, client: Client, handlers: Handlers | None = None) -> None:
         super().__init__(client, _Verbs(client))
-        self._workers = TaskWorkers(self.subscribe, fail, client.clock, handlers)
+        self._workers = TaskWorkers(weakly(self.subscribe), fail, client.clock, handlers)
         self.address = client.address
         self.settings = client.settings
-        self.clients = Clients(self.ask)
-        self.acl = Acl(self.ask)
-        self.channels = Channels(self.ask)
 
     @like(surface.Bus.publish)
     async def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
@@ -256,17 +262,17 @@ class Bus(Operations, WorkingBus):
             if isinstance(asked, wire.SubscribeTo):
                 return (await self.ask(asked)).id
             feed = await client.subscribe(asked, self._verbs)
-            return Live(client, feed) if asked.id is None else Consumer(client, feed)
+            return self._keeping(Live(client, feed) if asked.id is None else Consumer(client, feed))
 
         return Opening(make)
 
     @like(surface.Bus.replay)
     def replay(self, filter: str, **options: Any) -> Reading:
-        return Reading(self._client, self._client.history(filter, follows=False, **options))
+        return self._keeping(Reading(self._client, self._client.history(filter, follows=False, **options)))
 
     @like(surface.Bus.follow)
     def follow(self, filter: str, **options: Any) -> Reading:
-        return Reading(self._client, self._client.history(filter, follows=True, **options))
+        return self._keeping(Reading(self._client, self._client.history(filter, follows=True, **options)))
 
     @like(surface.Bus.request)
     async def request(
@@ -304,6 +310,17 @@ class Bus(Operations, WorkingBus):
     async def close(self) -> None:
         await self._workers.end()
         await self._client.close()
+
+    def __del__(self) -> None:
+        client = self._client
+        if client.link.state is not LinkState.CLOSED and client.process == os.getpid():
+            client.close_soon()
+            warn_of(self, f"the bus at {client.address}")
+
+    def _keeping(self, reader: T) -> T:
+        """A reader that is all that anybody holds of its bus can go on."""
+        reader._keeps = self
+        return reader
 
 
 def connect(url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> BusOpening[Bus]:

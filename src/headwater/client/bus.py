@@ -15,11 +15,10 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface, threads
-from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.operations import Operations, Served, retained_message
 from headwater.client.pending import Pending
@@ -28,6 +27,7 @@ from headwater.client.readers import Consumer, Live, Reading, Verbs
 from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
 from headwater.errors import Closed, Conflict
+from headwater.forgotten import let_go, weakly
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
 from headwater.message import DeadLetter, Headers, Message, Receipt, Receipts
 from headwater.surface import GivenHeaders, Messages, documented, like
@@ -66,6 +66,19 @@ def run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
+def _leave(client: Client, loop: asyncio.AbstractEventLoop, thread: threads.Thread) -> None:
+    """End a connection whose bus was forgotten."""
+    try:
+        asyncio.run_coroutine_threadsafe(client.close(), loop).result()
+    finally:
+        _end_loop(loop, thread)
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threads.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(JOIN_S)
+
+
 def waiting(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
     """A method that waits, in its caller's thread, for what the client does in its loop."""
 
@@ -97,10 +110,7 @@ class Bus(Served, surface.Threaded):
         except BaseException:
             self._stop()
             raise
-        self._workers = Workers(self.subscribe, self._client.clock, self._check_open)
-        self.clients = Clients(self.ask)
-        self.acl = Acl(self.ask)
-        self.channels = Channels(self.ask)
+        self._workers = Workers(weakly(self.subscribe), self._client.clock, weakly(self._check_open))
 
     async def _connect(self) -> Client:
         client = Client(self.address, self.settings)
@@ -121,8 +131,11 @@ class Bus(Served, surface.Threaded):
 
     def _stop(self) -> None:
         if os.getpid() == self._process and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(JOIN_S)
+            _end_loop(self._loop, self._thread)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_operations") and not self._closed and os.getpid() == self._process:
+            let_go(self, f"the bus at {self.address}", partial(_leave, self._client, self._loop, self._thread))
 
     # Calls into the loop
 

@@ -7,9 +7,10 @@ on here: answers to publishes to the publisher, batches to their feeds.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +31,7 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish
-from headwater.message import Headers, Message, Receipt
+from headwater.message import Envelope, Headers, Message, Receipt
 from headwater.requests import REPLY_ROOT, Replies, answer_headers, pairs_of
 from headwater.store.batch import checksum
 from headwater.surface import GivenHeaders, like
@@ -44,6 +45,8 @@ from headwater.wire.requests import Notice, Problem, Registered, decode, error_o
 
 RESUBSCRIBE_S = 0.5
 """Delay before a subscription that the server ended, and asks for again, is made again; half of it drawn."""
+FORGOTTEN_S = 30.0
+"""How long a consumer that nobody holds any more is waited with, for acks of what it handed out."""
 REPLY_WINDOW = (1000, 8 * 1024 * 1024)
 
 
@@ -56,6 +59,7 @@ class Client:
         self.clock = ServedClock(SteadyClock(clock or SystemClock()))
         self.loop = asyncio.get_running_loop()
         self.thread = threads.get_ident()
+        self.process = os.getpid()
         self.config = Config()
         self.checks = Checks(self.config, self.clock)
         self.link = Link(address, settings, self.clock, self)
@@ -67,6 +71,7 @@ class Client:
         self._again: set[int] = set()
         """Feeds that were subscribed again and have delivered nothing since."""
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._leaving: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._reply_feed: Feed | None = None
         self._reply_verbs: Verbs | None = None
@@ -403,12 +408,44 @@ class Client:
     def leave_with(self, reader: object, feed: Feed) -> weakref.finalize[..., object]:
         """Take no more when nobody has the reader of a feed any more, as after a `break` out of a loop over it.
 
-        Not for consumers: messages that they handed out may be acked without them.
+        Not for consumers, of whom that is to be told: see `forget`.
         """
-        # Collected in any thread, at any moment.
+        # Finalised in any thread, at any moment.
         forgetting = weakref.finalize(reader, _call_soon, self.loop, self._let_go, feed)
         forgetting.atexit = False
         return forgetting
+
+    def forget(self, feed: Feed, last: Sequence[Envelope]) -> bool:
+        """Nobody has a consumer of a feed any more: take no more for it. From any thread; False if it was over.
+
+        What it handed out last may still be acked as long as somebody holds that, but not for long.
+        """
+        if self._feeds.get(feed.number) is not feed or self.process != os.getpid():
+            return False
+        if feed.readers > 1 or not last:
+            _call_soon(self.loop, self._let_go, feed)
+            return True
+        held = {id(message.origin): message.origin for message in last}
+        waited_for = set(held)
+
+        def let_go(whose: int | None) -> None:
+            is_last = bool(waited_for)
+            waited_for.discard(whose) if whose is not None else waited_for.clear()
+            if is_last and not waited_for:
+                self._let_go(feed)
+
+        for number, origin in held.items():
+            weakref.finalize(origin, _call_soon, self.loop, let_go, number).atexit = False
+        _call_soon(self.loop, self.loop.call_later, FORGOTTEN_S, let_go, None)
+        return True
+
+    def close_soon(self) -> None:
+        """Nobody has the bus any more: leave. From any thread."""
+        _call_soon(self.loop, self._close_soon)
+
+    def _close_soon(self) -> None:
+        task = self.loop.create_task(self.close())
+        self._leaving = task  # or nobody would hold it
 
     def _let_go(self, feed: Feed) -> None:
         if self._feeds.get(feed.number) is feed:

@@ -16,11 +16,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.errors import Disconnected, HeadwaterError, Malformed
+from headwater.message import this_process
 from headwater.version import __version__
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import VERSIONS, Challenge, Hello, Mechanism, Response, Welcome
 from headwater.wire.reader import FrameReader
-from headwater.wire.requests import Goodbye, Problem, Register, Registered, decode, encode, error_of, pack_request
+from headwater.wire.requests import (
+    HOST_CHARS_MAX,
+    Goodbye,
+    Problem,
+    Register,
+    Registered,
+    decode,
+    encode,
+    error_of,
+    pack_request,
+)
 
 if TYPE_CHECKING:
     from headwater.access.scram import ClientLogin
@@ -392,7 +403,10 @@ async def _shake_hands(connection: Connection, heard: Callable[[int], None], tok
 
 async def _register(connection: Connection, settings: Connecting, session: str | None) -> Registered:
     """The session that is named, if it is still there and ours; else a new one."""
-    asked = Register(session=session, expire_after_s=settings.session_expire_after_s)
+    here = this_process()
+    asked = Register(
+        session=session, expire_after_s=settings.session_expire_after_s, host=here.host[:HOST_CHARS_MAX], pid=here.pid
+    )
     connection.send((pack_request(REGISTER_ID, asked),))
     try:
         found: Registered = await _expect(connection, Kind.REPLY, Registered)

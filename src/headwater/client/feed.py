@@ -36,7 +36,7 @@ _offset = attrgetter("offset")
 _origin = attrgetter("origin")
 
 
-class Held(msgspec.Struct, eq=False):
+class Held(msgspec.Struct, eq=False, weakref=True):
     """Origin of the messages of one lease: carries out `message.ack()`, `nack()`, `reject()`, `extend()`, `reply()`."""
 
     feed: Feed

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 import os
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headwater import surface
+from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed, Verbs
 from headwater.client.pages import all_pages
@@ -58,6 +60,25 @@ class Served:
 
     is_read_only = False
     _client: Client
+
+    @abstractmethod
+    def ask(self, request: Request[Any]) -> Any:
+        """What a request is answered with."""
+
+    @property
+    def clients(self) -> Clients:
+        """The clients that may log in."""
+        return Clients(self.ask)
+
+    @property
+    def acl(self) -> Acl:
+        """The rules for what they may do."""
+        return Acl(self.ask)
+
+    @property
+    def channels(self) -> Channels:
+        """What is pushed where."""
+        return Channels(self.ask)
 
     def __repr__(self) -> str:
         return f"<headwater bus at {self.folder}>"

@@ -21,6 +21,7 @@ from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError
+from headwater.forgotten import warn_of
 from headwater.message import Message, Receipt
 from headwater.surface import documented
 from headwater.wire import requests as wire
@@ -34,10 +35,17 @@ if TYPE_CHECKING:
 class Verbs:
     """Sends acks and the like, and waits in the caller's thread."""
 
-    __slots__ = ("_bus",)
+    __slots__ = ("_found",)
 
     def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+        self._found = weakref.ref(bus)  # what is there for a bus does not hold one that was forgotten
+
+    @property
+    def _bus(self) -> Bus:
+        bus = self._found()
+        if bus is None:
+            raise Closed("the bus that this message came over was forgotten, and is closed; keep it until you are done")
+        return bus
 
     def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> None:
         if not feed.is_durable:
@@ -142,6 +150,10 @@ class Consumer(FeedReader):
         assert feed.id is not None
         self.id = feed.id
         self._closed_text = f'this consumer of "{feed.id}" is closed; subscribe again to go on'
+
+    def __del__(self) -> None:
+        if not self._closed and self._bus._client.forget(self._feed, self._last):
+            warn_of(self, f'a consumer of "{self.id}"')
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         found = self._last = super().batch(max, timeout_s)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from headwater.clock import SECOND_US, Clock
+from headwater.delivery.lane import Ticket
 from headwater.delivery.options import Options
 from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.rows import RowsItem
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Closed
+from headwater.forgotten import let_go
 from headwater.message import Message
 
 
@@ -33,16 +37,21 @@ class Noted:
 
 
 class Consumer(Reader):
-    """Takes messages of one durable subscription, and acks them."""
+    """Takes messages of one durable subscription, and acks them.
+
+    One that nobody holds any more is closed, with a ResourceWarning. What it handed out may still be acked, as long as
+    no other consumer has come.
+    """
 
     def __init__(
         self,
         subscriber: Subscriber,
         clock: Clock,
-        ticket: object,
+        ticket: Ticket,
         seek: Callable[[Subscriber, Start], None],
         pause: Callable[[Subscriber, bool], None],
-        on_close: Callable[[Consumer], None],
+        on_close: Callable[[Subscriber, Ticket], None],
+        on_forgotten: Callable[[Subscriber, Ticket], None],
     ) -> None:
         self.subscriber = subscriber
         self.id = subscriber.options.id
@@ -53,6 +62,8 @@ class Consumer(Reader):
         self._seek = seek
         self._pause = pause
         self._on_close = on_close
+        self._on_forgotten = on_forgotten
+        self._process = os.getpid()
         self._closed = False
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
@@ -106,8 +117,11 @@ class Consumer(Reader):
         """Detach; what this consumer has in flight goes to the others, and the subscription stays."""
         if not self._closed:
             self._closed = True
-            self.subscriber.set_waker(self.ticket, None)
-            self._on_close(self)
+            self._on_close(self.subscriber, self.ticket)
+
+    def __del__(self) -> None:
+        if not self._closed and not self.subscriber.is_ended and self._process == os.getpid():
+            let_go(self, f'a consumer of "{self.id}"', partial(self._on_forgotten, self.subscriber, self.ticket))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -45,6 +45,9 @@ from headwater.topics.name import filter_covers_root, root_of_filter
 
 R = TypeVar("R")
 
+CONSUMERS_TOLD = 100
+"""Consumers of a subscription of whom it is told who they are; how many there are is told of all."""
+
 
 class Dispatcher:
     """All subscriptions of a bus."""
@@ -127,6 +130,9 @@ class Dispatcher:
         owner: str,
     ) -> Subscriber:
         with self._lock:
+            served = self._served.get(options.id)
+            if served is not None and served.retired is not None:
+                self._detach(served, served.retired, vanished=False)
             row = self.row(options.id)
             if row is None:
                 if resumes:
@@ -280,6 +286,15 @@ class Dispatcher:
         """A consumer leaves; with the last one, the subscription goes back to being rows."""
         self._roots.commit.run(lambda: self._detach(subscriber, consumer, vanished))
 
+    def retire(self, subscriber: Subscriber, consumer: object) -> None:
+        """Nobody holds a consumer any more: it leaves, at the latest when another one comes."""
+
+        def retire() -> None:
+            if not subscriber.retire(consumer):
+                self._detach(subscriber, consumer, vanished=False)
+
+        self._roots.commit.run(retire)
+
     def _detach(self, subscriber: Subscriber, consumer: object, vanished: bool) -> None:
         with self._lock:
             subscriber.detach(consumer, vanished=vanished)
@@ -419,6 +434,7 @@ class Dispatcher:
                 subscriber.suppose(positions)
             lag, in_flight, retrying, dead = subscriber.counts()
             is_owner = not self._is_read_only
+            active, standing_by = subscriber.takers(CONSUMERS_TOLD)
             return SubscriptionInfo(
                 row.options.id,
                 row.options.filter,
@@ -430,6 +446,8 @@ class Dispatcher:
                 subscriber.consumers if is_owner else None,
                 subscriber.row.paused,
                 subscriber.floors(),
+                active,
+                standing_by,
             )
 
         if positions is None:

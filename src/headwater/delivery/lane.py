@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from headwater.errors import Conflict
+from headwater.message import ConsumerInfo
 
 LaneId = tuple[int, bool]
 """Stream number, and whether these are its copies (retained at the start, redriven) instead of the stream itself."""
@@ -129,6 +130,8 @@ class Ticket(msgspec.Struct, eq=False):
 
     who: str = ""
     """What users know it by: the process that embeds the bus, or a session."""
+    info: ConsumerInfo = ConsumerInfo()
+    """What is told of it."""
 
 
 class Remote(Ticket, eq=False):

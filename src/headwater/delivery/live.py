@@ -6,6 +6,7 @@ messages come first, all of them, at the pace of the reader: they are read a sli
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
@@ -255,6 +256,33 @@ class Live(Reader):
             wakers = tuple(self._wakers)
         for wake in wakers:
             wake()
+
+
+class Ear:
+    """Hears for a live subscription, as long as somebody holds that.
+
+    It is what others hold of it: one that was forgotten, as by `for … in bus.subscribe(…): break`, is collected.
+    """
+
+    __slots__ = ("_live",)
+
+    wants_places: ClassVar[bool] = True
+    takes_early: ClassVar[bool] = True
+
+    def __init__(self, live: Live) -> None:
+        self._live = weakref.ref(live)
+
+    def deliver(self, selection: Selection) -> None:
+        """Messages that match are durable, or shown before they are."""
+        live = self._live()
+        if live is not None:
+            live.deliver(selection)
+
+    def end(self) -> None:
+        """Wake its reader for good."""
+        live = self._live()
+        if live is not None:
+            live.end(BUS_CLOSED)
 
 
 BUS_CLOSED = "the bus is closed; open it again"

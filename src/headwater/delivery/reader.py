@@ -19,6 +19,8 @@ class Reader(ABC):
     last and are not acked.
     """
 
+    _keeps: object = None
+    """What lives as long as it: the bus that it was made by."""
     _last: Sequence[Message] = ()
     """What a consumer handed out last."""
 

@@ -24,7 +24,7 @@ from headwater.delivery import rows as stored
 from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
 from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.hand_outs import HandOuts
-from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote
+from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote, Ticket
 from headwater.delivery.retained import RETAINED_ROWS
 from headwater.delivery.rows import (
     DeadRow,
@@ -44,7 +44,7 @@ from headwater.errors import Closed, Failed, Gap, Malformed, TooManyFiles, Unwri
 from headwater.log.retained import Page
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
-from headwater.message import Message, Receipt, error_text
+from headwater.message import ConsumerInfo, Message, Receipt, error_text
 from headwater.store import state as rows
 from headwater.store.log import REMOVED, Hole
 from headwater.store.notes import Notes
@@ -145,6 +145,8 @@ class Subscriber:
         self._gap: Gap | None = None
         self.is_ended = False
         """Whether the subscription is gone, or the bus closes."""
+        self.retired: object = None
+        """A consumer that nobody holds any more, and whose messages may yet be acked."""
         self._turn = 0
         self._rests: dict[int, RetainedRest] = {}
         """By stream, retained messages that are still to be noted; nothing fresh is handed out before them."""
@@ -226,7 +228,25 @@ class Subscriber:
 
     @property
     def consumers(self) -> int:
-        return len(self._machine.consumers)
+        """How many take from it; one that nobody holds any more counts as long as it has something in flight."""
+        return len(self._machine.consumers) - (self.retired is not None and not self._machine.in_flight)
+
+    def retire(self, consumer: object) -> bool:
+        """Nobody holds a consumer any more: it keeps what it has in flight until another one comes. False if it has
+        nothing, or another one is there."""
+        with self._lock:
+            if self._machine.consumers != [consumer] or not self._machine.in_flight:
+                return False
+            self.retired = consumer
+            return True
+
+    def takers(self, limit: int) -> tuple[tuple[ConsumerInfo, ...], tuple[ConsumerInfo, ...]]:
+        """So many of its consumers: those that messages go to, and those that stand by."""
+        with self._lock:
+            consumers = self._machine.consumers if self.consumers else []
+            first = 1 if self.options.order == "strict" else limit
+            told = tuple(one.info if isinstance(one, Ticket) else ConsumerInfo() for one in consumers[:limit])
+            return told[:first], told[first:]
 
     def attach(self, consumer: object) -> None:
         """One more consumer; with strict order it may have to stand by."""
@@ -238,6 +258,8 @@ class Subscriber:
         """A consumer leaves; what it has in flight goes to the others, and no attempt is counted. If it vanished
         without a word, a delivery is counted of what it may have been at."""
         with self._lock:
+            if self.retired is consumer:
+                self.retired = None
             if vanished:
                 self._store(self._machine.vanish(consumer, self._moment()))
                 self._commit.kick()

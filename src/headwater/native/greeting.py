@@ -160,6 +160,7 @@ class Greeter:
         if not connection.user:
             raise Unauthenticated("nobody has logged in here")
         connection.hold()
+        connection.host, connection.pid = request.host, request.pid
 
         def registered(answer: Registered | None, error: BaseException | None) -> None:
             connection.release()

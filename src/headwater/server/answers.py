@@ -15,6 +15,8 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headwater.actor import Unfinished
 from headwater.audit import acting
 from headwater.clock import to_datetime
@@ -22,7 +24,7 @@ from headwater.delivery.dead_letters import Allow
 from headwater.delivery.start import Start
 from headwater.errors import Malformed
 from headwater.log.publish import Part
-from headwater.message import Message, SubscriptionInfo, TopicInfo
+from headwater.message import ConsumerInfo, Message, SubscriptionInfo, TopicInfo
 from headwater.schedules import Owner
 from headwater.server.bell import Bell
 from headwater.server.broker import Broker
@@ -190,17 +192,18 @@ class Answers:
         return page_by_page(lambda after: core.retained_after(request.filter, after, page), page, request.after, told)
 
     def list_subscriptions(self, session: Session, request: requests.Subscriptions) -> Work:
-        broker = self._broker
+        broker, user = self._broker, session.row.user
+        is_admin = broker.is_admin(user, session.row.id)
 
         def is_shown(id: str, filter: str) -> bool:
-            return self._sees(session, filter) and not broker.is_of_another(session.row.user, session.row.id, id)
+            return self._sees(session, filter) and not broker.is_of_another(user, session.row.id, id)
 
         found: list[SubscriptionInfo] = []
 
         def work(after: str | None) -> Any:
             left = None if request.limit is None else request.limit - len(found)
             some, last = broker.core.subscriptions_after(after, left, is_shown)
-            found.extend(some)
+            found.extend(some if is_admin else [without_others(one, user) for one in some])
             return found if last is None or len(found) == request.limit else Unfinished(partial(work, last))
 
         return partial(work, request.after)
@@ -317,6 +320,15 @@ class Answers:
         user, schedules = session.row.user, self._broker.core.schedules
         owner = Owner(user, is_admin=self._broker.is_admin(user, session.row.id))
         return lambda: schedules.remove(request.id, owner)
+
+
+def without_others(info: SubscriptionInfo, user: str) -> SubscriptionInfo:
+    """What a client is told that does not look after the whole: of other clients' consumers only that they are."""
+    told = {
+        part: tuple(one if one.user == user else ConsumerInfo() for one in getattr(info, part))
+        for part in ("active", "standing_by")
+    }
+    return msgspec.structs.replace(info, **told)
 
 
 def page_by_page(

@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         "has_tls",
         "heard_s",
         "holding",
+        "host",
         "is_closed",
         "is_cut",
         "is_in_line",
@@ -81,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_writable",
         "listener",
         "network",
+        "pid",
         "request_bytes",
         "session",
         "turns",
@@ -108,6 +110,10 @@ class Connection(asyncio.BufferedProtocol):
         self.expires_s = 0.0
         """When that token does, and the connection ends; 0 without one."""
         self.client_id = ""
+        self.host = ""
+        """The name of its machine, as the client tells it,"""
+        self.pid = 0
+        """and the number of its process there; 0 if it does not."""
         self.session: Party | None = None
         self.waiter: Waiter | None = None
         """Who is at work on finding out who it is."""

@@ -25,6 +25,7 @@ from headwater.delivery.selection import Selection
 from headwater.delivery.start import Ends, Start
 from headwater.errors import Closed, Conflict, HeadwaterError, NotAllowed, NotFound
 from headwater.errors import Failed as StorageFailed
+from headwater.message import ConsumerInfo
 from headwater.server import pump as served
 from headwater.server.connection import Connection
 from headwater.server.log import Log
@@ -141,6 +142,14 @@ class Session(Actor):
     @abstractmethod
     def answer_when(self, id: int, future: Future[object]) -> None:
         """Answer what the client asked for once rows are on disk."""
+
+    @property
+    def _who(self) -> ConsumerInfo:
+        """What is told of its client where it is asked who takes from a subscription."""
+        connection, row = self.connection, self.row
+        if connection is None:
+            return ConsumerInfo(user=row.user, session=row.id)
+        return ConsumerInfo(connection.host or connection.address, connection.pid, row.user, row.id)
 
     @property
     def share(self) -> str:
@@ -379,7 +388,7 @@ class Session(Actor):
     ) -> None:
         """Have a durable subscription served to this session's connection."""
         dispatcher = self.sessions.broker.core.dispatcher
-        ticket = Remote(self.row.id)
+        ticket = Remote(self.row.id, self._who)
         one = fresh or Fresh(Options(id=name, filter=filter), {}, "latest")
         connection, owner = self.connection, self.share
         names = self._names

@@ -22,6 +22,8 @@ from headwater.wire.request import CAUSE_MAX, U32, U63, U64, Change, Micros, Opt
 TEXT_MAX = 4096
 """Characters of an error's text that are sent."""
 
+HOST_CHARS_MAX = 255
+"""Of the name that a client tells of its machine."""
 HEADERS_MAX = 10_000
 LETTERS_MAX = 1_000
 """Dead letters that one request mends."""
@@ -43,6 +45,8 @@ def _check_places(places: Iterable[Place]) -> None:
 
 # Sessions
 
+Host = Annotated[str, msgspec.Meta(max_length=HOST_CHARS_MAX)]
+
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """The session is this connection's."""
@@ -62,6 +66,9 @@ class Register(Request[Registered], frozen=True, kw_only=True):
     session: str | None = None
     expire_after_s: Seconds | None = None
     """How long it is kept once the connection is gone; None: the server's default."""
+    host: Host = ""
+    pid: U32 = 0
+    """Which machine and process it is, for those who ask who takes from a subscription."""
 
 
 # Subscriptions

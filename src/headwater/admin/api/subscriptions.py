@@ -51,6 +51,15 @@ class NewSubscription(Body):
     options: SubscriptionOptions = Field(default_factory=SubscriptionOptions)
 
 
+class Consumer(BaseModel):
+    """Who takes from a subscription."""
+
+    host: str = Field(description="The machine's name, or its address where the client told none.")
+    pid: int = Field(description="Of the client's process there; 0 if that is not known.")
+    user: str
+    session: str
+
+
 class Subscription(BaseModel):
     """A durable subscription."""
 
@@ -64,6 +73,10 @@ class Subscription(BaseModel):
     consumers: int | None
     paused: bool
     floors: dict[str, int] = Field(description="Per root: every message up to this offset is done.")
+    active: list[Consumer] = Field(description="Consumers that messages go to, the first hundred.")
+    standing_by: list[Consumer] | None = Field(
+        None, description="In strict order: those that wait for the active one to leave."
+    )
 
 
 class SubscriptionDetail(Subscription):
@@ -117,7 +130,7 @@ class Seeking(Body):
 async def list_subscriptions(broker: Broker, after: str | None = None, limit: Limit = 100) -> SubscriptionsPage:
     """Every durable one, by id: cursor, lag, in flight, retrying, dead."""
     found: list[SubscriptionInfo] = await broker.bus.subscriptions(after=after, limit=limit + 1)
-    shown = [Subscription(**msgspec.structs.asdict(one)) for one in found[:limit]]
+    shown = [Subscription(**msgspec.to_builtins(one)) for one in found[:limit]]
     return SubscriptionsPage(subscriptions=shown, next=shown[-1].id if len(found) > limit else None)
 
 
@@ -143,9 +156,7 @@ async def show(id: Id, broker: Broker) -> SubscriptionDetail:
 
 async def _show(broker: Admin, id: str) -> SubscriptionDetail:
     found = await broker.subscriptions.show(id)
-    return SubscriptionDetail(
-        **msgspec.structs.asdict(found.info), options=found.options, sessions=list(found.sessions)
-    )
+    return SubscriptionDetail(**msgspec.to_builtins(found.info), options=found.options, sessions=list(found.sessions))
 
 
 @router.delete("/{id:segment}", status_code=204, summary="Delete a subscription", **needs("operator"))

@@ -14,7 +14,7 @@ from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, column
 from headwater.admin.dashboard.messages import show_facts
 from headwater.errors import Malformed
-from headwater.message import StateInfo, SubscriptionInfo
+from headwater.message import ConsumerInfo, StateInfo, SubscriptionInfo
 from headwater.wire.administration import SubscriptionDetail
 from headwater.wire.request import Option
 
@@ -103,6 +103,11 @@ def _tries(one: StateInfo) -> str:
     return f"{one.attempts} + {one.deliveries} gone" if one.deliveries else str(one.attempts)
 
 
+def _named(one: ConsumerInfo) -> str:
+    process = f" pid {one.pid}" if one.pid else ""
+    return shown.plain(f"{one.user or 'somebody'} at {one.host or 'an unknown host'}{process}")
+
+
 class _Shown:
     """One subscription, in a dialog that is kept up to date."""
 
@@ -154,7 +159,8 @@ class _Shown:
                 "Done up to",
                 ", ".join(f"{shown.plain(root)} {shown.count(at)}" for root, at in info.floors.items()) or "–",
             ),
-            ("Taken by", ", ".join(found.sessions) or "nobody"),
+            ("Taken by", ", ".join(map(_named, info.active)) or ", ".join(found.sessions) or "nobody"),
+            *([("Standing by", ", ".join(map(_named, info.standing_by)))] if info.standing_by else []),
             ("Options", _options(found.options)),
         )
         if str(facts) != self._said:

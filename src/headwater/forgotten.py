@@ -1,0 +1,79 @@
+"""What nobody holds any more and nobody has closed: it is closed here, and a ResourceWarning tells of it, as of a file.
+
+Python finalises an object in any thread, at any moment, whatever locks that thread holds; so it is closed by a thread
+of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
+from weakref import WeakMethod
+
+from headwater import threads
+from headwater.errors import HeadwaterError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+THREAD_NAME = "headwater-forgotten"
+SETTLE_S = 10.0
+"""How long `settle` waits for what is under way."""
+
+_closing: dict[threads.Thread, None] = {}
+
+
+def let_go(what: object, said: str, close: Callable[[], object]) -> None:
+    """Called where an object is finalised: close what it held, soon. `close` does not hold the object itself."""
+    if not sys.is_finalizing():  # else everything is let go of
+        close_soon(close)
+        warn_of(what, said, stacklevel=4)
+
+
+def close_soon(close: Callable[[], object]) -> None:
+    """Have this done by a thread of its own."""
+    thread = threads.Thread(target=_close, args=(close,), name=THREAD_NAME, daemon=True)
+    _closing[thread] = None
+    try:
+        thread.start()
+    except RuntimeError:  # there are as many threads as there can be: it stays open
+        del _closing[thread]
+
+
+def warn_of(what: object, said: str, stacklevel: int = 3) -> None:
+    """Tell, where an object is finalised, that it was not closed."""
+    if not sys.is_finalizing():
+        text = f"{said} was forgotten, and is closed now; close it yourself, or use it in `with`"
+        warnings.warn(text, ResourceWarning, stacklevel=stacklevel, source=what)
+
+
+def _close(close: Callable[[], object]) -> None:
+    try:
+        with suppress(HeadwaterError):  # what it belonged to is closed, and it with that
+            close()
+    finally:
+        _closing.pop(threads.current_thread(), None)
+
+
+def settle() -> bool:
+    """Have everything closed that was forgotten, also in cycles; False if there was nothing."""
+    gc.collect()
+    under_way = list(_closing)
+    for thread in under_way:
+        thread.join(SETTLE_S / len(under_way))
+    return bool(under_way)
+
+
+def weakly(method: Callable[P, R]) -> Callable[P, R | None]:
+    """A method that does not hold its object: once that is gone, nothing is done."""
+    found = WeakMethod(method)
+
+    def call(*args: P.args, **options: P.kwargs) -> R | None:
+        known = found()
+        return None if known is None else known(*args, **options)
+
+    return call
