@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import headwater
 from cli.command import here, objects, objects_here, one_sentence, run
 from client.served import Served
+from headwater import ConsumerInfo, SubscriptionInfo
+from headwater.cli.subs import taken_by
 
 
 @pytest.fixture
@@ -114,3 +117,13 @@ def test_the_same_at_a_server_under_those_who_take(data: Path):
 def test_wrong_input_is_refused_in_one_sentence(data: Path, wrong: tuple[str, ...]):
     assert one_sentence(here("subs", *wrong, "--data", data, code=2).stderr)
     assert [found["id"] for found in objects_here("subs", "--data", data)] == ["slow"]
+
+
+def test_who_takes_is_told_in_a_few_words() -> None:
+    one, other = ConsumerInfo("pump-3", 812, "ann", "s1"), ConsumerInfo("10.0.0.7")
+    info = SubscriptionInfo("s", "a/#", "none", 0, 0, 0, 0, 0, False, {})
+    assert taken_by(info) == ""
+    assert taken_by(msgspec.structs.replace(info, consumers=1, active=(other,))) == "10.0.0.7"
+    assert taken_by(msgspec.structs.replace(info, consumers=2, active=(one, other))) == "pump-3 pid 812 and 1 more"
+    told = msgspec.structs.replace(info, consumers=2, active=(one,), standing_by=(other,))
+    assert taken_by(told) == "pump-3 pid 812; 1 stand by"

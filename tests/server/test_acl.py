@@ -113,6 +113,21 @@ def test_a_backup_is_for_who_may_administer(tmp_path: Path):
         assert (tmp_path / "backup").exists()
 
 
+def test_of_consumers_of_others_one_learns_only_that_they_are():
+    with Running(auth="scram") as running:
+        for name in ("ann", "ben"):
+            running.client(name, allow=["subscribe home/#"])
+        running.client("root", admin=True)
+        ann, ben = running.peer("ann"), running.peer("ben")
+        for peer in (ann, ben):
+            peer.subscribe(9, "home/x", kind="named", id="shared")
+        (info,) = ben.ask(requests.Subscriptions())
+        assert [one.user for one in (*info.active, *info.standing_by)] == ["", "ben"]
+        assert [one.host for one in (*info.active, *info.standing_by)] == ["", "127.0.0.1"]
+        (info,) = running.peer("root").ask(requests.Subscriptions())
+        assert [one.user for one in (*info.active, *info.standing_by)] == ["ann", "ben"]
+
+
 def test_listings_show_what_one_may_see_and_nothing_else():
     with Running(auth="scram") as running:
         running.client("ann", allow=["subscribe home/#"])
