@@ -117,7 +117,7 @@ def test_of_consumers_of_others_one_learns_only_that_they_are():
     with Running(auth="scram") as running:
         for name in ("ann", "ben"):
             running.client(name, allow=["subscribe home/#"])
-        running.client("root", admin=True)
+        running.client("root", allow=["subscribe #"], admin=True)
         ann, ben = running.peer("ann"), running.peer("ben")
         for peer in (ann, ben):
             peer.subscribe(9, "home/x", kind="named", id="shared")
