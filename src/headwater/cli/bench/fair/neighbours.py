@@ -433,8 +433,9 @@ def replayed(native: Address, filter: str) -> Loud:
     yield
     while True:
         with Raw(native, (USER, SECRET)) as reader:
-            reader.subscribe(1, filter, "replay")
-            while reader.read().kind != FrameKind.NOTICE:
+            reader.socket.sendall(pack_request(reader.next_id(), subscription(1, filter, "replay")))
+            while (frame := reader.read()).kind != FrameKind.NOTICE:  # which may come before the answer
+                check(frame)
                 yield
 
 
