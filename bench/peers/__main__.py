@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.peers import brokers, machine
+from bench.peers import brokers, libraries, machine
 from bench.peers.brokers import PEERS, Fleet
 from bench.peers.generator import Generator
 from bench.peers.goals import verdicts
@@ -63,7 +63,7 @@ def programs_of(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, st
             missing[name] = PEERS[name].install
         else:
             found[name] = program
-    return found, missing
+    return found, missing | libraries.missing(found)
 
 
 def size_of(given: argparse.Namespace) -> Size:

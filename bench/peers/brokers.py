@@ -252,7 +252,7 @@ class Broker:
     def __init__(self, setting: Setting, program: str, folder: Path) -> None:
         self.setting = setting
         self._launch = setting.launch(program, folder)
-        self._folder = folder
+        self.folder = folder
         self._beside: Process | None = None
         self._process: Process | None = None
 
@@ -268,8 +268,8 @@ class Broker:
         """Also after it was killed, with what it has stored."""
         environment = self._launch.environment
         if self._launch.beside and self._beside is None:
-            self._beside = Process(self._launch.beside, environment, self._folder)
-        self._process = Process(self._launch.command, environment, self._folder)
+            self._beside = Process(self._launch.beside, environment, self.folder)
+        self._process = Process(self._launch.command, environment, self.folder)
 
     def wait(self) -> None:
         """Until it listens."""

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.peers import libraries
 from bench.peers.brokers import PEERS, version_of
 from headwater import __version__
 
@@ -26,7 +27,8 @@ def description() -> dict[str, str]:
 def versions(programs: Mapping[str, str]) -> dict[str, str]:
     """Of all that were measured."""
     found = {"headwater": f"{__version__}, Python {platform.python_version()}"}
-    return found | {name: version_of(PEERS[name], program) for name, program in programs.items() if name in PEERS}
+    found |= {name: version_of(PEERS[name], program) for name, program in programs.items() if name in PEERS}
+    return found | libraries.versions(programs)
 
 
 def has_spark() -> bool:

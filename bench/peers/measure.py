@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.peers import libraries
 from bench.peers.brokers import Broker, Fleet, import_path, interpreter
 from bench.peers.generator import Generator, Refused
 from bench.peers.results import Cell, Point, Result
@@ -25,6 +27,8 @@ SINK_BYTES = (64, 400, 4096)
 START_S_MAX = 60.0
 FILL_S_MAX = 90.0
 WARM_CONNECTIONS = 50
+JOBS_S, JOBS_MIN, JOBS_S_MAX = 0.6, 10, 60.0
+"""A contender does as many jobs as it says when each figure of throughput is to take so long; and at least so many."""
 BENCHES = Path(__file__).parents[1]
 SPARK_LINE = re.compile(r"(?P<name>folder, all columns|aggregate over (files|history)) +(?P<rate>[\d,]+) rows/s")
 SPARK_NAMES = {"folder, all columns": "log", "aggregate over history": "history", "aggregate over files": "parquet"}
@@ -111,6 +115,8 @@ class Measuring:
             speeds, sizes = self._look_ups()
             both = (("look-up", speeds), ("look-up-memory", sizes))
             yield from (self._result(ROWS[key], points) for key, points in both if key in wanted)
+        elif row.key == "workers":
+            yield self._result(row, [self._workers(row)])
         elif row.key == "spark":
             yield self._result(row, [self._spark()])
 
@@ -122,7 +128,10 @@ class Measuring:
         return list(row.points[: row.quick_points] if self._size.is_quick else row.points)
 
     def _there(self, row: Row) -> list[Contender]:
-        return [one for one in row.contenders if self._fleet.has(one.setting)]
+        return [one for one in row.contenders if self._fleet.has(one.setting) and self._has_library(one)]
+
+    def _has_library(self, one: Contender) -> bool:
+        return one.is_headwater or "library" not in one.options or libraries.is_there(str(one.options["library"]))
 
     # Work of the load generator
 
@@ -263,6 +272,42 @@ class Measuring:
         found: list[dict[str, float]] = json.loads(said)["figures"]
         return found
 
+    # Workers
+
+    def _workers(self, row: Row) -> Point:
+        """Jobs are put there, and then done by a process of their library's, which times itself."""
+        tallies = {one.key: Tally(one.key) for one in self._there(row)}
+        for turn in range(self._size.rounds):
+            for one in self._there(row):
+                self._say(f"{row.title}: {one.title}, round {turn + 1}")
+                with self._problems(tallies[one.key]), self._fleet.alone(one.setting) as broker:
+                    self._do_jobs(one, broker, tallies[one.key])
+        return Point(dict(row.points[0]), [tally.cell() for tally in tallies.values()])
+
+    def _do_jobs(self, one: Contender, broker: Broker, tally: Tally) -> None:
+        jobs = max(JOBS_MIN, round(float(one.options["jobs"]) * self._size.seconds / JOBS_S))
+        python = self._headwater if one.is_headwater else sys.executable
+        command = (interpreter(python), "-m", "bench.peers.jobs", str(one.options["library"]))
+        where = where_jobs_are(one, broker)
+        # Bytecode and the folder to import from are as they are for a broker of ours; the bench is beside them.
+        path = os.pathsep.join((*import_path(python).values(), str(BENCHES.parent)))
+        environment = {**os.environ, "PYTHONPATH": path}
+        said = ""
+        for verb in ("fill", "work"):
+            done = subprocess.run(
+                [*command, verb, where, str(jobs)],
+                env=environment,
+                cwd=broker.folder,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=JOBS_S_MAX,
+            )
+            if done.returncode:
+                raise Refused((done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1])
+            said = done.stdout
+        tally.values.append(json.loads(said.splitlines()[-1])["rate"])
+
     # Spark
 
     def _spark(self) -> Point:
@@ -281,6 +326,18 @@ class Measuring:
             found = SPARK_LINE.match(line)
             if found:
                 yield SPARK_NAMES[found["name"]], float(found["rate"].replace(",", ""))
+
+
+def where_jobs_are(one: Contender, broker: Broker) -> str:
+    """The URL of their broker, or the folder."""
+    match one.protocol:
+        case "":
+            return str(broker.folder / "embedded")
+        case "native":
+            return f"headwater://127.0.0.1:{broker.port('native')}"
+        case protocol:
+            database = f"/{one.options['database']}" if "database" in one.options else ""
+            return f"{protocol}://127.0.0.1:{broker.port(protocol)}{database}"
 
 
 @contextmanager

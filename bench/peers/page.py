@@ -10,7 +10,9 @@ import msgspec
 from bench.peers import chart
 from bench.peers.brokers import SETTINGS
 from bench.peers.figures import number, short
-from bench.peers.results import Cell, Report, Result, Verdict
+from bench.peers.goals import verdicts
+from bench.peers.libraries import LIBRARIES
+from bench.peers.results import Cell, Point, Report, Result, Verdict
 from bench.peers.rows import ROWS, Row, named
 
 JSON = "benchmarks.json"
@@ -41,20 +43,30 @@ def read_report(folder: Path) -> Report | None:
 
 def merged(before: Report | None, now: Report) -> Report:
     """Rows that were measured now in the place of those from before; another machine's are not kept."""
-    if before is None or before.machine != now.machine:
+    if before is None or _hardware(before) != _hardware(now):
         return now
     rows = {result.row: result for result in (*before.results, *now.results)}
-    again = {result.row for result in now.results}
-    judged = [one for one in before.verdicts if one.row not in again] + now.verdicts
-    order = list(ROWS)
+    results = [_still_measured(rows[key]) for key in ROWS if key in rows]
     return Report(
         now.machine,
         before.versions | now.versions,
         {name: install for name, install in now.missing.items() if name not in before.versions},
         now.generator,
-        sorted((one for one in rows.values() if one.row in ROWS), key=lambda one: order.index(one.row)),
-        sorted((one for one in judged if one.row in ROWS), key=lambda one: order.index(one.row)),
+        results,
+        [verdict for result in results for verdict in verdicts(result)],
     )
+
+
+def _still_measured(result: Result) -> Result:
+    """Without those who have left the row since."""
+    there = {one.key for one in ROWS[result.row].contenders}
+    points = [Point(point.at, [cell for cell in point.cells if cell.who in there]) for point in result.points]
+    return msgspec.structs.replace(result, points=points)
+
+
+def _hardware(report: Report) -> dict[str, str]:
+    """The machine; it is the same one when its system was brought up to date, and each row has its date."""
+    return {name: said for name, said in report.machine.items() if name != "system"}
 
 
 def json_of(report: Report) -> bytes:
@@ -164,6 +176,11 @@ def _measured(report: Report) -> str:
         f"| {setting.title} | {report.versions[setting.peer]} | {setting.promise} |"
         for setting in SETTINGS.values()
         if setting.peer in report.versions
+    ]
+    lines += [
+        f"| {library.title} | {report.versions[library.key]} | {library.promise} |"
+        for library in LIBRARIES.values()
+        if library.key in report.versions
     ]
     lines += [f"| {name} | not installed: `{install}` | |" for name, install in report.missing.items()]
     return "\n".join(lines) + "\n"

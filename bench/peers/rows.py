@@ -85,6 +85,7 @@ UNITS = {
     "stored": ("message stored", "messages stored"),
     "connections": ("connection", "connections"),
     "subscriptions": ("subscription", "subscriptions"),
+    "processes": ("process", "processes"),
 }
 
 
@@ -334,6 +335,32 @@ def _look_up_memory() -> Row:
     )
 
 
+def _workers() -> Row:
+    def library(key: str, title: str, setting: str, protocol: str, **options: float | str) -> Contender:
+        return Contender(key, title, setting, protocol, {"library": key, **options})
+
+    others = (
+        library("celery", "Celery on Redis, always", REDIS_ALWAYS.setting, "redis", jobs=2000, database=1),
+        library("dramatiq", "dramatiq on Redis, always", REDIS_ALWAYS.setting, "redis", jobs=3000, database=2),
+        library("rq", "RQ on Redis, always", REDIS_ALWAYS.setting, "redis", jobs=500, database=3),
+        library("faststream", "FastStream on JetStream, always", JETSTREAM_ALWAYS.setting, "nats", jobs=10_000),
+    )
+    ours: dict[str, float | str] = {"library": "headwater", "jobs": 200_000}
+    return Row(
+        key="workers",
+        title="Workers in Python",
+        about="One process does jobs that wait on disk: a function that does nothing, and an ack after it ran.",
+        unit="jobs/s",
+        contenders=(
+            Contender("embedded", "Headwater, `@bus.handler`, embedded", "headwater", "", ours),
+            native("served", "Headwater, `@bus.handler`, served", **ours),
+            *others,
+        ),
+        points=({"processes": 1},),
+        goals=tuple(Goal(who, "≥", 3, tuple(one.key for one in others), "least") for who in ("embedded", "served")),
+    )
+
+
 def _spark() -> Row:
     def reading(key: str, title: str, setting: str = "headwater") -> Contender:
         return Contender(key, title, setting, "")
@@ -366,6 +393,7 @@ ROWS = {
         _idle(),
         _look_up(),
         _look_up_memory(),
+        _workers(),
         _spark(),
     )
 }

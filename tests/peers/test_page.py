@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
+
 from bench.peers.goals import verdicts
 from bench.peers.page import BARS, GROWTH, PAGE, limits_of, merged, read_report, write_page
 from bench.peers.results import Cell, Point, Report, Result
@@ -51,6 +53,22 @@ def test_a_row_measured_again_takes_the_place_of_its_own_alone(tmp_path: Path):
     assert [one.row for one in both.results] == ["publish", "fan-out"]
     assert [one.points[0].cells[0].median for one in both.results] == [150.0, 10.5]
     assert len(both.verdicts) == len(ROWS["publish"].goals) + len(ROWS["fan-out"].goals)
+
+
+def test_rows_are_kept_when_the_system_was_brought_up_to_date_and_not_from_another_machine():
+    before = report("publish")
+    newer = msgspec.structs.replace(report("fan-out"), machine=MACHINE | {"system": "Linux 7"})
+    assert [one.row for one in merged(before, newer).results] == ["publish", "fan-out"]
+    elsewhere = msgspec.structs.replace(newer, machine=MACHINE | {"cores": "64"})
+    assert [one.row for one in merged(before, elsewhere).results] == ["fan-out"]
+
+
+def test_who_has_left_a_row_since_is_kept_no_longer(tmp_path: Path):
+    before = report("publish")
+    before.results[0].points[0].cells.append(Cell("gone", [1.0]))
+    both = merged(before, report("fan-out"))
+    assert both.results[0].points[0].cell("gone") is None
+    write_page(tmp_path, both)
 
 
 def test_the_pictures_are_whole(tmp_path: Path):

@@ -3,15 +3,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pytest
 
+from bench.peers import libraries
 from bench.peers.brokers import Fleet
 from bench.peers.generator import Generator
 from bench.peers.measure import Measuring, Size
 from bench.peers.results import Report
+from bench.peers.rows import ROWS
 
 REPO = Path(__file__).parents[2]
 ALONE = ("-m", "bench.peers", "--quick", "--peers", "none", "--rounds", "1", "--seconds", "0.05", "--only", "publish")
@@ -67,3 +71,30 @@ def test_brokers_end_when_the_run_is_interrupted(tmp_path: Path):
         raise KeyboardInterrupt
     assert [id for id in ids if Path(f"/proc/{id}").exists()] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_jobs_are_put_there_and_done_by_handlers_embedded_and_served(tmp_path: Path):
+    nothing = Generator(tmp_path / "is not needed")
+    with Fleet({"headwater": sys.executable}, str(tmp_path)) as fleet:
+        measuring = Measuring(fleet, nothing, Size(rounds=1, seconds=0.003), sys.executable, lambda said: None)
+        (result,) = measuring.rows(["workers"])
+    (point,) = result.points
+    found = [(cell.who, cell.problem, len(cell.values)) for cell in point.cells]
+    assert found == [("embedded", "", 1), ("served", "", 1)]
+
+
+def test_a_worker_that_fails_says_why(tmp_path: Path):
+    row, nothing = ROWS["workers"], Generator(tmp_path / "is not needed")
+    broken = replace(row.contenders[0], options={"library": "none", "jobs": 1})
+    with Fleet({"headwater": sys.executable}, str(tmp_path)) as fleet:
+        measuring = Measuring(fleet, nothing, Size(rounds=1, seconds=0.003), sys.executable, lambda said: None)
+        with mock.patch.dict(ROWS, workers=replace(row, contenders=(broken,))):
+            (result,) = measuring.rows(["workers"])
+    assert "bench.peers.jobs.with_none" in result.points[0].cells[0].problem
+
+
+def test_a_library_is_missing_only_where_its_broker_is_there(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(libraries, "is_there", lambda key: False)
+    assert libraries.missing({"headwater"}) == {}
+    assert libraries.missing({"nats"}) == {"faststream": 'pip install "faststream[nats]"'}
+    assert libraries.versions({"nats", "redis"}) == {}
