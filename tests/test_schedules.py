@@ -54,7 +54,7 @@ def test_each_time_brings_one_message_as_it_was_given(clock: ManualClock):
         assert history(bus) == []
         pass_time(bus, clock, 1)
         (one,) = history(bus)
-        assert (one.payload, one.key, one.headers[0], one.timestamp) == (b"run", b"k", ("a", "b"), bus.now)
+        assert (one.payload, one.key, one.header_pairs[0], one.timestamp) == (b"run", b"k", ("a", "b"), bus.now)
         assert len(bus.retained("jobs/#")) == 1
         pass_time(bus, clock, 601)
         assert len(bus.retained("jobs/#")) == 0
@@ -205,7 +205,7 @@ def test_a_schedule_that_cannot_be_is_refused_and_nothing_changed(clock: ManualC
         with pytest.raises(Malformed, match="wildcards"):
             bus.schedule("jobs/#", b"2", cron="0 3 * * *")
         with pytest.raises(Malformed, match="payload"):
-            bus.schedule("jobs/x", "text", cron="0 3 * * *")  # type: ignore[arg-type]
+            bus.schedule("jobs/x", None, cron="0 3 * * *")  # type: ignore[arg-type]
         for id in ("", "a\0b", "\ud800", 5):
             with pytest.raises(Malformed, match="id is"):
                 bus.schedule("jobs/x", b"2", cron="0 3 * * *", id=id)  # type: ignore[arg-type]

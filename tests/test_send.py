@@ -36,7 +36,7 @@ def test_what_is_sent_is_stored_soon_with_all_that_was_said_of_it(tmp_path: Path
             bus.publish("a/b", b"2")
             assert [message.payload for message in (live.next(WAIT_S), live.next(WAIT_S)) if message] == [b"1", b"2"]
         (kept,) = bus.retained("a/b").values()
-        assert (kept.payload, kept.key, kept.headers) == (b"1", b"k", (("unit", "C"),))
+        assert (kept.payload, kept.key, kept.header_pairs) == (b"1", b"k", (("unit", "C"),))
     with headwater.open(tmp_path / "data") as bus:
         assert [message.payload for message in bus.replay("a/#")] == [b"1", b"2"]
 

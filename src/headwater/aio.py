@@ -35,6 +35,7 @@ from headwater.errors import Closed
 from headwater.forgotten import weakly
 from headwater.message import Message as ThreadMessage
 from headwater.message import Receipt, Receipts
+from headwater.payload import Payload
 from headwater.surface import Messages, documented, like
 from headwater.work.handlers import Handlers
 from headwater.work.tasks import TaskWorkers
@@ -224,13 +225,13 @@ class Bus(WorkingBus):
         return self.threads.is_read_only
 
     @like(surface.Bus.publish)
-    async def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
+    async def publish(self, topic: str, payload: Payload, **options: Any) -> Receipt:
         if self.threads.is_busy:
             return await asyncio.to_thread(self.threads.publish, topic, payload, **options)
         return await asyncio.wrap_future(self.threads.publish_soon(topic, payload, **options))
 
     @like(surface.Bus.publish_soon)
-    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> asyncio.Task[Receipt]:
+    def publish_soon(self, topic: str, payload: Payload, **options: Any) -> asyncio.Task[Receipt]:
         return asyncio.ensure_future(self.publish(topic, payload, **options))
 
     @like(surface.Bus.publish_many)
@@ -244,7 +245,7 @@ class Bus(WorkingBus):
         return asyncio.ensure_future(self.publish_many(messages, **options))
 
     @like(surface.Bus.send)
-    async def send(self, topic: str, payload: bytes, **options: Any) -> None:
+    async def send(self, topic: str, payload: Payload, **options: Any) -> None:
         if self.threads.is_busy:
             await asyncio.to_thread(self.threads.send, topic, payload, **options)
         else:
@@ -270,7 +271,7 @@ class Bus(WorkingBus):
     async def request(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         timeout_s: float | None = None,
         headers: surface.GivenHeaders = (),

@@ -17,6 +17,7 @@ from headwater.delivery.reader import check_max
 from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, TimedOut
 from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
+from headwater.payload import Payload
 from headwater.surface import H, documented, like
 from headwater.values import Retained as ThreadRetained
 from headwater.values import Values
@@ -149,7 +150,7 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         else:
             await asyncio.to_thread(getattr(plain(self), verb), *said)
 
-    async def reply(self, payload: bytes) -> Receipt:
+    async def reply(self, payload: Payload) -> Receipt:
         """Answer a request."""
         if served(self) is not None:
             replying: Any = plain(self).reply(payload)  # a coroutine, of such an origin
@@ -188,7 +189,9 @@ def plain(message: Envelope) -> ThreadMessage:
 
 def asynchronous(m: Envelope) -> Message:
     """The same message with coroutines as its verbs."""
-    return Message(m.topic, m.offset, m.payload, m.time_us, m.key, m.headers, m.retained, m.attempt, m.origin, m.retain)
+    return Message(
+        m.topic, m.offset, m.payload, m.time_us, m.key, m.header_pairs, m.retained, m.attempt, m.origin, m.retain
+    )
 
 
 def served(message: Envelope) -> Any:

@@ -28,6 +28,7 @@ from headwater.events import Event
 from headwater.forgotten import let_go, settle, weakly
 from headwater.log.publish import Publish, Sent
 from headwater.message import Headers, Message, Receipt, Receipts
+from headwater.payload import Payload
 from headwater.requests import Replies, pairs_of
 from headwater.store import folder as folders
 from headwater.store import keys
@@ -122,7 +123,7 @@ class Bus(surface.Threaded):
     # Publishing
 
     @like(surface.Bus.publish)
-    def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
+    def publish(self, topic: str, payload: Payload, **options: Any) -> Receipt:
         self._check_open(writes=True)
         return self.core.store(self._checks.one(topic, payload, **options))
 
@@ -136,7 +137,7 @@ class Bus(surface.Threaded):
         return cast(Receipts, item.result())
 
     @like(surface.Bus.publish_soon)
-    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> Future[Receipt]:
+    def publish_soon(self, topic: str, payload: Payload, **options: Any) -> Future[Receipt]:
         self._check_open(writes=True)
         return cast("Future[Receipt]", self._soon(self._checks.one(topic, payload, **options)))
 
@@ -154,7 +155,7 @@ class Bus(surface.Threaded):
         return future
 
     @like(surface.Bus.send)
-    def send(self, topic: str, payload: bytes, **options: Any) -> None:
+    def send(self, topic: str, payload: Payload, **options: Any) -> None:
         self._check_open(writes=True)
         item = Sent(self._checks.one(topic, payload, **options), self.core.roots.counts)
         try:
@@ -263,17 +264,17 @@ class Bus(surface.Threaded):
     # Request and reply
 
     def request_soon(
-        self, topic: str, payload: bytes, *, headers: GivenHeaders = (), durable: bool = False
+        self, topic: str, payload: Payload, *, headers: GivenHeaders = (), durable: bool = False
     ) -> tuple[Headers, Future[Message]]:
         return self._ask_soon(topic, payload, headers, durable)
 
-    def _asks_at_once(self, topic: str, payload: bytes) -> bool:
+    def _asks_at_once(self, topic: str, payload: Payload) -> bool:
         """Whether a question can be put without waiting for anything."""
         self._checks.plain(topic, payload)
         return self._replies.is_listening and bool(self.core.dispatcher.listeners.hearing(topic))
 
     def _ask_soon(
-        self, topic: str, payload: bytes, headers: GivenHeaders, durable: bool, *, may_wait: bool = True
+        self, topic: str, payload: Payload, headers: GivenHeaders, durable: bool, *, may_wait: bool = True
     ) -> tuple[Headers, Future[Message]]:
         """The same, for a thread that may wait for the disk, or may not: one with a loop."""
         self._check_open(writes=True)

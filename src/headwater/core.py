@@ -59,6 +59,7 @@ from headwater.message import (
     Unacked,
     this_process,
 )
+from headwater.payload import Payload
 from headwater.requests import REPLY_ROOT, Replies, answer_headers, nobody_hears
 from headwater.schedules import Schedules
 from headwater.staging import Staging
@@ -265,7 +266,7 @@ class Core:
         item.is_urgent = True
         self.roots.commit.submit_and_wait(item)
 
-    def reply(self, message: Message, payload: bytes) -> Receipt:
+    def reply(self, message: Message, payload: Payload) -> Receipt:
         """Answer a request."""
         self.check_open(writes=True)
         topic, headers, is_sent = answer_headers(message)

@@ -14,13 +14,13 @@ import msgspec
 
 from headwater.clock import to_datetime
 from headwater.errors import Conflict, HeadwaterError, Malformed, Reject, Retry
+from headwater.headers import HeaderMap
+from headwater.headers import Headers as Headers  # noqa: PLC0414  # said again here, beside what it is about
+from headwater.payload import Payload, encoded
 from headwater.receipt import Receipt as Receipt  # noqa: PLC0414  # said again here, beside what it is about
 from headwater.receipt import Receipts as Receipts  # noqa: PLC0414
 
 T = TypeVar("T")
-Headers = tuple[tuple[str, str], ...]
-"""Names and values in order; a name may occur more than once. `dict(headers)` keeps the last."""
-
 REPLY_TO = "reply-to"
 """Header of a request: the topic on which its sender waits for the answer."""
 FROM = "headwater-from"
@@ -51,7 +51,7 @@ class Origin(Protocol):
     def nack(self, message: Message, error: str | BaseException, delay_s: float | None) -> None: ...
     def reject(self, message: Message, error: str | BaseException) -> None: ...
     def extend(self, message: Message, seconds: float) -> None: ...
-    def reply(self, message: Message, payload: bytes) -> Receipt: ...
+    def reply(self, message: Message, payload: Payload) -> Receipt: ...
 
 
 class Unacked:
@@ -59,7 +59,7 @@ class Unacked:
 
     __slots__ = ("_refusals", "reply")
 
-    def __init__(self, refusals: Mapping[str, str], reply: Callable[[Message, bytes], Receipt]) -> None:
+    def __init__(self, refusals: Mapping[str, str], reply: Callable[[Message, Payload], Receipt]) -> None:
         self._refusals = refusals
         self.reply = reply
 
@@ -88,7 +88,8 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
     payload: bytes
     time_us: int
     key: bytes | None = None
-    headers: Headers = ()
+    header_pairs: Headers = ()
+    """Headers as they are stored."""
     retained: bool = False
     attempt: int = 1
     origin: Any = None
@@ -100,6 +101,11 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
     def root(self) -> str:
         """The topic's first level, which names the stream that the offset counts in."""
         return self.topic.partition("/")[0]
+
+    @property
+    def headers(self) -> HeaderMap:
+        """Its headers by name, in order and with repeats: `message.headers["unit"]`, `.get`, `.get_all`."""
+        return HeaderMap(self.header_pairs)
 
     @property
     def time(self) -> datetime:
@@ -136,7 +142,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
             raise Malformed(f'message {self.offset} of "{self.topic}" cannot be read as {wanted}: {error}') from error
 
     def __repr__(self) -> str:
-        defaults = {"key": None, "headers": (), "retained": False, "attempt": 1}
+        defaults = {"key": None, "headers": HeaderMap(), "retained": False, "attempt": 1}
         stated = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
         more = "".join(f", {name}={value!r}" for name, value in stated.items())
         return f"{type(self).__name__}({self.topic!r}, offset={self.offset}, payload={self.payload!r}{more})"
@@ -167,9 +173,9 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         """Give this consumer so many more seconds, from now, before the ack times out."""
         self._origin("extend").extend(self, seconds)
 
-    def reply(self, payload: bytes) -> Receipt:
+    def reply(self, payload: Payload) -> Receipt:
         """Answer a request."""
-        if not dict(self.headers).get(REPLY_TO):
+        if not self.headers.get(REPLY_TO):
             raise Conflict(f'message {self.offset} of "{self.topic}" is no request: it has no {REPLY_TO} header')
         return self._origin("reply").reply(self, payload)
 
@@ -208,7 +214,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message to publish, for `publish_many` where a (topic, payload) pair says too little."""
 
     topic: str
-    payload: bytes
+    payload: Payload
     retain: bool = False
     key: bytes | None = None
     headers: Mapping[str, str] | Headers = ()
@@ -353,7 +359,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
     payload: bytes
     time_us: int
     key: bytes | None
-    headers: Headers
+    header_pairs: Headers = msgspec.field(name="headers")
+    """Headers as they are stored."""
     attempts: int
     errors: tuple[str, ...]
     dead_at_us: int
@@ -369,6 +376,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
         return self.time
 
     @property
+    def headers(self) -> HeaderMap:
+        """Its headers by name, in order and with repeats."""
+        return HeaderMap(self.header_pairs)
+
+    @property
     def dead_at(self) -> datetime:
         """When the subscription gave up on it, UTC."""
         return to_datetime(self.dead_at_us)
@@ -378,8 +390,9 @@ class DeadLetter(msgspec.Struct, frozen=True):
         wrong = contents.keys() - {"payload", "key", "headers"}
         if wrong:
             raise Malformed(f'"{min(wrong)}" of a dead letter cannot be mended; its payload, key and headers can')
-        headers = contents.get("headers", self.headers)
-        contents["headers"] = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
+        headers = contents.pop("headers", self.header_pairs)
+        contents["payload"], given = encoded(contents.get("payload", self.payload), headers)
+        contents["header_pairs"] = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)
         return msgspec.structs.replace(self, **contents)
 
 

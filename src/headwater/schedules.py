@@ -28,6 +28,7 @@ from headwater.log.checks import Checks, GivenHeaders
 from headwater.log.group_commit import GroupCommit
 from headwater.log.publish import Part, Publish
 from headwater.message import ScheduleInfo
+from headwater.payload import Payload
 from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
 from headwater.topics.name import is_utf8
@@ -139,7 +140,7 @@ class Schedules:
     def add(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         cron: str,
         id: str | None = None,

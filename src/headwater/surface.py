@@ -32,6 +32,7 @@ from headwater.message import (
     SubscriptionInfo,
     TopicInfo,
 )
+from headwater.payload import Payload
 from headwater.receipt import Receipt, Receipts
 from headwater.values import Retained
 from headwater.work.handlers import Function, handler_of
@@ -43,7 +44,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 H = TypeVar("H", bound=Function)
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
-Messages = Iterable[tuple[str, bytes] | Outgoing]
+Messages = Iterable[tuple[str, Payload] | Outgoing]
 """What may be published together: pairs of a topic and a payload, or messages with options."""
 
 
@@ -112,7 +113,7 @@ class Bus(Protocol):
     def publish(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         retain: bool = False,
         key: bytes | None = None,
@@ -137,7 +138,7 @@ class Bus(Protocol):
         """
 
     @like(publish)
-    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> Future[Receipt]:
+    def publish_soon(self, topic: str, payload: Payload, **options: Any) -> Future[Receipt]:
         """Store a message without waiting: the future has its receipt once it is on disk."""
 
     @like(publish_many)
@@ -147,7 +148,7 @@ class Bus(Protocol):
     def send(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         key: bytes | None = None,
         headers: GivenHeaders = (),
@@ -165,7 +166,7 @@ class Bus(Protocol):
     def schedule(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         cron: str,
         id: str | None = None,
@@ -379,7 +380,7 @@ class Bus(Protocol):
     def request(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         timeout_s: float | None = None,
         headers: GivenHeaders = (),
@@ -449,7 +450,7 @@ class Threaded(Bus, Protocol):
     def request(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         timeout_s: float | None = None,
         headers: GivenHeaders = (),
@@ -467,7 +468,7 @@ class Threaded(Bus, Protocol):
             self.forget_request(pairs)
 
     def request_soon(
-        self, topic: str, payload: bytes, *, headers: GivenHeaders = (), durable: bool = False
+        self, topic: str, payload: Payload, *, headers: GivenHeaders = (), durable: bool = False
     ) -> tuple[Headers, Future[Message]]:
         """Ask, as `request` does; the headers of the question, and a future of the answer."""
 

@@ -198,4 +198,4 @@ def test_no_native_publisher_says_whose_message_it_is(auth: Any):
             bus.publish("rpc/y", b"", headers={FROM: "ann/phone", "unit": "C"})  # as who passes a message on
             bus.stage("p", 1, [headwater.Outgoing("rpc/z", b"", headers={FROM: "ann/phone"})])
             bus.commit_stage("p", 1)
-        assert [one.headers for one in running.bus.replay("rpc/#")] == [(("about", FROM),), (("unit", "C"),), ()]
+        assert [one.header_pairs for one in running.bus.replay("rpc/#")] == [(("about", FROM),), (("unit", "C"),), ()]

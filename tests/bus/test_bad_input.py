@@ -94,9 +94,9 @@ def test_an_oversized_message_is_413(folder: Path) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"payload": "text"},
+        {"payload": "\ud800"},
         {"payload": None},
-        {"payload": 5},
+        {"payload": object()},
         {"key": "text"},
         {"key": 5},
         {"headers": {"a": 5}},

@@ -23,7 +23,7 @@ def test_a_delayed_message_is_not_delivered_before_it_is_due(timed: Bus, clock: 
     assert list(timed.replay("jobs/#")) == []
     clock.advance(0.2)
     (message,) = some(live, 1)
-    assert (message.payload, message.offset, message.key, message.headers) == (b"later", 1, b"k", (("a", "b"),))
+    assert (message.payload, message.offset, message.key, message.header_pairs) == (b"later", 1, b"k", (("a", "b"),))
     assert message.timestamp == timed.now
 
 

@@ -156,7 +156,7 @@ def test_after_max_attempts_it_is_a_dead_letter_and_the_next_goes_on(timed: Bus,
     assert payloads(some(sub, 1)) == [b"good"]
     (letter,) = timed.dead_letters("s")
     assert (letter.subscription, letter.topic, letter.offset, letter.payload) == ("s", "jobs/x", 1, b"bad")
-    assert (letter.key, letter.headers) == (b"k", (("h", "v"),))
+    assert (letter.key, letter.header_pairs) == (b"k", (("h", "v"),))
     assert (letter.attempts, letter.errors) == (3, ("failure 1", "failure 2", "failure 3"))
     assert letter.timestamp == letter.dead_at == timed.now
     assert any(event.kind == "dead" for event in timed.events())

@@ -102,7 +102,7 @@ def test_retained_messages_survive_a_restart(folder: Path, clock: ManualClock) -
         bus.publish("home/c", b"", retain=True)
     clock.advance(50)
     with headwater.open(folder, clock=clock) as bus:
-        assert [(m.payload, m.key, m.headers) for m in bus.retained("#").values()] == [
+        assert [(m.payload, m.key, m.header_pairs) for m in bus.retained("#").values()] == [
             (b"1", b"k", (("h", "v"),)),
             (b"2", None, ()),
         ]

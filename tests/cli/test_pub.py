@@ -26,7 +26,7 @@ def test_a_message_with_everything_is_stored_as_it_was_given(data: Path):
     )
     assert (receipt["topic"], receipt["offset"], receipt["duplicate"]) == ("home/kitchen/temp", 1, False)
     (message,) = stored(data)
-    assert (message.payload, message.key, message.headers) == (b"21.5", b"k", (("a", "1"), ("b", "x=y")))
+    assert (message.payload, message.key, message.header_pairs) == (b"21.5", b"k", (("a", "1"), ("b", "x=y")))
     with headwater.open(data, read_only=True) as bus:
         assert [kept.payload for kept in bus.retained("#").values()] == [b"21.5"]
 

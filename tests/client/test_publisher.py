@@ -59,7 +59,7 @@ def test_a_single_publish_goes_out_at_once_and_returns_its_receipt(connect: Conn
     id, publish = talk.publish()
     assert (publish.root, publish.count) == ("a", 1)
     (message,) = Body(publish.body).messages(1)
-    assert (message.topic, message.payload, message.key, message.headers) == ("a/b", b"x", b"k", (("n", "v"),))
+    assert (message.topic, message.payload, message.key, message.header_pairs) == ("a/b", b"x", b"k", (("n", "v"),))
     assert not future.done()
     talk.published((id, 7))
     receipt = future.result(WAIT_S)

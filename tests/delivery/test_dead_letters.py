@@ -138,7 +138,7 @@ def test_the_headers_say_where_it_came_from_and_are_not_repeated(bus: Bus, lette
         message.reject(error)
     letters.redrive("s", None)
     (message,) = sub.batch(10, 0)
-    assert message.headers == ((FROM, "s"), (TOPIC, "a/1"), (OFFSET, "1"), (ATTEMPTS, "1"), (ERROR, "second"))
+    assert message.header_pairs == ((FROM, "s"), (TOPIC, "a/1"), (OFFSET, "1"), (ATTEMPTS, "1"), (ERROR, "second"))
 
 
 def test_dropping_forgets_them_and_counts(bus: Bus, letters: DeadLetters) -> None:

@@ -37,7 +37,7 @@ class Feed:
         self.live = Live("home/#", policy, config or Config(), clock or ManualClock(), self._reply, self.left.append)
         self.offset = 0
 
-    def _reply(self, message: Message, payload: bytes) -> Any:
+    def _reply(self, message: Message, payload: Any) -> Any:
         return (message.offset, payload)
 
     def put(

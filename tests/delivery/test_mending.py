@@ -75,7 +75,7 @@ def test_headers_say_where_they_come_from_and_what_was_mended(bus: Bus) -> None:
 
     both = (("unit", "C"), ("unit", "F"))
     messages = sub.batch(10, 0)
-    assert [(message.key, message.headers) for message in messages] == [
+    assert [(message.key, message.header_pairs) for message in messages] == [
         (None, (*both, *origin(1), (MENDED, "payload,key"))),
         (b"k", (*both, *origin(2))),  # a map that says the same
         (b"k", (*both, *origin(3))),
@@ -84,7 +84,7 @@ def test_headers_say_where_they_come_from_and_what_was_mended(bus: Bus) -> None:
     (letter,) = bus.dead_letters("s")
     assert bus.redrive("s", mended=[letter.mend(headers={"unit": "K"})]) == 1
     (message,) = sub.batch(10, 0)
-    assert message.headers == (("unit", "K"), *origin(1)[:4], (ERROR, "worse"), (MENDED, "headers"))
+    assert message.header_pairs == (("unit", "K"), *origin(1)[:4], (ERROR, "worse"), (MENDED, "headers"))
 
 
 def test_moving_them_is_one_write_which_also_notes_that_it_was_done(bus: Bus, state: CountingState) -> None:
@@ -148,7 +148,7 @@ def test_what_is_wrong_is_said_before_anything_changes(bus: Bus, state: Counting
         (change(other, topic="a/9"), Malformed),
         (change(other, topic="c/2"), NotFound),
         (change(other, subscription="t"), Malformed),
-        (other.mend(payload="text"), Malformed),
+        (other.mend(payload="text", key="k"), Malformed),
         (other.mend(payload=b"x" * (8 * 2**20 + 1)), TooLarge),
         (other.mend(key="text"), Malformed),
         (other.mend(headers={"a": None}), Malformed),

@@ -60,6 +60,7 @@ def call_of(name: str, topics: Iterable[str], size: int) -> list[Outgoing]:
 
 def tell_stored(messages: list[Outgoing], receipts: Iterable[Receipt]) -> None:
     for message, receipt in zip(messages, receipts, strict=True):
+        assert isinstance(message.payload, bytes)
         name = message.payload.split(b" ", 2)[1].decode()
         tell("sent", name, receipt.topic, receipt.offset)
 

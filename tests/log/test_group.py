@@ -40,7 +40,7 @@ def test_single_messages_keep_what_each_has_of_its_own(place: Place) -> None:
     assert isinstance(batch, Batch)
     messages = batch.body.messages(1)
     assert [message.key for message in messages] == [None, b"k", None, None]
-    assert [message.headers for message in messages] == [(), (), (("h", "v"),), ()]
+    assert [message.header_pairs for message in messages] == [(), (), (("h", "v"),), ()]
     assert list(batch.body.expiries or ()) == [0, 0, place.clock.now_us() + 5_000_000, 0]
     assert list(batch.body.retain or ()) == [0, 0, 0, 1]
 

@@ -25,7 +25,7 @@ def batch_of(first_offset: int, *messages: Outgoing) -> Batch:
     """A batch of messages; their ttl_s is taken as the moment, in µs, at which they expire."""
     body = encode_body(
         [m.topic for m in messages],
-        [m.payload for m in messages],
+        [m.payload for m in messages if isinstance(m.payload, bytes)],
         NOW_US + first_offset,
         retain=[m.retain for m in messages],
         keys=[m.key for m in messages],

@@ -41,7 +41,7 @@ def test_properties_are_headers_for_native_clients_and_back() -> None:
         peer = served.mqtt()
         peer.publish("home/x", b"1", 1, **TOLD)
         (message,) = served.bus.replay("home/#")
-        assert message.headers == (
+        assert message.header_pairs == (
             ("reply-to", "answers/x"),
             ("correlation-id", "base64:AP8B"),
             ("content-type", "text/plain"),
@@ -57,6 +57,20 @@ def test_properties_are_headers_for_native_clients_and_back() -> None:
         assert found.user_properties == (("unit", "C"), ("headwater-key", "awA="))
 
 
+def test_json_says_so_to_mqtt_clients_and_theirs_is_read_as_json() -> None:
+    with Served() as served:
+        peer = served.mqtt()
+        peer.subscribe("garden/#", qos=1)
+        served.bus.publish("garden/x", {"celsius": 21.5})
+        found = peer.got()
+        assert (found.payload, found.properties.content_type) == (b'{"celsius":21.5}', "application/json")
+        served.bus.publish("garden/x", "text")
+        assert peer.got().properties.content_type is None
+        peer.publish("home/x", b"[1]", 1, content_type="application/json")
+        (message,) = served.bus.replay("home/#")
+        assert (message.json(), message.headers["content-type"]) == ([1], "application/json")
+
+
 def test_user_properties_are_unaltered_whatever_their_names_and_hide_a_message_from_nobody() -> None:
     names = ("content-type", "reply-to", "correlation-id", "payload-format", "headwater-from", "mqtt-user-x", "x")
     with Served() as served:
@@ -67,7 +81,7 @@ def test_user_properties_are_unaltered_whatever_their_names_and_hide_a_message_f
         found = peer.got().properties
         assert found == Properties(user_properties=said, payload_format_indicator=0)
         (message,) = served.bus.replay("home/#")
-        assert message.headers == (
+        assert message.header_pairs == (
             ("payload-format", "bytes"),
             *((f"mqtt-user-{name}", value) for name, value in said[:-1]),
             ("x", "anonymous/s"),

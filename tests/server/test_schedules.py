@@ -78,7 +78,7 @@ def test_what_a_client_may_not_publish_or_says_wrongly_is_refused(running: Runni
         with pytest.raises(Malformed):
             ann.schedule("jobs/x", b"", cron=5)  # type: ignore[arg-type]
         with pytest.raises(Malformed, match="payload"):
-            ann.schedule("jobs/x", "text", cron=HOURLY)  # type: ignore[arg-type]
+            ann.schedule("jobs/x", None, cron=HOURLY)  # type: ignore[arg-type]
         for name in "ab":
             ann.schedule("jobs/x", b"", cron=HOURLY, id=name)
         with pytest.raises(QuotaExceeded, match="schedules_per_client_max"):

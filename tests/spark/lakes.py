@@ -36,7 +36,7 @@ def write(path: Path, messages: Sequence[Message], rows_per_group: int = 1000) -
             "offset": message.offset,
             "timestamp": message.time_us,
             "key": message.key,
-            "headers": list(message.headers),
+            "headers": list(message.header_pairs),
             "payload": message.payload,
         }
         for message in messages

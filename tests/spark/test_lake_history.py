@@ -42,7 +42,7 @@ Seen = tuple[Any, ...]
 def seen(message: Message) -> Seen:
     return (
         *(message.topic, message.offset, message.payload, message.time_us),
-        *(message.key, tuple(message.headers), message.retained, message.attempt),
+        *(message.key, tuple(message.header_pairs), message.retained, message.attempt),
     )
 
 

@@ -131,8 +131,8 @@ def test_letters_of_a_task_are_sent_by_subscription():
     found = letters_of(row(), row(subscription="t", key=b"k", headers=[("a", "b")]), row(offset=2, dead_at=8))
     assert [(name, [one.offset for one in letters]) for name, letters in found] == [("s", [1, 2]), ("t", [1])]
     ((_, (first, second)), (_, (third,))) = found
-    assert (first.payload, first.key, first.headers, first.dead_at_us, second.dead_at_us) == (b"x", None, (), 7, 8)
-    assert (third.key, third.headers) == (b"k", (("a", "b"),))
+    assert (first.payload, first.key, first.header_pairs, first.dead_at_us, second.dead_at_us) == (b"x", None, (), 7, 8)
+    assert (third.key, third.header_pairs) == (b"k", (("a", "b"),))
 
 
 @pytest.mark.parametrize(

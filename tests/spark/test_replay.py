@@ -49,7 +49,7 @@ def record(folder: Path, count: int = 120, lake: Path | None = None, archived: i
 
 
 def said(message: Message) -> tuple[Any, ...]:
-    return message.topic, message.payload, message.key, message.headers
+    return message.topic, message.payload, message.key, message.header_pairs
 
 
 def check(found: list[Message], recorded: list[Message]) -> None:

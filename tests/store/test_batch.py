@@ -230,7 +230,7 @@ def test_a_batch_stored_by_an_earlier_version_is_read() -> None:
     assert (batch.header.root, batch.first_offset, batch.header.durable) == ("home", 12, 11)
     assert (batch.header.producer, batch.header.sequence, batch.header.time_us) == ("prd", 5, TIME_US)
     assert (message.topic, message.payload, message.time_us) == ("home/t", b"21.5", TIME_US - 1)
-    assert (message.key, message.headers) == (b"k", (("unit", "°C"),))
+    assert (message.key, message.header_pairs) == (b"k", (("unit", "°C"),))
     assert list(batch.body.expiries or ()) == [TIME_US + 9]
     assert batch.has_retained
 

@@ -56,7 +56,7 @@ def encode(messages: Sequence[Given], time_us: int = TIME_US) -> bytes:
 
 
 def said(message: Message) -> tuple[object, ...]:
-    return (message.topic, message.offset, message.payload, message.time_us, message.key, message.headers)
+    return (message.topic, message.offset, message.payload, message.time_us, message.key, message.header_pairs)
 
 
 def look_at_everything(body: Body) -> list[tuple[object, ...]]:

@@ -71,7 +71,7 @@ def field_rows(struct: type[msgspec.Struct]) -> list[str]:
     """A row for each field of a value."""
     hints = get_type_hints(struct, include_extras=True)
     return [
-        f"| `{struct.__name__}` | `{field.name}` | {words(hints[field.name])} | {default_words(field)} |"
+        f"| `{struct.__name__}` | `{field.encode_name}` | {words(hints[field.name])} | {default_words(field)} |"
         for field in msgspec.structs.fields(struct)
     ]
 

@@ -70,7 +70,7 @@ def show(at: At, id: Id, offset: Annotated[int, typer.Argument(help="Which of th
         ("given up", clock_time(letter.dead_at)),
         ("attempts", str(letter.attempts)),
         *(("error", safe(error)) for error in letter.errors),
-        *(("header", safe(f"{name}: {value}")) for name, value in letter.headers),
+        *(("header", safe(f"{name}: {value}")) for name, value in letter.headers.items()),
         *([("key", shown(letter.key))] if letter.key is not None else []),
         ("payload", shown(letter.payload, hex)),
     ]

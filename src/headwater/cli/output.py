@@ -181,7 +181,7 @@ def message_object(message: Message | DeadLetter) -> dict[str, Any]:
         "offset": message.offset,
         "time": iso(message.time),
         **payload_object(message.payload),
-        "headers": message.headers,
+        "headers": message.header_pairs,
     }
     if message.key is not None:
         found.update(_text_or_base64("key", message.key))

@@ -41,6 +41,7 @@ from headwater.forgotten import warn_of, weakly
 from headwater.log.publish import Publish
 from headwater.message import Message as ThreadMessage
 from headwater.message import Receipt, Receipts
+from headwater.payload import Payload
 from headwater.surface import Messages, documented, like
 from headwater.wire import requests as wire
 from headwater.wire.request import Request
@@ -74,7 +75,7 @@ class _Verbs:
         feed.refuse(verb)
         await self._client.tell(feed, message, make)
 
-    async def reply(self, message: Any, payload: bytes) -> Receipt:
+    async def reply(self, message: Any, payload: Payload) -> Receipt:
         item, said = self._client.reply_to(message, payload)
         if said is None:
             return cast(Receipt, await self._client.publish(item))
@@ -227,7 +228,7 @@ class Bus(Operations, WorkingBus):
         self.settings = client.settings
 
     @like(surface.Bus.publish)
-    async def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
+    async def publish(self, topic: str, payload: Payload, **options: Any) -> Receipt:
         self._client.link.check_open()
         item = self._client.prepare(topic, payload, **options)
         if isinstance(item, Publish):
@@ -235,7 +236,7 @@ class Bus(Operations, WorkingBus):
         return await self._client.delay(item)
 
     @like(surface.Bus.publish_soon)
-    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> asyncio.Task[Receipt]:
+    def publish_soon(self, topic: str, payload: Payload, **options: Any) -> asyncio.Task[Receipt]:
         return asyncio.ensure_future(self.publish(topic, payload, **options))
 
     @like(surface.Bus.publish_many)
@@ -251,7 +252,7 @@ class Bus(Operations, WorkingBus):
         return asyncio.ensure_future(self.publish_many(messages, **options))
 
     @like(surface.Bus.send)
-    async def send(self, topic: str, payload: bytes, **options: Any) -> None:
+    async def send(self, topic: str, payload: Payload, **options: Any) -> None:
         await self._client.send(self._client.prepare_quiet(topic, payload, **options))
 
     @like(surface.Bus.subscribe)
@@ -278,7 +279,7 @@ class Bus(Operations, WorkingBus):
     async def request(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         timeout_s: float | None = None,
         headers: surface.GivenHeaders = (),

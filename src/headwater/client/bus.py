@@ -30,6 +30,7 @@ from headwater.errors import Closed, Conflict
 from headwater.forgotten import let_go, weakly
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
 from headwater.message import DeadLetter, Headers, Message, Receipt, Receipts
+from headwater.payload import Payload
 from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.values import Retained
 from headwater.wire import requests as wire
@@ -183,7 +184,7 @@ class Bus(Served, surface.Threaded):
     # Publishing
 
     @like(surface.Bus.publish)
-    def publish(self, topic: str, payload: bytes, **options: Any) -> Receipt:
+    def publish(self, topic: str, payload: Payload, **options: Any) -> Receipt:
         item = self._prepare(topic, payload, **options)
         if isinstance(item, wire.Delay):
             return self._run(self._client.delay(item))
@@ -194,8 +195,8 @@ class Bus(Served, surface.Threaded):
         return self.publish_many_soon(messages, **options).result()
 
     @like(surface.Bus.publish_soon)
-    def publish_soon(self, topic: str, payload: bytes, **options: Any) -> Future[Receipt]:
-        if not options:
+    def publish_soon(self, topic: str, payload: Payload, **options: Any) -> Future[Receipt]:
+        if not options and type(payload) is bytes:
             return self._publish_plain(topic, payload)
         item = self._prepare(topic, payload, **options)
         if isinstance(item, wire.Delay):
@@ -215,23 +216,23 @@ class Bus(Served, surface.Threaded):
         weight = len(payload) + len(topic) + MESSAGE_WEIGHT
         self._take_share(weight)
         future = Pending(publisher.lock)
-        publisher.submit(Single(root, topic, bytes(payload), weight, future))
+        publisher.submit(Single(root, topic, payload, weight, future))
         return future
 
-    def _prepare(self, topic: str, payload: bytes, **options: Any) -> Publish | wire.Delay:
+    def _prepare(self, topic: str, payload: Payload, **options: Any) -> Publish | wire.Delay:
         self._check_open()
         return self._client.prepare(topic, payload, **options)
 
     @like(surface.Bus.send)
-    def send(self, topic: str, payload: bytes, **options: Any) -> None:
+    def send(self, topic: str, payload: Payload, **options: Any) -> None:
         self._check_open()
         client = self._client
-        if options:
+        if options or type(payload) is not bytes:
             item: Single | Publish = client.prepare_quiet(topic, payload, **options)
         else:
             client.link.check_open()
             root = client.checks.plain(topic, payload)
-            item = Single(root, topic, bytes(payload), len(payload) + len(topic) + MESSAGE_WEIGHT)
+            item = Single(root, topic, payload, len(payload) + len(topic) + MESSAGE_WEIGHT)
         self._take_share(item.weight)
         client.publisher.submit(item)
 
@@ -326,7 +327,7 @@ class Bus(Served, surface.Threaded):
     # Request and reply
 
     def request_soon(
-        self, topic: str, payload: bytes, *, headers: GivenHeaders = (), durable: bool = False
+        self, topic: str, payload: Payload, *, headers: GivenHeaders = (), durable: bool = False
     ) -> tuple[Headers, Future[Message]]:
         self._check_open()
         client, answer = self._client, Future[Message]()

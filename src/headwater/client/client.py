@@ -32,6 +32,7 @@ from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malforme
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.message import Envelope, Headers, Message, Receipt
+from headwater.payload import Payload, encoded
 from headwater.requests import REPLY_ROOT, Replies, answer_headers, pairs_of
 from headwater.store.batch import checksum
 from headwater.surface import GivenHeaders, like
@@ -207,14 +208,13 @@ class Client:
 
     @like(surface.Bus.publish)
     def prepare(
-        self, topic: str, payload: bytes, *, deliver_at: datetime | None = None, **options: Any
+        self, topic: str, payload: Payload, *, deliver_at: datetime | None = None, **options: Any
     ) -> Publish | wire.Delay:
         """A checked message; from any thread."""
-        item = self.checks.one(topic, payload, deliver_at=deliver_at, **options)
         if deliver_at is None:
-            return item
-        part = item.parts[0]
-        headers = options.get("headers", ())
+            return self.checks.one(topic, payload, **options)
+        payload, headers = encoded(payload, options.get("headers", ()))
+        part = self.checks.one(topic, payload, deliver_at=deliver_at, **{**options, "headers": headers}).parts[0]
         return wire.Delay(
             topic=topic,
             payload=part.payloads[0],
@@ -231,7 +231,7 @@ class Client:
         return Receipt(request.topic, 0, answer.time_us)
 
     @like(surface.Bus.send)
-    def prepare_quiet(self, topic: str, payload: bytes, **options: Any) -> Publish:
+    def prepare_quiet(self, topic: str, payload: Payload, **options: Any) -> Publish:
         """A checked and encoded message that nobody waits for; from any thread."""
         self.link.check_open()
         item = self.checks.one(topic, payload, **options)
@@ -567,7 +567,7 @@ class Client:
         """Whether answers would come."""
         return self._reply_feed is not None
 
-    def question(self, topic: str, payload: bytes, headers: GivenHeaders, answer: Any) -> Question:
+    def question(self, topic: str, payload: Payload, headers: GivenHeaders, answer: Any) -> Question:
         """A checked and encoded question, whose answer will complete a future; from any thread."""
         pairs = self.replies.expect(answer)
         try:
@@ -582,7 +582,7 @@ class Client:
         await self._take_share(question.weight)
         self.publisher.submit_here(question)
 
-    async def ask_durably(self, topic: str, payload: bytes, headers: GivenHeaders, answer: Any) -> Headers:
+    async def ask_durably(self, topic: str, payload: Payload, headers: GivenHeaders, answer: Any) -> Headers:
         """Store a question, whose answer will complete a future; those of its headers by which that is found."""
         pairs = self.replies.expect(answer, is_durable=True)
         try:
@@ -594,7 +594,7 @@ class Client:
             raise
         return pairs
 
-    def reply_to(self, message: Message, payload: bytes) -> tuple[Publish, Receipt | None]:
+    def reply_to(self, message: Message, payload: Payload) -> tuple[Publish, Receipt | None]:
         """The answer to a request, ready to be published; or to be sent, with what is to be said of that."""
         topic, headers, is_sent = answer_headers(message)
         if is_sent:

@@ -26,6 +26,7 @@ from headwater.client.link import renewed
 from headwater.clock import SECOND_US, Clock
 from headwater.errors import Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import OF_HISTORY, OF_LIVE, Message, error_text
+from headwater.payload import Payload
 from headwater.store.body import Body
 from headwater.wire import requests as wire
 from headwater.wire.batches import Range
@@ -63,7 +64,7 @@ class Held(msgspec.Struct, eq=False, weakref=True):
         make = partial(request, number=self.feed.number, offset=message.offset, **said)
         return self.verbs.tell(self.feed, verb, message, make)
 
-    def reply(self, message: Message, payload: bytes) -> Any:
+    def reply(self, message: Message, payload: Payload) -> Any:
         return self.verbs.reply(message, payload)
 
 
@@ -92,7 +93,9 @@ class Chunk(msgspec.Struct, eq=False):
             first = deliver.first_offset
             offsets = range(first, first + len(found)) if deltas is None else [first + delta for delta in deltas]
             found = [
-                Message(m.topic, offset, m.payload, m.time_us, m.key, m.headers, m.retained, attempt, held, m.retain)
+                Message(
+                    m.topic, offset, m.payload, m.time_us, m.key, m.header_pairs, m.retained, attempt, held, m.retain
+                )
                 for m, offset in zip(found, offsets, strict=True)
             ]
         if now_us is not None and body.expiries is not None:
@@ -105,7 +108,7 @@ class Verbs(Protocol):
 
     def ack(self, feed: Feed, messages: Sequence[Message], wait: bool) -> Any: ...
     def tell(self, feed: Feed, verb: str, message: Message, make: Callable[..., Request[None]]) -> Any: ...
-    def reply(self, message: Message, payload: bytes) -> Any: ...
+    def reply(self, message: Message, payload: Payload) -> Any: ...
 
 
 class Feed:

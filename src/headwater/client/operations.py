@@ -26,6 +26,7 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.log.publish import Publish
 from headwater.message import DeadLetter, Extent, Message, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.payload import Payload
 from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
@@ -129,7 +130,7 @@ class Operations(Served):
 
     @like(surface.Bus.schedule)
     async def schedule(
-        self, topic: str, payload: bytes, *, cron: str, id: str | None = None, zone: str = "UTC", **message: Any
+        self, topic: str, payload: Payload, *, cron: str, id: str | None = None, zone: str = "UTC", **message: Any
     ) -> ScheduleInfo:
         (part,) = self._client.checks.one(topic, payload, **message).parts
         message["headers"] = part.headers[0] if part.headers else ()

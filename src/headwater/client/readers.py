@@ -23,6 +23,7 @@ from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError
 from headwater.forgotten import warn_of
 from headwater.message import Message, Receipt
+from headwater.payload import Payload
 from headwater.surface import documented
 from headwater.wire import requests as wire
 from headwater.wire.contents import Deliver
@@ -64,7 +65,7 @@ class Verbs:
         feed.refuse(verb)
         self._bus._run(self._bus._client.tell(feed, message, make))
 
-    def reply(self, message: Message, payload: bytes) -> Receipt:
+    def reply(self, message: Message, payload: Payload) -> Receipt:
         bus = self._bus
         bus._check_open()
         item, said = bus._client.reply_to(message, payload)

@@ -37,6 +37,7 @@ from headwater.errors import (
     TimedOut,
 )
 from headwater.message import Message, Receipt
+from headwater.payload import Payload
 from headwater.store.batch import checksum
 from headwater.version import __version__
 from headwater.wire.batches import Range, pack_credit, pack_ranges, read_deliver, read_ranges
@@ -351,7 +352,7 @@ class Verbs:
         except Disconnected:
             raise Recalled("the connection that brought this message is gone; it comes again") from None
 
-    def reply(self, message: Message, payload: bytes) -> Receipt:
+    def reply(self, message: Message, payload: Payload) -> Receipt:
         raise Malformed("a receiver has no bus to answer on; publish the answer over headwater.connect(…)")
 
 

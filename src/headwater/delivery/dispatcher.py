@@ -38,6 +38,7 @@ from headwater.log.group_commit import Call
 from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import Message, Receipt, SubscriptionInfo
+from headwater.payload import Payload
 from headwater.store import state as rows
 from headwater.store.notes import Notes
 from headwater.store.state import State
@@ -60,7 +61,7 @@ class Dispatcher:
         timers: Timers,
         config: Config,
         clock: Clock,
-        reply: Callable[[Message, bytes], Receipt],
+        reply: Callable[[Message, Payload], Receipt],
         on_event: Callable[[str, str], None],
         notes: Notes,
         is_read_only: bool = False,

@@ -19,6 +19,7 @@ from headwater.delivery.retained import RetainedReading
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Malformed
 from headwater.message import OF_LIVE, Message, Receipt, Unacked
+from headwater.payload import Payload
 
 Policy = Literal["drop_oldest", "disconnect"]
 
@@ -35,7 +36,7 @@ class Live(Reader):
         policy: Policy,
         config: Config,
         clock: Clock,
-        reply: Callable[[Message, bytes], Receipt],
+        reply: Callable[[Message, Payload], Receipt],
         on_close: Callable[[Live], None],
     ) -> None:
         if policy not in ("drop_oldest", "disconnect"):

@@ -45,6 +45,7 @@ from headwater.log.retained import Page
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
 from headwater.message import ConsumerInfo, Message, Receipt, error_text
+from headwater.payload import Payload
 from headwater.store import state as rows
 from headwater.store.log import REMOVED, Hole
 from headwater.store.notes import Notes
@@ -108,7 +109,7 @@ class Subscriber:
         timers: Timers,
         config: Config,
         clock: Clock,
-        reply: Callable[[Message, bytes], Receipt],
+        reply: Callable[[Message, Payload], Receipt],
         on_event: Callable[[str, str], None],
         on_moved: Callable[[int, int], None],
         notes: Notes,
@@ -868,7 +869,7 @@ class Subscriber:
             if m is None:
                 continue
             tried = (failure.attempts, failure.errors, now.wall_us, failure.by)
-            row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.headers, *tried)
+            row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.header_pairs, *tried)
             value = changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
             self._shares.change(self.number, 1, len(value))
             self._dead += 1
@@ -1143,7 +1144,7 @@ class Held(msgspec.Struct, eq=False):
     def extend(self, message: Message, seconds: float) -> None:
         self.subscriber.extend_lease(self.lease, message.offset, seconds)
 
-    def reply(self, message: Message, payload: bytes) -> Receipt:
+    def reply(self, message: Message, payload: Payload) -> Receipt:
         return self.subscriber.reply(message, payload)
 
 

@@ -330,7 +330,7 @@ def _kept(batch: Batch, places: list[int]) -> list[Message]:
     expiries, retain, flags = batch.body.expiries, batch.body.retain, batch.header.flags
     return [
         Kept(
-            *(m.topic, m.offset, m.payload, m.time_us, m.key, m.headers),
+            *(m.topic, m.offset, m.payload, m.time_us, m.key, m.header_pairs),
             flags=flags,
             retain=retain is not None and bool(retain[place]),
             expires_us=expiries[place] if expiries is not None else 0,

@@ -23,6 +23,7 @@ from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_
 from headwater.log.root import MQTT_SYS, SYS
 from headwater.log.roots import STAGED
 from headwater.message import FROM, SCHEDULED_FOR, Headers, Outgoing, ScheduleInfo
+from headwater.payload import PLAIN, Payload, encode, encoded
 from headwater.store.batch import checksum
 from headwater.store.body import Body, one_of
 from headwater.topics.name import check_topic, is_utf8
@@ -67,7 +68,7 @@ class Checks:
     def one(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         retain: bool = False,
         key: bytes | None = None,
         headers: GivenHeaders = (),
@@ -82,7 +83,7 @@ class Checks:
         if root is None:
             root = self._check_topic(topic)
         if type(payload) is not bytes:
-            payload = self._bytes("payload", payload)
+            payload, headers = encoded(payload, headers)
         if len(payload) > self._config.message_bytes_max:
             raise self._too_large(len(payload))
         if type(retain) is not bool:
@@ -107,13 +108,15 @@ class Checks:
         weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
         return Publish(names, [part], weight, producer, number, is_one=True)
 
-    def plain(self, topic: str, payload: bytes) -> str:
+    def plain(self, topic: str, payload: Payload) -> str:
         """The root of one message without options, which is as it has to be."""
         root = self._checked.get(topic) if type(topic) is str else None
         if root is None:
             root = self._check_topic(topic)
-        if type(payload) is not bytes or len(payload) > self._config.message_bytes_max:
-            self._check_lengths((self._bytes("payload", payload),))
+        if type(payload) is not bytes:
+            payload = encode(payload)[0]
+        if len(payload) > self._config.message_bytes_max:
+            raise self._too_large(len(payload))
         return root
 
     def singles(
@@ -154,7 +157,7 @@ class Checks:
 
     def many(
         self,
-        messages: Iterable[tuple[str, bytes] | Outgoing],
+        messages: Iterable[tuple[str, Payload] | Outgoing],
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Publish:
@@ -168,10 +171,14 @@ class Checks:
             return Publish((), [], 0, producer, number, is_one=False)
         try:
             topics = [topic for topic, _ in given]  # type: ignore[misc]  # an Outgoing says so by raising
-            payloads = [payload for _, payload in given]  # type: ignore[misc]
+            payloads: list[Any] = [payload for _, payload in given]  # type: ignore[misc]
         except (TypeError, ValueError):
             return self._many_rich([_as_outgoing(message) for message in given], producer, number)
-        payloads = self._all_bytes(payloads)
+        kinds = set(map(type, payloads))
+        if kinds != {bytes}:
+            if not kinds <= PLAIN:  # JSON has a header that says so
+                return self._many_rich([_as_outgoing(message) for message in given], producer, number)
+            payloads = [encode(payload)[0] for payload in payloads]
         weight = self._check_lengths(payloads)
         shares = self._known_shares(topics)
         root = self._common_root(topics) if shares is None else None
@@ -274,11 +281,6 @@ class Checks:
     def _root_by_topic(self, topics: Sequence[str]) -> dict[str, str]:
         return {topic: self._checked.get(topic) or self._check_topic(topic) for topic in set(topics)}
 
-    def _all_bytes(self, payloads: list[bytes]) -> list[bytes]:
-        if set(map(type, payloads)) == {bytes}:
-            return payloads
-        return [payload if type(payload) is bytes else self._bytes("payload", payload) for payload in payloads]
-
     def _check_lengths(self, payloads: Sequence[bytes]) -> int:
         lengths = list(map(len, payloads))
         if max(lengths) > self._config.message_bytes_max:
@@ -301,13 +303,14 @@ class Checks:
 
     def _many_rich(self, given: list[Outgoing], producer: str | None, number: int) -> Publish:
         topics = [message.topic for message in given]
-        payloads = self._all_bytes([message.payload for message in given])
+        contents = [encoded(message.payload, message.headers) for message in given]
+        payloads = [data for data, _ in contents]
         weight = self._check_lengths(payloads)
         self._common_root(topics)
         if {type(message.retain) for message in given} != {bool}:
             raise Malformed("retain is True or False, in every message")
         keys = [None if message.key is None else self._key(message.key) for message in given]
-        headers = [self._given(message.headers) if message.headers else () for message in given]
+        headers = [self._given(said) if said else () for _, said in contents]
         expiries = [0 if message.ttl_s is None else self._expiry(message.ttl_s) for message in given]
         weight += sum(map(_weight, keys, headers))
         parts = [
@@ -353,9 +356,11 @@ class Checks:
         item.is_delayed, item.is_plain = True, False
         return item
 
-    def contents(self, payload: bytes, key: bytes | None, headers: GivenHeaders) -> tuple[bytes, bytes | None, Headers]:
+    def contents(
+        self, payload: Payload, key: bytes | None, headers: GivenHeaders
+    ) -> tuple[bytes, bytes | None, Headers]:
         """What a message says, checked."""
-        payload = payload if type(payload) is bytes else self._bytes("payload", payload)
+        payload, headers = encoded(payload, headers)
         self._check_lengths((payload,))
         return payload, None if key is None else self._key(key), self._headers(headers)
 
@@ -407,7 +412,7 @@ class Checks:
         for topic in topics:
             if check_topic(topic, self._config) != SYS:
                 raise Malformed(f'"{topic}" is none of the broker\'s own topics; they begin with "{SYS}/"')
-        payloads = [message.payload for message in messages]
+        payloads = [encode(message.payload)[0] for message in messages]
         weight = self._check_lengths(payloads)
         retain = [message.retain for message in messages]
         part = Part(SYS, topics, payloads, range(len(topics)), retain if any(retain) else None)
@@ -497,7 +502,7 @@ def _only(place: int) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return lambda column: (column[place],)
 
 
-def _as_outgoing(message: tuple[str, bytes] | Outgoing) -> Outgoing:
+def _as_outgoing(message: tuple[str, Payload] | Outgoing) -> Outgoing:
     if isinstance(message, Outgoing):
         return message
     try:

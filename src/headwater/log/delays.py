@@ -39,20 +39,20 @@ def wrap(
 
 def unwrap(message: Message) -> tuple[str, Headers, int, float | None, bool]:
     """Topic, headers, due time, ttl and retain flag of a message that waits."""
-    headers = message.headers[:-1] if author_of(message) else message.headers
+    headers = message.header_pairs[:-1] if author_of(message) else message.header_pairs
     (_, topic), (_, due), (_, ttl), (_, retain) = headers[-4:]
     return topic, headers[:-4], int(due), float(ttl) if ttl else None, bool(retain)
 
 
 def author_of(message: Message) -> str:
     """Who has to have the right to publish a message that waits; empty if nobody is asked."""
-    name, value = message.headers[-1]
+    name, value = message.header_pairs[-1]
     return value if name == BY else ""
 
 
 def due_key(message: Message) -> bytes:
     """The row of a message that waits."""
-    return rows.key_due(int(message.headers[-4 if author_of(message) else -3][1]), message.offset)
+    return rows.key_due(int(message.header_pairs[-4 if author_of(message) else -3][1]), message.offset)
 
 
 def earliest(state: State) -> int | None:

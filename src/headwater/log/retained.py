@@ -261,7 +261,7 @@ class Retained:
                     message.payload,
                     message.time_us,
                     message.key,
-                    message.headers,
+                    message.header_pairs,
                     expires_us,
                     batch.header.flags,
                 ),

@@ -118,7 +118,7 @@ class Deliveries:
             now_us = self._clock.now_us()
             blocks = [
                 block_of(
-                    one.headers,
+                    one.header_pairs,
                     one.key,
                     expiry_of(one),
                     now_us,

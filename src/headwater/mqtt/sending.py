@@ -197,7 +197,7 @@ class Sending(Flight):
         if qos == 2 and pump.kind == "named":
             expiries = batch.body.expiries
             copies = [
-                Copy(one.topic, one.payload, one.key, one.headers, expiries[one.offset - first] if expiries else 0)
+                Copy(one.topic, one.payload, one.key, one.header_pairs, expiries[one.offset - first] if expiries else 0)
                 for one in batch.body.messages(first, places)
             ]
             return self._send(pump, header.root, offsets, lease, made, copies=copies)
@@ -217,7 +217,7 @@ class Sending(Flight):
         if overlaps is None or pump.kind not in PLAIN or any(one.retained for one in messages):
             return self._deliver_alike(pump, root, messages, lease, wish)
         tag = self._session.tag
-        own = [at for at, one in enumerate(messages) if tag[0] in one.headers] if tag else ()
+        own = [at for at, one in enumerate(messages) if tag[0] in one.header_pairs] if tag else ()
         topics, offsets = [one.topic for one in messages], [one.offset for one in messages]
         size = 0
         for meeting, which in self._parts(overlaps, pump, root, topics, offsets, lease, own):
@@ -237,8 +237,8 @@ class Sending(Flight):
         """Messages that are wanted alike."""
         size, tag = 0, self._session.tag
         if wish.no_local and tag:
-            self._done(pump, lease, root, [one.offset for one in messages if tag[0] in one.headers])
-            messages = [one for one in messages if tag[0] not in one.headers]
+            self._done(pump, lease, root, [one.offset for one in messages if tag[0] in one.header_pairs])
+            messages = [one for one in messages if tag[0] not in one.header_pairs]
         for qos, run in groupby(messages, lambda one: self._qos(wish, place_of(pump.number, root, one), one)):
             size += self._deliver_run(pump, root, list(run), lease, qos if lease else 0, wish, others)
         return size
@@ -274,7 +274,7 @@ class Sending(Flight):
             made = of_messages(run, version, qos, wish, connection.aliases)
         offsets = [place_of(0, root, one)[2] for one in run]
         if qos == 2 and pump.kind == "named":
-            copies = [Copy(one.topic, one.payload, one.key, one.headers, expiry_of(one)) for one in run]
+            copies = [Copy(one.topic, one.payload, one.key, one.header_pairs, expiry_of(one)) for one in run]
             return self._send(pump, root, offsets, lease, made, copies=copies)
         return self._send(pump, root, offsets, lease, made, others)
 

@@ -122,5 +122,5 @@ def encode_messages(messages: Sequence[Message]) -> bytes:
         [one.payload for one in messages],
         [one.time_us for one in messages],
         keys=[one.key for one in messages],
-        headers=[one.headers for one in messages],
+        headers=[one.header_pairs for one in messages],
     )

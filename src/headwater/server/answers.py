@@ -187,7 +187,7 @@ class Answers:
         core, page = self._broker.core, Page[Message](request.limit)
 
         def told() -> list[tuple[object, ...]]:
-            return [(one.topic, one.offset, one.payload, one.time_us, one.key, one.headers) for one in page.rows]
+            return [(one.topic, one.offset, one.payload, one.time_us, one.key, one.header_pairs) for one in page.rows]
 
         return page_by_page(lambda after: core.retained_after(request.filter, after, page), page, request.after, told)
 

@@ -60,7 +60,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 def event_of(message: Message, source: str) -> Event:
     """A message as an event."""
-    headers = message.headers
+    headers = message.header_pairs
     return Event(
         specversion="1.0",
         id=f"{message.root}/{message.offset}",

@@ -65,7 +65,7 @@ class Change(Request[A], Generic[A], frozen=True, kw_only=True):
 
 def carried(one: object) -> int:
     """Bytes that a row of a listing carries, as pages count them: payload, key, headers and errors."""
-    headers: Iterable[tuple[str, str]] = getattr(one, "headers", ())
+    headers: Iterable[tuple[str, str]] = getattr(one, "header_pairs", ())
     errors: Iterable[str] = getattr(one, "errors", ())
     size = len(getattr(one, "payload", b"")) + len(getattr(one, "key", b"") or b"")
     return size + sum(len(name) + len(value) for name, value in headers) + sum(map(len, errors))

@@ -40,7 +40,7 @@ def shown_contents(message: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"payload": payload, "encoding": encoding}
     if message.key is not None:
         found["key"], found["key_encoding"] = shown(message.key)
-    found["headers"] = message.headers
+    found["headers"] = message.header_pairs
     return found
 
 

@@ -146,7 +146,7 @@ class DeadLetters:
                 ("Given up", shown.precise(letter.dead_at_us)),
                 ("Attempts", str(letter.attempts)),
                 *((f"Error {at}", shown.plain(error)) for at, error in enumerate(letter.errors, 1)),
-                *key_and_headers(letter.key, letter.headers),
+                *key_and_headers(letter.key, letter.header_pairs),
             )
             show_payload(letter.payload)
 

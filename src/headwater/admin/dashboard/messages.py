@@ -145,7 +145,7 @@ def show_message(message: Envelope) -> None:
             ("Offset", shown.count(message.offset)),
             ("Published", shown.precise(message.time_us)),
             ("Size", shown.size(len(message.payload))),
-            *key_and_headers(message.key, message.headers),
+            *key_and_headers(message.key, message.header_pairs),
         )
         show_payload(message.payload)
 
