@@ -23,7 +23,8 @@ from headwater.errors import HeadwaterError, Malformed
 from headwater.server.connection import Connection
 from headwater.server.entry import Served
 from headwater.server.extension import Extension
-from headwater.server.pump import UNBOUNDED, LivePump, Pump
+from headwater.server.live_pump import LivePump
+from headwater.server.pump import UNBOUNDED, Pump
 from headwater.server.session import Session
 from headwater.server.session_row import SessionRow
 from headwater.topics.name import root_of

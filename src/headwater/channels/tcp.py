@@ -19,8 +19,9 @@ from headwater.native.connection import NativeConnection
 from headwater.native.speech import Speech
 from headwater.server import pump as served
 from headwater.server.connection import Connection
+from headwater.server.durable_pump import DurablePump
 from headwater.server.log import Log
-from headwater.server.pump import DurablePump, Pump
+from headwater.server.pump import Pump
 from headwater.server.slices import Slices
 from headwater.version import __version__
 from headwater.wire import batches, handshake, requests

@@ -19,7 +19,8 @@ from headwater.mqtt.reasons import Reason
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Place, Sent, Window
 from headwater.server import pump as served
-from headwater.server.pump import DurablePump, Pump
+from headwater.server.durable_pump import DurablePump
+from headwater.server.pump import Pump
 from headwater.store import state as rows
 from headwater.store.state import Rows
 from headwater.wire.batches import Range

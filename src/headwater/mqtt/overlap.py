@@ -20,7 +20,8 @@ from headwater.memo import Memo
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import Sent
 from headwater.server import pump as served
-from headwater.server.pump import DurablePump, Pump
+from headwater.server.durable_pump import DurablePump
+from headwater.server.pump import Pump
 from headwater.server.session_row import SubscriptionOf
 from headwater.topics.name import filters_overlap
 from headwater.topics.tree import Trees

@@ -37,8 +37,9 @@ from headwater.mqtt.sending import Sending
 from headwater.mqtt.subscribing import SubscribingSession
 from headwater.mqtt.will import LastWill
 from headwater.mqtt.window import Sent
+from headwater.server.durable_pump import DurablePump
 from headwater.server.log import Log
-from headwater.server.pump import DurablePump, Pump
+from headwater.server.pump import Pump
 from headwater.server.session_row import SubscriptionOf
 from headwater.store import state as rows
 from headwater.wire.batches import Range

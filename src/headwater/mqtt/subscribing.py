@@ -30,7 +30,9 @@ from headwater.mqtt.refusal import reason_of
 from headwater.mqtt.replaying import Place, split_replay
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import NUMBER_MAX
-from headwater.server.pump import UNBOUNDED, LivePump, Pump, ReadingPump
+from headwater.server.live_pump import LivePump
+from headwater.server.pump import UNBOUNDED, Pump
+from headwater.server.reading_pump import ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.topics.name import check_filter

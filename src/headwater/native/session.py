@@ -25,9 +25,12 @@ from headwater.requests import nobody_hears
 from headwater.server import pump as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
+from headwater.server.durable_pump import DurablePump
 from headwater.server.lanes import Lane
+from headwater.server.live_pump import LivePump
 from headwater.server.log import Log
-from headwater.server.pump import DurablePump, LivePump, Pump, ReadingPump
+from headwater.server.pump import Pump
+from headwater.server.reading_pump import ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
 from headwater.server.slices import Slices

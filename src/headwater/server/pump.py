@@ -10,7 +10,6 @@ says; what was taken back from the client is told before anything is sent after 
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -18,21 +17,14 @@ from typing import Any
 import msgspec
 
 from headwater.actor import Actor, Offload
-from headwater.delivery.cursor import Budget
-from headwater.delivery.lane import Lease, Remote
-from headwater.delivery.live import Live
-from headwater.delivery.replay import Reading
 from headwater.delivery.selection import Selection
-from headwater.delivery.subscriber import Subscriber as Durable
-from headwater.errors import Closed, Gap, HeadwaterError, Malformed, Recalled, TooManyFiles, Unwritable
+from headwater.errors import Gap, HeadwaterError, Malformed, TooManyFiles, Unwritable
 from headwater.server.party import Party
 from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range
 
 CREDIT_MAX = 1 << 62
-HAND_MAX = 1000
-"""Messages that are taken from a durable subscription at once."""
 ROOM_AGAIN_S = 0.5
 """After this it is looked whether a file can be opened again, if none could, or something noted."""
 
@@ -238,15 +230,15 @@ class Pump(Actor):
     def _pump(self) -> None:
         """Send as much as there is and may be sent."""
 
-    def _send(self, selection: Selection) -> int:
-        """Have messages leave; how many there were."""
+    def _send(self, selection: Selection) -> tuple[int, int]:
+        """Have messages leave; how many there were, and how many bytes they took of the credit."""
         count, size = selection.count, self.session.deliver(self, selection)
         self._credit_messages -= count
         self._credit_bytes -= size
         counts = self.session.sessions.counts
         counts.messages_out += count
         counts.bytes_out += size
-        return count
+        return count, size
 
     def _send_some(self, selection: Selection) -> None:
         """As much as there is credit for; the rest waits for more."""
@@ -313,293 +305,3 @@ class Pump(Actor):
     @abstractmethod
     def leave(self) -> Callable[[], object] | None:
         """Stop; what is left to do in a thread."""
-
-
-class LivePump(Pump):
-    """A live subscription: whatever matches from now on."""
-
-    __slots__ = ("_dropped", "live")
-
-    def __init__(self, session: Party, number: int, live: Live, credit: tuple[int, int]) -> None:
-        super().__init__(session, number, "live", None, live.filter, credit)
-        self.live = live
-        self._dropped = 0
-        live.add_waker(self.ring)
-        live.hand = self._hand
-
-    def _hand(self, selection: Selection) -> bool:
-        """Send what is shown early, in the turn that brought it, if nothing is to be sent before it."""
-        if self.is_rung or self._rest is not None or not self._may_send:
-            return False
-        batch = selection.batch
-        assert batch is not None
-        if batch.topic is not None:  # one message without options: there is credit for one
-            self._send(selection)
-        elif batch.body.expiries is not None:
-            return False
-        elif self._credit_messages >= batch.count and self._credit_bytes >= len(batch.data):
-            self._send(selection)
-        else:
-            self._send_some(selection)
-        return True
-
-    def _pump(self) -> None:
-        live = self.live
-        while self._may_send:
-            found = self._take_rest() or live.take()
-            if found is None:
-                if live.is_unread and not self._is_fetching:
-                    self._fetch(live.read_on, self.session.sessions.readers)
-                break
-            self._send_some(found)
-        else:
-            self.session.hold_back(self)
-        if live.dropped != self._dropped:
-            self._note_drops()
-            self.notice("dropped", count=self._dropped)
-        if live.ended is not None:
-            self.session.on_ended(self, Closed(live.ended))
-
-    def _note_drops(self) -> None:
-        dropped = self.live.dropped
-        self.session.sessions.counts.dropped += dropped - self._dropped
-        self._dropped = dropped
-
-    @property
-    def dropped(self) -> int:
-        """Messages that were lost, as the client was too slow."""
-        return self.live.dropped
-
-    def leave(self) -> Callable[[], object] | None:
-        self._note_drops()
-        return self.live.close
-
-
-class ReadingPump(Pump):
-    """History, and with `follow` what comes after it."""
-
-    __slots__ = ("reading",)
-
-    def __init__(self, session: Party, number: int, kind: str, reading: Reading, credit: tuple[int, int]) -> None:
-        super().__init__(session, number, kind, None, reading.filter, credit)
-        self.reading = reading
-        reading.add_waker(self.ring)
-
-    def _pump(self) -> None:
-        budget, has_sent = Budget(), False
-        while self._may_send and not self._is_fetching:
-            try:
-                found = self._take_rest()
-                if found is None and not self.reading.look(budget):
-                    if has_sent and budget.is_spent:
-                        self.ring()  # others have their turn
-                    else:
-                        sessions = self.session.sessions
-                        threads = sessions.executor if self.reading.is_in_history else sessions.readers
-                        self._fetch(self.reading.fetch, threads)
-                    return
-                found = found or self.reading.take()
-            except Gap as gap:
-                self.notice("gap", gap)
-                continue
-            if found is None:
-                if self.kind == "replay":
-                    self.notice("over")
-                    self.session.on_over(self)
-                return
-            self._send_some(found)
-            has_sent = True
-        self.session.hold_back(self)
-
-    def _on_unread(self, error: Exception) -> None:
-        if isinstance(error, HeadwaterError):
-            self.session.on_ended(self, error)
-        else:
-            self.session.on_failure(self, error)
-
-    def leave(self) -> Callable[[], object] | None:
-        return self.reading.close
-
-
-class DurablePump(Pump):
-    """A named subscription, or one of the session's own."""
-
-    __slots__ = ("_hand_max", "_leases", "acked", "durable", "ticket")
-
-    def __init__(
-        self,
-        session: Party,
-        number: int,
-        kind: str,
-        durable: Durable,
-        ticket: Remote,
-        credit: tuple[int, int],
-        hand_max: int = HAND_MAX,
-    ) -> None:
-        super().__init__(session, number, kind, durable.options.id, durable.options.filter, credit)
-        self.durable = durable
-        self.ticket = ticket
-        self.acked = 0
-        """Messages that the client was done with."""
-        self._hand_max = hand_max
-        self._leases: dict[int, tuple[Lease, set[int], list[int]]] = {}
-        """By number: the hand-out, what of it the client still has, and all of it in ascending order."""
-        durable.set_waker(ticket, self.ring)
-
-    def _pump(self) -> None:
-        if self.ticket.recalls:
-            self._recall()
-        room = min(self._credit_messages, self._hand_max, self.session.room)
-        if self.durable.consumers > 1:
-            room = min(room, self.session.share_max)
-        if not (room > 0 and self._may_send) and not self.durable.is_ended:
-            self.session.hold_back(self)
-            return
-        room_bytes = self._room_bytes
-        try:
-            found = self.durable.hand(self.ticket, room, room_bytes, Budget())
-        except Gap as gap:
-            self.notice("gap", gap)
-            self.ring()
-            return
-        except Closed as error:
-            self.session.on_ended(self, error)
-            return
-        for selection in found:
-            lease = selection.lease
-            assert lease is not None
-            # Of what was handed out again, some may have been gone, or given up on.
-            sent = lease.offsets if selection.batch is not None else sorted(one.offset for one in selection.messages)
-            self._leases[lease.number] = (lease, set(sent), sent)
-            room -= self._send(selection)
-            room_bytes -= selection.bytes
-        if self.durable.is_unread and not self._is_fetching:
-            self._fetch(self.durable.read_on, self.session.sessions.readers)
-        if found and (room <= 0 or room_bytes <= 0):
-            # There may be more. What is written leaves before the next look, and others have their turn.
-            self.ring()
-
-    def recall_all(self) -> None:
-        """Take back what the client has: it comes again from another pump."""
-        ranges = [(number, offset, offset) for number, (_, left, _) in self._leases.items() for offset in left]
-        self._leases = {}
-        if ranges:
-            self.session.recall(self, _merged(ranges))
-
-    def _recall(self) -> None:
-        """Tell the client what was taken back from it."""
-        recalls, self.ticket.recalls = self.ticket.recalls, []
-        ranges = []
-        for number, offset in recalls:
-            if self._forget(number, (offset,)):
-                ranges.append((number, offset, offset))
-        if ranges:
-            self.session.recall(self, _merged(ranges))
-
-    def _forget(self, number: int, offsets: Sequence[int]) -> bool:
-        entry = self._leases.get(number)
-        if entry is None:
-            return False
-        entry[1].difference_update(offsets)
-        if not entry[1]:
-            del self._leases[number]
-        return True
-
-    def _held(self, ranges: Sequence[Range]) -> list[tuple[Lease, list[int]]]:
-        """What the client means, of what it was given, hand-out by hand-out; Recalled (409) if it has nothing of it any
-        more."""
-        held: list[tuple[Lease, list[int]]] = []
-        for number, first, last in _merged(ranges):
-            entry = self._leases.get(number)
-            if entry is None:
-                raise Recalled(
-                    f"hand-out {number} is not with this connection any more; its messages were acked, or come again"
-                )
-            offsets = entry[2]
-            meant = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
-            if not meant:
-                raise Malformed(f"hand-out {number} has no messages from {first} to {last}")
-            if held and held[-1][0] is entry[0]:
-                held[-1][1].extend(meant)
-            else:
-                held.append((entry[0], meant))
-        return held
-
-    def _ack(self, id: int, ranges: list[Range]) -> None:
-        future: Future[object] = Future()
-        done = self._held(ranges)
-        self.session.answer_when(id, future)
-        self._note_done(done, None, future)
-
-    def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
-        self._note_done(self._held(ranges), beside, future)
-
-    def _note_done(self, done: list[tuple[Lease, list[int]]], beside: Rows | None, future: Future[object]) -> None:
-        try:
-            self.durable.ack_leases(done, future, beside)
-        except BaseException as error:
-            future.set_exception(error)
-            return
-        for lease, offsets in done:
-            self._forget(lease.number, offsets)
-            self.acked += len(offsets)
-
-    def _spare(self, root: str, offsets: Sequence[int]) -> None:
-        for number, offset in self.durable.spare(root, offsets):
-            self._forget(number, (offset,))
-
-    def _put_back(self, sent: Set[tuple[str, int]]) -> None:
-        for lease, left, _ in tuple(self._leases.values()):
-            root = self.durable.root_of(lease)
-            unsent = [offset for offset in sorted(left) if (root, offset) not in sent]
-            if unsent and not lease.lane[1]:
-                self.durable.put_back(lease, unsent)
-        self._recall()
-
-    @property
-    def has_any(self) -> bool:
-        """Whether the client has messages that it is not done with."""
-        return bool(self._leases)
-
-    def _taken(self, ranges: list[Range]) -> None:
-        for number, first, last in _merged(ranges):
-            entry = self._leases.get(number)
-            if entry is not None:
-                offsets = entry[2]
-                taken = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
-                if taken:
-                    self.durable.begin(entry[0], taken)
-
-    def _fail(self, id: int, request: requests.Nack | requests.Reject | requests.Extend) -> None:
-        ((lease, _),) = self._held(((request.lease, request.offset, request.offset),))
-        future: Future[object] = Future()
-        match request:
-            case requests.Extend():
-                self.durable.extend_lease(lease, request.offset, request.seconds)
-                future.set_result(None)
-            case requests.Nack():
-                item = self.durable.note_nack(lease, request.offset, request.error, request.delay_s, future=future)
-                self.session.finish_rows(item, future)
-            case requests.Reject():
-                item = self.durable.note_reject(lease, request.offset, request.error, future=future)
-                self.session.finish_rows(item, future)
-        if self.ticket.recalls:
-            self._recall()  # before the answer: whoever has that takes nothing any more that was recalled
-        self.session.answer_when(id, future)
-
-    def leave(self) -> Callable[[], object] | None:
-        self.durable.set_waker(self.ticket, None)
-        durable, ticket, vanished = self.durable, self.ticket, self.is_abandoned
-        dispatcher = self.session.sessions.broker.core.dispatcher
-        return lambda: dispatcher.detach(durable, ticket, vanished=vanished)
-
-
-def _merged(ranges: Sequence[Range]) -> list[Range]:
-    """The same ranges, neighbours joined."""
-    joined: list[Range] = []
-    for number, first, last in sorted(ranges):
-        if joined and joined[-1][0] == number and joined[-1][2] + 1 >= first:
-            joined[-1] = (number, joined[-1][1], max(last, joined[-1][2]))
-        else:
-            joined.append((number, first, last))
-    return joined

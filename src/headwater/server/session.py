@@ -28,8 +28,9 @@ from headwater.errors import Failed as StorageFailed
 from headwater.message import ConsumerInfo
 from headwater.server import pump as served
 from headwater.server.connection import Connection
+from headwater.server.durable_pump import DurablePump
 from headwater.server.log import Log
-from headwater.server.pump import DurablePump, Pump
+from headwater.server.pump import Pump
 from headwater.server.session_row import SessionRow, SubscriptionOf
 from headwater.wire.batches import Range
 

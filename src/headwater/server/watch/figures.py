@@ -18,7 +18,8 @@ from headwater.log import delays
 from headwater.log.root import SYS, Root
 from headwater.log.roots import STAGED
 from headwater.pacing import Pacing
-from headwater.server.pump import DurablePump, LivePump
+from headwater.server.durable_pump import DurablePump
+from headwater.server.live_pump import LivePump
 from headwater.server.session import Session
 from headwater.server.watch.lags import Lags
 from headwater.server.watch.pulse import Pulse

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headwater.clock import SECOND_US
 from headwater.errors import Closed, NotFound, TimedOut
 from headwater.server.broker import Broker
-from headwater.server.pump import LivePump
+from headwater.server.live_pump import LivePump
 from headwater.wire import administration as wire
 
 if TYPE_CHECKING:
