@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater import core
 from headwater.errors import HeadwaterError
 from headwater.store.batch import checksum
 from headwater.wire import administration, requests
@@ -250,8 +251,8 @@ def test_a_right_that_is_lost_while_a_subscription_is_being_made_is_lost_for_it(
         running.client("ann", allow=["subscribe home/#"])
         running.bus.publish("home/x", b"secret", retain=True)
         dispatcher = running.bus.core.dispatcher
-        for kind, name in (("session", "attach"), ("live", "read_retained")):
-            real, inside, go_on = getattr(dispatcher, name), threading.Event(), threading.Event()
+        for kind, where, name in (("session", dispatcher, "attach"), ("live", core, "RetainedReading")):
+            real, inside, go_on = getattr(where, name), threading.Event(), threading.Event()
 
             def wait(*arguments, real=real, inside=inside, go_on=go_on, **options):
                 inside.set()
@@ -259,7 +260,7 @@ def test_a_right_that_is_lost_while_a_subscription_is_being_made_is_lost_for_it(
                 return real(*arguments, **options)
 
             peer = running.peer("ann")
-            monkeypatch.setattr(dispatcher, name, wait)
+            monkeypatch.setattr(where, name, wait)
             request = requests.Subscribe(number=1, filter="home/#", kind=kind, credit_messages=9, credit_bytes=999)  # type: ignore[arg-type]
             number = peer.begin(request)
             assert inside.wait(60)

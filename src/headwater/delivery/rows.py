@@ -173,6 +173,8 @@ class RowCommit:
         self._on_trouble = on_trouble
         self._owed: Rows = {}
         self._group = GroupCommit[RowsItem]("state", self._commit, self.ROWS_MAX, self.ROWS_MAX)
+        self.kick = self._group.kick
+        """Has what was enqueued written soon."""
 
     def when_given_up(self, tell: Callable[[str], None]) -> None:
         """Have this called once nothing can be written any more, as the process is out of memory."""
@@ -208,10 +210,6 @@ class RowCommit:
     def drive(self, item: RowsItem) -> None:
         """Return when these rows are durable."""
         self._group.drive(item)
-
-    def kick(self) -> None:
-        """Have them written soon."""
-        self._group.kick()
 
     def flush(self) -> None:
         """Return when everything enqueued so far is in the state; Unwritable (503) if something of it may not be."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from headwater.errors import Conflict, HeadwaterError
 from headwater.log.due_rows import DueRows
-from headwater.log.free_room import FreeRoom
+from headwater.log.free_room import LOOK_AFTER_BYTES, FreeRoom
 from headwater.log.group import CommitGroup
 from headwater.log.publish import Part, Publish
 from headwater.log.refusals import Refusals
@@ -42,7 +42,8 @@ class Admission:
     def admit(self, items: Sequence[Publish], group: CommitGroup) -> None:
         """Give calls their places in a group; those that get none are refused, and the others do not notice."""
         room, roots, admitted = self._room, self._roots, group.admitted
-        room.look()
+        if room.since_bytes >= LOOK_AFTER_BYTES or not room.is_left:
+            room.look()
         for item in items:
             if item.is_plain and room.is_left:
                 part = item.parts[0]

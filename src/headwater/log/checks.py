@@ -129,7 +129,7 @@ class Checks:
         headers: Headers = (),
         expires_us: int = 0,
     ) -> Part:
-        """Messages that came one by one for one root, now, alike but for topic and payload; they go as one batch."""
+        """Messages that came one by one for one root, alike but for topic and payload; they go as one batch."""
         known = self._seen.get(root)
         if known is None or not known.issuperset(topics):
             self._root_by_topic(topics)
@@ -149,7 +149,6 @@ class Checks:
             [key] * count if key is not None else None,
             [headers] * count if headers else None,
             [expires_us] * count if expires_us else None,
-            time_us=self._clock.now_us(),
         )
         if count > 1 and part.weight > config.batch_bytes_max:
             raise TooLarge("these are more than go into one batch; publish them one by one")

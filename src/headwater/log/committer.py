@@ -214,7 +214,7 @@ class Committer:
             root.bytes_in += stored_bytes - before_bytes
         group.finish = self._on_durable(appended)
         self._checkpoints.grow(stored_bytes, batch_count, topic_count)
-        self._room.shrink(stored_bytes)
+        self._room.since_bytes += stored_bytes
         for item, part, first_item, first_part in group.echoes:
             _, first, time_us, _ = next(run for run in first_item.runs if run[0] is first_part.positions)
             item.runs.append((part.positions, first, time_us, True))

@@ -20,19 +20,15 @@ class FreeRoom:
     def __init__(self, log: Log, config: Config) -> None:
         self._log = log
         self._min_bytes = config.disk_free_bytes_min
-        self._since_bytes = LOOK_AFTER_BYTES
+        self.since_bytes = LOOK_AFTER_BYTES
+        """What was written since the last look."""
         self.is_left = True
         """Whether the disk has some, as far as is known."""
 
     def look(self) -> None:
-        """Ask the disk, if there was little or much was written since."""
-        if self._since_bytes >= LOOK_AFTER_BYTES or not self.is_left:
-            self.is_left = self._log.free_bytes() >= self._min_bytes
-            self._since_bytes = 0
-
-    def shrink(self, written_bytes: int) -> None:
-        """So much was written."""
-        self._since_bytes += written_bytes
+        """Ask the disk."""
+        self.is_left = self._log.free_bytes() >= self._min_bytes
+        self.since_bytes = 0
 
     def refusal(self) -> DiskFull:
         """What is told to whom it does not let in."""

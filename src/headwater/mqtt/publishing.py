@@ -147,6 +147,7 @@ class Publishing:
         try:
             part = self._part(root, topics, payloads, options)
             if came is not None and len(topics) > 1:
+                part.time_us = session.sessions.broker.clock.now_us()
                 part.decode()
                 session.mqtt.deliveries.came(part.body or b"", connection.version, came)
             producer = self.receiving.producer if sequence is not None else None

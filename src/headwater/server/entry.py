@@ -177,6 +177,8 @@ class Entry:
         """Whether what nobody waits for could be shown at once."""
         if self._waiting or not self._shower.may_show(part.root):
             return False
+        if part.time_us < 0:
+            part.time_us = self._clock.now_us()
         quiet = self._roots.showing.show(part, self._shower.show, self._new_quiet)
         if quiet is None:
             return False

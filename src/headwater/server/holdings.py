@@ -47,14 +47,14 @@ class Holding:
     def give_back(self, size: int) -> None:
         """So many were answered."""
         self.bytes -= size
-        if self._waiting or not self.bytes:
+        if self._waiting or not (self.bytes or self._connections):
             self._settle()
 
     def begin(self, more: int) -> None:
         """So many more, or fewer, are of frames that have not ended."""
         self.bytes += more
         self._begun_bytes += more
-        if more < 0 and (self._waiting or not self.bytes):
+        if more < 0 and (self._waiting or not (self.bytes or self._connections)):
             self._settle()
 
     def wait(self, connection: Connection) -> None:

@@ -25,8 +25,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NewType
 
 import google_crc32c
@@ -153,11 +152,6 @@ class Batch(msgspec.Struct, eq=False, gc=False):
 def aligned(length: int) -> int:
     """The next multiple of 8."""
     return length + ALIGN - 1 & -ALIGN
-
-
-def checksums(bodies: Iterable[bytes]) -> array[int]:
-    """The same, of each."""
-    return array("I", map(google_crc32c.value, bodies))
 
 
 def seed_of(secret: bytes) -> Seed:

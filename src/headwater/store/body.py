@@ -24,7 +24,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, compress, pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 from headwater.memo import Memo
 from headwater.message import Headers, Message
@@ -191,26 +191,6 @@ def _header_columns(headers: Sequence[Headers]) -> tuple[bytes, ...]:
         *_binary([name.encode() for pairs in headers for name, _ in pairs]),
         *_binary([value.encode() for pairs in headers for _, value in pairs]),
     )
-
-
-class OnePlace(NamedTuple):
-    """Where a single message is in its body."""
-
-    topic: str
-    tail_at: int
-    """Where the topic has ended, and `ONE_TAIL` begins."""
-
-
-def place_of_one(data: bytes) -> OnePlace | None:
-    """Where the message of a body is that has a single one, without optional columns; None if it is another."""
-    if not data.startswith(ONE_FIXED):
-        return None
-    try:
-        raw, _, start, length = _lay_out_one(data)
-        topic = raw[8:].decode()
-    except (ValueError, struct.error):
-        return None
-    return OnePlace(topic, start - ONE_TAIL.size) if (start + length + 7) & ~7 == len(data) else None
 
 
 def one_of(data: bytes) -> tuple[str, bytes, int] | None:

@@ -209,16 +209,14 @@ class DiskStream:
         at_once = min(PIECE_BYTES, self._config.bulk_bytes_min) if is_shared() else AT_ONCE_BYTES
         for piece in pieces(buffers, at_once):
             if is_written and is_shared():
-                self._sync(path)
+                self.sync()
             self._pool.write(path, piece, position)
             position += sum(map(len, piece))
             is_written = True
 
     def sync(self) -> None:
         """Make what was written durable; if that fails, the stream takes no more."""
-        self._sync(self.segments[-1].log_path)
-
-    def _sync(self, path: str) -> None:
+        path = self.segments[-1].log_path
         try:
             self._pool.datasync(path)
         except OSError as error:
