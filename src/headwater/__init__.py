@@ -123,16 +123,24 @@ def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: 
     return Bus(folder, config, **doors)
 
 
-def connect(url: str, settings: Connecting | None = None, *, token: Token | None = None) -> ServedBus:
+def connect(
+    url: str,
+    settings: Connecting | None = None,
+    *,
+    token: Token | None = None,
+    session: str | os.PathLike[str] | None = None,
+) -> ServedBus:
     """The bus that a server has, with the names and errors of `open`: "headwater://name:secret@127.0.0.1:7411".
 
     With token=…, a text or a function that gives a fresh one whenever it connects, by a token of an issuer (JWT).
+    With session=…, a file ("var/session") that keeps a session's id, or such an id, this process goes on with what that
+    session had and had not acked, and the session stays when it leaves.
     headwaters:// speaks TLS, headwater+unix:///path a Unix socket. A lost connection comes back by itself. Connect in
     the process that uses it: a connection does not survive a fork.
     """
     from headwater.client.bus import Bus as ServedBus
 
-    return ServedBus(url, settings, token=token)
+    return ServedBus(url, settings, token=token, session=session)
 
 
 def receive(port: int = 9000, host: str = "127.0.0.1", settings: Connecting | None = None) -> Receiver:

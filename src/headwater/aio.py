@@ -216,6 +216,14 @@ class Bus(WorkingBus):
         return self.threads.folder
 
     @property
+    def session(self) -> str | None:
+        return self.threads.session
+
+    @property
+    def client_id(self) -> str | None:
+        return self.threads.client_id
+
+    @property
     def now(self) -> datetime:
         return self.threads.now
 
@@ -337,11 +345,18 @@ def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: 
     return BusOpening(make)
 
 
-def connect(url: str, settings: Connecting | None = None, *, token: Token | None = None) -> BusOpening[ServedBus]:
+def connect(
+    url: str,
+    settings: Connecting | None = None,
+    *,
+    token: Token | None = None,
+    session: str | os.PathLike[str] | None = None,
+) -> BusOpening[ServedBus]:
     """The bus that a server has, in this event loop: `await` it, or use it in `async with`.
 
-    With token=…, a text or a function (a coroutine function, too) that gives a fresh one, by a token of an issuer.
+    With token=…, a text or a function (a coroutine function, too) that gives a fresh one, by a token of an issuer. With
+    session=…, a file or an id, it goes on with that session, as `headwater.connect` does.
     """
     from headwater.client.aio import connect as connect_served
 
-    return connect_served(url, settings, token=token)
+    return connect_served(url, settings, token=token, session=session)

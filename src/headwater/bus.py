@@ -19,7 +19,14 @@ from headwater.core import Core
 from headwater.delivery.durables import Durables
 from headwater.delivery.live import Policy
 from headwater.delivery.mending import write_of
-from headwater.delivery.options import Options, check_none_of_live, check_not_of_channel, stated
+from headwater.delivery.options import (
+    Options,
+    SubscriptionKind,
+    check_none_of_live,
+    check_not_of_channel,
+    kind_of,
+    stated,
+)
 from headwater.delivery.reader import Reader
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import Start, check_start
@@ -103,6 +110,14 @@ class Bus(surface.Threaded):
         return self.core.folder
 
     @property
+    def session(self) -> str | None:
+        return None
+
+    @property
+    def client_id(self) -> str | None:
+        return None
+
+    @property
     def now(self) -> datetime:
         return to_datetime(self.core.clock.now_us())
 
@@ -182,6 +197,7 @@ class Bus(surface.Threaded):
         filter: str,
         *,
         id: str | None = None,
+        kind: SubscriptionKind | None = None,
         start: Start = "latest",
         when_full: Policy = "drop_oldest",
         destination: tuple[str, int] | None = None,
@@ -193,6 +209,8 @@ class Bus(surface.Threaded):
         given = stated(options)
         if destination is not None:
             raise Malformed("an embedded bus pushes nothing to a destination; serve it, and subscribe there")
+        if kind_of(kind, id) == "session":
+            raise Malformed("an embedded bus has no sessions; subscribe with an id, or serve it")
         if id is None:
             check_none_of_live(given, start)
             return self._keeping(self.core.listen(filter, when_full, is_forgettable=True))

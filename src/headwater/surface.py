@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import Policy
+from headwater.delivery.options import SubscriptionKind
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import TimedOut
@@ -103,6 +104,15 @@ class Bus(Protocol):
     @property
     def folder(self) -> str:
         """Where the data is; of a server its address."""
+
+    @property
+    def session(self) -> str | None:
+        """The id of its session at the server; embedded, None. A lost connection comes back to it; `connect` with
+        `session=` goes on with it in another process."""
+
+    @property
+    def client_id(self) -> str | None:
+        """What the server calls this client: its id in the registry, or one drawn for a connection; embedded, None."""
 
     @property
     def now(self) -> datetime:
@@ -198,6 +208,7 @@ class Bus(Protocol):
         filter: str,
         *,
         id: str | None = None,
+        kind: SubscriptionKind | None = None,
         start: Start = "latest",
         order: str | None = None,
         max_in_flight: int | None = None,
@@ -215,6 +226,8 @@ class Bus(Protocol):
 
         A durable subscription is made at its first use, to begin at `start`, and goes on where it was at every later
         one; options that are left out stay as they were. With asyncio, `await` it or use it in `async with`.
+
+        Served, `kind="session"` makes a durable one without an id of its own, which goes with its session.
 
         Served, `destination=(host, port)` has messages pushed to where somebody listens (`headwater.receive`): a
         channel of this client, whose id is returned, and which `unsubscribe` ends.

@@ -28,6 +28,7 @@ from headwater.awaitables import (
 )
 from headwater.client.client import Client
 from headwater.client.feed import Feed
+from headwater.client.kept import KeptSession
 from headwater.client.link import LinkState
 from headwater.client.operations import Operations, retained_message, seek_of
 from headwater.client.url import Address, Token, address_of
@@ -263,7 +264,7 @@ class Bus(Operations, WorkingBus):
             if isinstance(asked, wire.SubscribeTo):
                 return (await self.ask(asked)).id
             feed = await client.subscribe(asked, self._verbs)
-            return self._keeping(Live(client, feed) if asked.id is None else Consumer(client, feed))
+            return self._keeping(Live(client, feed) if asked.kind == "live" else Consumer(client, feed))
 
         return Opening(make)
 
@@ -324,12 +325,19 @@ class Bus(Operations, WorkingBus):
         return reader
 
 
-def connect(url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> BusOpening[Bus]:
+def connect(
+    url: str | Address,
+    settings: Connecting | None = None,
+    *,
+    token: Token | None = None,
+    session: str | os.PathLike[str] | None = None,
+) -> BusOpening[Bus]:
     """The bus that a server has: `await` it, or use it in `async with`."""
     address = address_of(url, token)
 
     async def make(handlers: Handlers) -> Bus:
-        client = Client(address, settings or Connecting())
+        kept = await asyncio.to_thread(KeptSession, session)
+        client = Client(address, settings or Connecting(), kept=kept)
         await client.open()
         return Bus(client, handlers)
 

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface, threads
 from headwater.client.client import Client
+from headwater.client.kept import KeptSession
 from headwater.client.operations import Operations, Served, retained_message
 from headwater.client.pending import Pending
 from headwater.client.publisher import Call, Single
@@ -96,9 +97,17 @@ class Bus(Served, surface.Threaded):
 
     is_busy = False
 
-    def __init__(self, url: str | Address, settings: Connecting | None = None, *, token: Token | None = None) -> None:
+    def __init__(
+        self,
+        url: str | Address,
+        settings: Connecting | None = None,
+        *,
+        token: Token | None = None,
+        session: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.address = address_of(url, token)
         self.settings = settings or Connecting()
+        kept = KeptSession(session)
         self._process = os.getpid()
         self._loop = new_loop()
         self._thread = threads.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)
@@ -106,15 +115,15 @@ class Bus(Served, surface.Threaded):
         self._closed = False
         self._thread.start()
         try:
-            self._client = self._wait(self._connect())
+            self._client = self._wait(self._connect(kept))
             self._operations = Operations(self._client, Verbs(self))
         except BaseException:
             self._stop()
             raise
         self._workers = Workers(weakly(self.subscribe), self._client.clock, weakly(self._check_open))
 
-    async def _connect(self) -> Client:
-        client = Client(self.address, self.settings)
+    async def _connect(self, kept: KeptSession) -> Client:
+        client = Client(self.address, self.settings, kept=kept)
         await client.open()
         return client
 
@@ -262,7 +271,7 @@ class Bus(Served, surface.Threaded):
         if isinstance(asked, wire.SubscribeTo):
             return self.ask(asked).id
         feed = self._wait(self._client.subscribe(asked, Verbs(self)))
-        return Live(self, feed) if asked.id is None else Consumer(self, feed)
+        return Live(self, feed) if asked.kind == "live" else Consumer(self, feed)
 
     # Reading
 

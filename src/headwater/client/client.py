@@ -19,13 +19,14 @@ import msgspec
 from headwater import surface, threads
 from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
+from headwater.client.kept import KeptSession
 from headwater.client.link import Link, LinkState
 from headwater.client.publisher import Call, Publisher, Question
 from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config, Connecting
 from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER, Policy
-from headwater.delivery.options import check_none_of_live, stated
+from headwater.delivery.options import SubscriptionKind, check_none_of_live, kind_of, stated
 from headwater.delivery.replay import After, check_after
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
@@ -54,7 +55,9 @@ REPLY_WINDOW = (1000, 8 * 1024 * 1024)
 class Client:
     """A client of a server."""
 
-    def __init__(self, address: Address, settings: Connecting, clock: Clock | None = None) -> None:
+    def __init__(
+        self, address: Address, settings: Connecting, clock: Clock | None = None, kept: KeptSession | None = None
+    ) -> None:
         self.address = address
         self.settings = settings
         self.clock = ServedClock(SteadyClock(clock or SystemClock()))
@@ -63,6 +66,7 @@ class Client:
         self.process = os.getpid()
         self.config = Config()
         self.checks = Checks(self.config, self.clock)
+        self.kept = kept or KeptSession(None)
         self.link = Link(address, settings, self.clock, self)
         self.replies = Replies("", settings.requests_max)
         self.publisher = Publisher(self.link, settings, self.clock, self.replies)
@@ -79,7 +83,18 @@ class Client:
 
     async def open(self) -> None:
         """Connect."""
-        await self.link.open()
+        await self.link.open(self.kept)
+        try:
+            await self._keep()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _keep(self) -> None:
+        """Note which session it is, where that is asked for."""
+        session, kept = self.link.session, self.kept
+        if kept.is_kept and session is not None and kept.id != session:
+            await asyncio.to_thread(kept.keep, session)
 
     async def close(self) -> None:
         """Finish what is under way, as long as an answer may take, and leave."""
@@ -90,7 +105,7 @@ class Client:
                 await self.publisher.drain()
         except TimeoutError:
             pass  # whoever waits gets an error: whether it was stored is not known
-        connection = self.link.close()
+        connection = self.link.close(end_session=not self.kept.is_kept)
         for task in tuple(self._tasks):
             task.cancel()
         if connection is not None:
@@ -102,10 +117,13 @@ class Client:
         """There is a connection: go on where the last one ended."""
         self._learn(self.link.limits)
         there = {found.number for found in registered.subscriptions}
+        self._next_number = max((self._next_number - 1, *there)) + 1
+        if self.link.connections > 1:
+            self._spawn(self._keep())
         for number, feed in tuple(self._feeds.items()):
             if feed.is_open and not (registered.resumed and number in there and feed.is_durable):
                 self._spawn(self._subscribe_again(feed))
-        for number in there - self._feeds.keys():
+        for number in () if registered.waits else sorted(there - self._feeds.keys()):
             self._spawn(self._leave(number))
         if self.replies.is_any:
             if self.replies.topic == self._reply_topic and self._reply_verbs is not None:
@@ -290,6 +308,7 @@ class Client:
             return shared
         if number in self._feeds:
             feed.is_open = True
+            feed.id = there.id  # of a session's own, it is made of the session's id and the filter
         return feed
 
     async def unsubscribe(self, id: str) -> None:
@@ -304,6 +323,7 @@ class Client:
         filter: str,
         *,
         id: str | None = None,
+        kind: SubscriptionKind | None = None,
         start: Start = "latest",
         when_full: Policy = "drop_oldest",
         destination: tuple[str, int] | None = None,
@@ -325,17 +345,18 @@ class Client:
                 options=given,
             )
         check_start(filter, start)
-        if id is None:
+        kind = kind_of(kind, id)
+        if kind == "live":
             check_none_of_live(given, start)
             if when_full not in ("drop_oldest", "disconnect"):
                 raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
             return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
-        if not isinstance(id, str):
+        if id is not None and not isinstance(id, str):
             raise Malformed(f"a subscription's id is a str, not {type(id).__name__}")
         return wire.Subscribe(
             number=0,
             filter=filter,
-            kind="named",
+            kind=kind,
             id=id,
             start="latest" if isinstance(start, datetime) else start,  # type: ignore[arg-type]  # it was checked
             start_us=from_datetime(start) if isinstance(start, datetime) else None,

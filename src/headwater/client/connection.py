@@ -13,16 +13,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import msgspec
+
+from headwater.client.kept import KeptSession
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.errors import Disconnected, HeadwaterError, Malformed
-from headwater.message import this_process
 from headwater.version import __version__
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import VERSIONS, Challenge, Hello, Mechanism, Response, Welcome
 from headwater.wire.reader import FrameReader
 from headwater.wire.requests import (
-    HOST_CHARS_MAX,
     Goodbye,
     Problem,
     Register,
@@ -245,10 +246,13 @@ class Greeted(NamedTuple):
     registered: Registered
 
 
-async def connect(address: Address, settings: Connecting, session: str | None, heard: Callable[[int], None]) -> Greeted:
+async def connect(
+    address: Address, settings: Connecting, wanted: Register, heard: Callable[[int], None], kept: KeptSession | None
+) -> Greeted:
     """A connection, from nothing to registered; Disconnected (503) if nobody answers in time.
 
-    `heard` is told the server's time when it comes.
+    `heard` is told the server's time when it comes; `kept` says what is to be done where the session that is wanted is
+    not given.
     """
     connection: Connection | None = None
     token = await fresh_token(address, settings) if address.token is not None else ""
@@ -258,7 +262,7 @@ async def connect(address: Address, settings: Connecting, session: str | None, h
             welcome = await _shake_hands(connection, heard, token)
             limits = welcome.limits
             connection.grow(max(settings.frame_bytes_max, limits.frame_bytes_max), limits.keepalive_s)
-            registered = await _register(connection, settings, session)
+            registered = await _register(connection, wanted, kept)
             return Greeted(connection, welcome, registered)
     except BaseException as error:
         if connection is not None:
@@ -401,17 +405,16 @@ async def _shake_hands(connection: Connection, heard: Callable[[int], None], tok
     return welcome
 
 
-async def _register(connection: Connection, settings: Connecting, session: str | None) -> Registered:
-    """The session that is named, if it is still there and ours; else a new one."""
-    here = this_process()
-    asked = Register(
-        session=session, expire_after_s=settings.session_expire_after_s, host=here.host[:HOST_CHARS_MAX], pid=here.pid
-    )
-    connection.send((pack_request(REGISTER_ID, asked),))
+async def _register(connection: Connection, wanted: Register, kept: KeptSession | None) -> Registered:
+    """The session that is named, if it is still there and ours; else a new one, unless its user is to be told."""
+    connection.send((pack_request(REGISTER_ID, wanted),))
     try:
         found: Registered = await _expect(connection, Kind.REPLY, Registered)
     except HeadwaterError as error:
-        if session is None or error.code not in (403, 404):
+        if wanted.session is None or error.code not in (403, 404):
             raise
-        return await _register(connection, settings, None)
+        refusal = None if kept is None else kept.refusal(error)
+        if refusal is not None:
+            raise refusal from None
+        return await _register(connection, msgspec.structs.replace(wanted, session=None), kept)
     return found

@@ -21,9 +21,11 @@ import msgspec
 
 from headwater.client.clock import ServedClock
 from headwater.client.connection import FIRST_ID, Connection, Greeted, connect
+from headwater.client.kept import KeptSession
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.errors import Closed, Disconnected, HeadwaterError, TimedOut
+from headwater.message import this_process
 from headwater.wire import requests as wire
 from headwater.wire.frame import Frame, Kind
 from headwater.wire.handshake import Limits
@@ -91,6 +93,8 @@ class Link:
         """How many there were."""
         self.bus = ""
         """The id of the bus that the last connection reached."""
+        self.client_id = ""
+        """What the server calls this client, on the last connection."""
         self._settings = settings
         self._clock = clock
         self._watcher = watcher
@@ -109,16 +113,29 @@ class Link:
 
     # Opening and closing
 
-    async def open(self) -> None:
-        """Connect for the first time; what goes wrong is raised."""
-        self._begin(await self._connect())
+    async def open(self, kept: KeptSession | None = None) -> None:
+        """Connect for the first time, with the session that is wanted; what goes wrong is raised."""
+        if kept is not None and kept.id is not None:
+            self.session = kept.id
+            self._begin(await self._connect(kept))
+        else:
+            self._begin(await self._connect())
 
-    async def _connect(self) -> Greeted:
-        return await connect(self.address, self._settings, self.session, self._clock.correct)
+    async def _connect(self, kept: KeptSession | None = None) -> Greeted:
+        here = this_process()
+        wanted = wire.Register(
+            session=self.session,
+            expire_after_s=self._settings.session_expire_after_s,
+            waits=kept is not None,
+            host=here.host[: wire.HOST_CHARS_MAX],
+            pid=here.pid,
+        )
+        return await connect(self.address, self._settings, wanted, self._clock.correct, kept)
 
     def _begin(self, greeted: Greeted) -> None:
         self.limits = greeted.welcome.limits
         self.session, self.bus = greeted.registered.session, greeted.registered.bus
+        self.client_id = greeted.welcome.client_id
         self._connection = greeted.connection
         self._next_id = FIRST_ID
         self.state = LinkState.UP

@@ -97,6 +97,14 @@ class Served:
         return str(self._client.address)
 
     @property
+    def session(self) -> str | None:
+        return self._client.link.session
+
+    @property
+    def client_id(self) -> str | None:
+        return self._client.link.client_id
+
+    @property
     def now(self) -> datetime:
         return to_datetime(self._client.clock.now_us())
 

@@ -92,6 +92,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return first_s, max_s
 
 
+SubscriptionKind = Literal["named", "session", "live"]
+"""A durable subscription with an id of its own, one that goes with its session, and one that goes with its reader."""
+
+
+def kind_of(kind: SubscriptionKind | None, id: object) -> SubscriptionKind:
+    """Which kind is meant; Malformed (422) if the id says otherwise."""
+    if kind is None:
+        return "live" if id is None else "named"
+    if kind not in ("named", "session", "live"):
+        raise Malformed(f'kind is {kind!r}; use "named" (with an id), "session" or "live"')
+    if kind == "named" and id is None:
+        raise Malformed('kind is "named", and there is no id; a named subscription has one')
+    if kind != "named" and id is not None:
+        raise Malformed(f'kind is "{kind}", and there is the id {id!r}; only a named subscription has one')
+    return kind
+
+
 NAMES = Options.__struct_fields__[2:]
 """Of what a user may state, besides the id and the filter."""
 

@@ -5,6 +5,7 @@ Promise: unknown users and wrong secrets take the same way and get the same answ
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.access import oauthbearer
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from headwater.server.broker import Broker
     from headwater.server.listener import Listener
     from headwater.server.proofs import Proofs
+
+
+CLIENT_ID_BYTES = 8
+"""Drawn for a client that is not in the registry."""
 
 
 class Greeting(Protocol):
@@ -148,7 +153,9 @@ class Greeter:
     def _welcome(self, connection: NativeConnection, final: bytes) -> None:
         client = self._broker.clients.get(connection.user)
         connection.client_id = client.id if client is not None else connection.user
-        welcome = Welcome(final=final, user=connection.user, client_id=connection.client_id, limits=self._limits)
+        # Who is not in the registry is told an id of its own; its share is counted by its name.
+        told = connection.client_id if client is not None else f"{connection.user}-{secrets.token_hex(CLIENT_ID_BYTES)}"
+        welcome = Welcome(final=final, user=connection.user, client_id=told, limits=self._limits)
         connection.write(pack(Kind.OK, 0, encode(welcome)))
 
     # Registration
@@ -160,7 +167,7 @@ class Greeter:
         if not connection.user:
             raise Unauthenticated("nobody has logged in here")
         connection.hold()
-        connection.host, connection.pid = request.host, request.pid
+        connection.host, connection.pid, connection.waits = request.host, request.pid, request.waits
 
         def registered(answer: Registered | None, error: BaseException | None) -> None:
             connection.release()

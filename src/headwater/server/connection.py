@@ -88,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         "turns",
         "user",
         "waiter",
+        "waits",
         "written_s",
     )
 
@@ -114,6 +115,8 @@ class Connection(asyncio.BufferedProtocol):
         """The name of its machine, as the client tells it,"""
         self.pid = 0
         """and the number of its process there; 0 if it does not."""
+        self.waits = False
+        """Whether the subscriptions of its session go on only as each is subscribed to again."""
         self.session: Party | None = None
         self.waiter: Waiter | None = None
         """Who is at work on finding out who it is."""

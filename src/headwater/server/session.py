@@ -174,7 +174,7 @@ class Session(Actor):
 
     def on_registered(self, connection: Connection) -> None:
         """The client knows that the session is its own: every durable subscription of it goes on."""
-        if connection is self.connection:
+        if connection is self.connection and not connection.waits:
             self._attach_all(tuple(self.subscriptions.values()))
 
     def _attach_all(self, subscriptions: Sequence[SubscriptionOf]) -> None:

@@ -246,6 +246,7 @@ class Sessions:
             expire_after_s=session.row.expire_after_s,
             subscriptions=there,
             bus=self.broker.core.id,
+            waits=request.waits,
         )
         then(answer, None)
 

@@ -58,6 +58,8 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """Those of a session that was resumed; each goes on by itself."""
     bus: str = ""
     """The id of the bus that is served, which a lake names as its own."""
+    waits: bool = False
+    """Whether its subscriptions wait until they are subscribed to again, as the client has asked."""
 
 
 class Register(Request[Registered], frozen=True, kw_only=True):
@@ -66,6 +68,8 @@ class Register(Request[Registered], frozen=True, kw_only=True):
     session: str | None = None
     expire_after_s: Seconds | None = None
     """How long it is kept once the connection is gone; None: the server's default."""
+    waits: bool = False
+    """With a session that is resumed: its subscriptions go on as each is subscribed to again, and not by themselves."""
     host: Host = ""
     pid: U32 = 0
     """Which machine and process it is, for those who ask who takes from a subscription."""
