@@ -97,6 +97,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 OF_ROOTS = {
+    "$dead": Retention(age_s=30 * 86_400.0),
     "$reply": Retention(age_s=3600.0, hard_age_s=86_400.0),
     "$sys": Retention(age_s=30 * 86_400.0),
 }
@@ -274,6 +275,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     delay, until there is room; an event says so."""
     dead_letter_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
     """The same, in bytes."""
+    dead_topics: bool = True
+    """Whether each dead letter is also published, once, on `$dead/<subscription>`."""
+    dead_topics_waiting_max: Annotated[int, IN_ALL] = 100_000
+    """Dead letters that wait to be published there, as while the disk is full; those that die beyond it are not
+    published, and an event says so."""
     mended_per_client_max: Annotated[int, PER_CLIENT] = 400_000
     """Mended letters of one client of a server that wait to be redriven; more: QuotaExceeded (429)."""
     mended_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB

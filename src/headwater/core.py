@@ -28,6 +28,7 @@ from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.lane import Ticket
+from headwater.delivery.letterbox import Letterbox
 from headwater.delivery.listeners import Hearing
 from headwater.delivery.live import BUS_CLOSED, Ear, Live, Policy
 from headwater.delivery.mending import Mending
@@ -145,6 +146,8 @@ class Core:
             roots.look()
         else:
             self.data.report(roots.recover())
+        self.checks = Checks(config, clock)
+        self.letterbox = Letterbox(state, self.rows, roots, self.checks, self.timers, config, clock, events)
         self.dispatcher = Dispatcher(
             *(
                 roots,
@@ -156,10 +159,10 @@ class Core:
                 self.reply,
                 events.add,
                 self.data.notes,
+                self.letterbox,
                 self.is_read_only,
             )
         )
-        self.checks = Checks(config, clock)
         self.audit = Audit(self._publish_own, clock, events.trouble, config.audit_bytes_max)
         self.durables = Durables(self.dispatcher, roots, config, self.audit, lambda: self.check_open(writes=True))
         self.readers = Readers(self.data.files, self.folder, roots, self.durables, events)
@@ -179,10 +182,13 @@ class Core:
             self.data.take_snapshot if isinstance(state, RocksState) else None,
             *(self.audit, self._check_release),
         )
+        self.dispatcher.before_create = self.upkeep.forget_about
+        self.letterbox.on_published = self.upkeep.forget_late
         if isinstance(state, RocksState):
             state.on_failed = self.upkeep.on_state_failed
         if not self.is_read_only:
             self.staging.recover()
+            self.letterbox.recover()
             self.upkeep.start()
             self.schedules.start()
 

@@ -16,6 +16,7 @@ from headwater.audit import Audit
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.own_topics import ABOUT, own_topic
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.timers import Timers
 from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotAllowed, NotFound
@@ -30,7 +31,7 @@ from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.log import Hole, Log, Stream
 from headwater.store.state import Rows, State
-from headwater.topics.name import check_filter, filter_covers_root, is_everything_of
+from headwater.topics.name import check_filter, filter_covers_root, is_everything_of, root_of
 
 SNAPSHOT_FIRST_S = 60.0
 """How long after its opening the first snapshot of the state is taken, if anything was written since the last."""
@@ -378,6 +379,19 @@ class Upkeep:
         if count:
             self._audit.note("purged", filter, None, {"topics": count})
         return count
+
+    def forget_late(self, id: str, number: int) -> None:
+        """Something was told about a subscription: if there is another of its id by now, it is none of that one's."""
+        row = self._dispatcher.row(id)
+        if row is not None and row.number != number:
+            self.forget_about(id)
+
+    def forget_about(self, id: str) -> None:
+        """Purge what was told about an earlier subscription of this id; in the committing role."""
+        for topic in (own_topic(about, id, self._config) for about in ABOUT):
+            root = self._roots.get(root_of(topic))
+            if root is not None and root.has(topic):
+                self._purge(topic)
 
     def _purge(self, filter: str) -> int:
         self._roots.checkpoints.make()

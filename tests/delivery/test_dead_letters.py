@@ -10,7 +10,8 @@ import pytest
 import headwater
 from delivery.counting import CountingState
 from headwater import Bus, Config, Conflict, Malformed, ManualClock, NotFound
-from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, OFFSET, TOPIC, DeadLetters
+from headwater.delivery.dead_letters import DeadLetters
+from headwater.delivery.letterbox import ATTEMPTS, ERROR, FROM, OFFSET, TOPIC
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import headwater
 from delivery.counting import CountingState
 from headwater import Bus, Config, ManualClock
-from headwater.delivery.dead_letters import ATTEMPTS, ERROR, FROM, MENDED, OFFSET, TOPIC
+from headwater.delivery.letterbox import ATTEMPTS, ERROR, FROM, MENDED, OFFSET, TOPIC
 from headwater.errors import Malformed, NotFound, QuotaExceeded, TooLarge
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwater import core
+from headwater.delivery.own_topics import own_topic
 from headwater.errors import HeadwaterError
 from headwater.store.batch import checksum
 from headwater.wire import administration, requests
@@ -384,3 +385,79 @@ def test_a_client_frame_never_reaches_the_session_of_another():
         bob.ping()
         assert Kind.RECALL not in [frame.kind for frame in ann.inbox]
         ann.ack(1, [got])
+
+
+def test_who_may_look_after_a_subscription_may_read_its_letters_on_their_topic_and_nobody_else():
+    with Running(auth="scram") as running:
+        running.client("ann", allow=["subscribe home/#"])
+        running.client("eve", allow=["subscribe home/+", "subscribe #"], deny=["subscribe home/safe"])
+        running.client("bob", allow=["subscribe home/#"], deny=["subscribe $dead/s"])
+        running.client("auditor", allow=["subscribe $dead/#"])
+        ann, eve, bob, auditor = (running.peer(name) for name in ("ann", "eve", "bob", "auditor"))
+        ann.subscribe(1, "home/#", kind="named", id="s")
+        running.bus.publish("home/safe", b"secret")
+        (got,) = ann.take(1, 1)
+        ann.ask(requests.Reject(number=1, lease=got.lease, offset=got.offset, error="bad"))
+        ann.subscribe(2, "$dead/s", kind="follow", after=0)
+        ann.subscribe(3, "$dead/s", kind="named", id="letters", start="earliest")
+        assert ann.payloads(2, 1) == ann.payloads(3, 1) == [b"secret"]
+        auditor.subscribe(1, "$dead/#", kind="follow", after=0)
+        assert auditor.payloads(1, 1) == [b"secret"]
+        for peer, filters in (
+            (ann, ["$dead/#", "$dead/+", "$dead/no-such"]),
+            (eve, ["$dead/s", "$dead/#"]),
+            (bob, ["$dead/s"]),
+        ):
+            for filter in filters:
+                for kind in KINDS:
+                    with code(403):
+                        peer.subscribe(9, filter, kind=kind, id="spy")
+        with code(403):
+            ann.publish("$dead/s")
+
+
+def test_a_sessions_letters_are_for_that_session_alone():
+    with Running(auth="scram") as running:
+        for name in ("ann", "bob"):
+            running.client(name, allow=["subscribe home/#"])
+        ann, bob = running.peer("ann"), running.peer("bob")
+        ann.subscribe(1, "home/#", kind="session")
+        topic = own_topic("$dead", f"{ann.session}:home/#", running.bus.config)
+        ann.subscribe(2, topic)
+        with code(403):
+            bob.subscribe(2, topic)
+
+
+def test_who_reads_the_letters_of_a_subscription_is_not_told_those_of_the_next_one_of_its_id():
+    with Running(auth="scram") as running:
+        running.client("eve", allow=["subscribe eve/#"])
+        running.client("ann", allow=["subscribe home/#"])
+        eve, ann = running.peer("eve"), running.peer("ann")
+        eve.subscribe(1, "eve/#", kind="named", id="s")
+        eve.subscribe(2, "$dead/s")
+        eve.subscribe(3, "$dead/s", kind="named", id="letters")
+        eve.ask(requests.Unsubscribe(id="s"))
+        ann.subscribe(1, "home/#", kind="named", id="s")
+        running.bus.publish("home/x", b"secret")
+        (got,) = ann.take(1, 1)
+        ann.ask(requests.Reject(number=1, lease=got.lease, offset=got.offset, error="bad"))
+        assert (eve.notice(2).what, eve.notice(3).what) == ("ended", "ended")
+        assert Kind.DELIVER not in [frame.kind for frame in eve.inbox]
+        with code(403):
+            eve.subscribe(4, "$dead/s")
+
+
+def test_the_letters_of_another_life_of_an_id_are_gone():
+    with Running(auth="scram") as running:
+        running.client("eve", allow=["subscribe eve/#"])
+        running.client("ann", allow=["subscribe home/#"])
+        eve, ann = running.peer("eve"), running.peer("ann")
+        ann.subscribe(1, "home/#", kind="named", id="s")
+        running.bus.publish("home/x", b"secret")
+        (got,) = ann.take(1, 1)
+        ann.ask(requests.Reject(number=1, lease=got.lease, offset=got.offset, error="bad"))
+        ann.ask(requests.Unsubscribe(id="s"))
+        eve.subscribe(1, "eve/#", kind="named", id="s")
+        eve.subscribe(2, "$dead/s", kind="replay", after=0)
+        assert eve.notice(2).what == "over"
+        assert Kind.DELIVER not in [frame.kind for frame in eve.inbox]

@@ -196,6 +196,10 @@ class Ruling:
         rights = self.rights(user, action)
         return rights.covering(filter) is not None and rights.overlapping(filter) is None
 
+    def denies(self, user: str, filter: str) -> bool:
+        """Whether a deny rule keeps a user from subscribing to something that a filter matches."""
+        return self.rights(user, "subscribe").overlapping(filter) is not None
+
     def may_see_some(self, user: str, filter: str) -> bool:
         """Whether a user may subscribe to anything of what a filter matches, as far as allow rules tell."""
         return self.rights(user, "subscribe").touches(filter)
@@ -333,6 +337,10 @@ class Acl:
     def may_subscribe(self, user: str, filter: str) -> bool:
         """Whether a user may have everything that a filter, without MQTT's `$share/…/` before it, matches."""
         return self._ruling.may_have(user, "subscribe", filter)
+
+    def denies(self, user: str, filter: str) -> bool:
+        """Whether a deny rule keeps a user from having something that a filter matches."""
+        return self._ruling.denies(user, filter)
 
     def may_see_some(self, user: str, filter: str) -> bool:
         """Whether a user may have anything of what a filter matches, as far as allow rules tell."""

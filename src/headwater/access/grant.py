@@ -43,6 +43,10 @@ class Grant:
         """Whether the user may have everything that a filter matches."""
         return self.ruling.may_have(user, "subscribe", filter)
 
+    def denies(self, user: str, filter: str) -> bool:
+        """Whether a deny rule keeps the user from having something that a filter matches."""
+        return self.ruling.denies(user, filter)
+
     def may_see_some(self, user: str, filter: str) -> bool:
         """Whether the user may have anything of what a filter matches."""
         return self.ruling.may_see_some(user, filter)

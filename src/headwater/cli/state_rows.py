@@ -11,6 +11,7 @@ from headwater.access.clients import ClientRow
 from headwater.access.tokens import TokenRow
 from headwater.channels.row import ChannelRow
 from headwater.delivery.lane import Failure
+from headwater.delivery.letterbox import Posted
 from headwater.delivery.mending import MendedRow, RedrivenRow
 from headwater.delivery.rows import DeadRow, SubscriptionRow, decode_waiting
 from headwater.log.producers import Producer
@@ -37,7 +38,7 @@ def _row(type_: object, name_at: int | None = None, key_bytes: int | None = None
     return decode
 
 
-def _plain(least: int, most: int, key_bytes: int) -> Decode:
+def _plain(least: int, most: int, key_bytes: int | None) -> Decode:
     """So many bytes."""
 
     def decode(key: bytes, value: bytes) -> object:
@@ -76,6 +77,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.FAILURE: _row(Failure, key_bytes=17),
     rows.COPY: _waiting,
     rows.DEAD: _row(DeadRow, key_bytes=17),
+    rows.POSTED: _row(Posted, key_bytes=9),
     rows.MENDED: _row(MendedRow),
     rows.REDRIVEN: _row(RedrivenRow, name_at=5),
     rows.PURGE: _row(tuple[str, int], key_bytes=13),
@@ -88,7 +90,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.SCHEDULE: _row(ScheduleRow, name_at=1),
     rows.STAGED: _row(StagedRow),
     rows.COMMITTED: _row(CommittedRow, name_at=1),
-    rows.COUNTERS: _plain(4, 4, key_bytes=1),
+    rows.COUNTERS: _plain(4, 4, None),
     rows.CLIENT: _row(ClientRow, name_at=1),
     rows.RULE: _row(Rule, name_at=1),
     rows.TOKEN: _row(TokenRow, name_at=1),

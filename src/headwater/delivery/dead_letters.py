@@ -13,6 +13,7 @@ import msgspec
 
 from headwater.audit import Audit
 from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.letterbox import ATTEMPTS, ERROR, FROM, MENDED, NOTES, OFFSET, TOPIC
 from headwater.delivery.rows import CopyRow, DeadRow
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Conflict, Malformed, NotFound
@@ -26,17 +27,8 @@ from headwater.wire.request import PAGE_BYTES, carried
 Position = int | tuple[str, int]
 """An offset; or a root and an offset, for a subscription whose filter reaches over several roots."""
 
-FROM = "headwater-dead-from"
-ATTEMPTS = "headwater-dead-attempts"
-ERROR = "headwater-dead-error"
-TOPIC = "headwater-dead-topic"
-OFFSET = "headwater-dead-offset"
-MENDED = "headwater-dead-mended"
 Allow = Callable[[str, Headers], None]
 """Raises why a letter of this topic may not be handed out again, with headers that it did not have before."""
-
-NOTES = frozenset((FROM, ATTEMPTS, ERROR, TOPIC, OFFSET, MENDED))
-"""Headers of a redriven message that say where it comes from."""
 
 
 class DeadLetters:

@@ -24,10 +24,12 @@ from headwater.delivery.backlog import Backlog
 from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.directory import Directory
 from headwater.delivery.floors import Floors
+from headwater.delivery.letterbox import Letterbox
 from headwater.delivery.listeners import Listeners
 from headwater.delivery.listing import Listing
 from headwater.delivery.needs import CHECK_EVERY
 from headwater.delivery.options import Options
+from headwater.delivery.own_topics import ABOUT, own_topic
 from headwater.delivery.retained import retained_copies
 from headwater.delivery.rows import RowCommit, SubscriptionRow
 from headwater.delivery.start import Ends, Start, floor_for
@@ -64,6 +66,7 @@ class Dispatcher:
         reply: Callable[[Message, Payload], Receipt],
         on_event: Callable[[str, str], None],
         notes: Notes,
+        letterbox: Letterbox,
         is_read_only: bool = False,
     ) -> None:
         self._is_read_only = is_read_only
@@ -76,6 +79,12 @@ class Dispatcher:
         self._reply = reply
         self._on_event = on_event
         self._notes = notes
+        self._letterbox = letterbox
+        self.before_create: Callable[[str], None] = lambda _id: None
+        """Called in the committing role when a subscription is about to be made: nothing is left then of what was told
+        about one of this id before it."""
+        self.on_deleted: Callable[[], None] = lambda: None
+        """Called when one is gone about which somebody is told, who may not be told about the next of its id."""
         self.listeners = Listeners(config, roots.commit.run)
         self._served: dict[str, Subscriber] = {}
         self.directory = Directory(state, config, self.listeners.patterns)
@@ -189,6 +198,7 @@ class Dispatcher:
 
     def _create(self, options: Options, start: Start | Ends, with_retained: bool, owner: str) -> SubscriptionRow:
         self.directory.check_new(options, owner)
+        self.before_create(options.id)
         floors = {root: floor_for(root, options.filter, start) for root in self._roots.covered(options.filter)}
         number, now_us = self.directory.next_number(), self._clock.now_us()
         row = SubscriptionRow(number=number, options=options, created_us=now_us, used_us=now_us, owner=owner)
@@ -258,6 +268,7 @@ class Dispatcher:
             self.floors.lowest.note,
             self._notes,
             self._shares,
+            self._letterbox,
             is_read_only=self._is_read_only,
         )
 
@@ -350,6 +361,8 @@ class Dispatcher:
             self._shares.drop(row.number)
             self.at_rest.known.pop(id, None)
             self._backlog.forget(row.number)
+            if any(self.listeners.hears_alone(own_topic(about, id, self._config)) for about in ABOUT):
+                self.on_deleted()
 
     def count_dead(self) -> None:
         """Count the dead letters of subscriptions that nobody has used since the bus was opened; from any thread."""

@@ -19,6 +19,7 @@ from headwater.log.publish import Publish
 from headwater.log.root import Root
 from headwater.memo import Memo
 from headwater.store.batch import Batch
+from headwater.topics.name import root_of
 from headwater.topics.patterns import Patterns
 from headwater.topics.tree import Trees
 
@@ -95,6 +96,11 @@ class Listeners:
         """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""
         audience = self._audience((batch.topic,) if batch.topic is not None else batch.body.names)
         self.fan_outs.tell(batch, audience, TURN_MAX)
+
+    def hears_alone(self, topic: str) -> bool:
+        """Whether somebody listens to a topic whose filter names its root."""
+        with self._tree_lock:
+            return self._trees.has(root_of(topic)) and bool(self._trees.match(topic))
 
     @property
     def may_show_here(self) -> bool:

@@ -25,6 +25,7 @@ from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
 from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.hand_outs import HandOuts
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote, Ticket
+from headwater.delivery.letterbox import Letterbox
 from headwater.delivery.retained import RETAINED_ROWS
 from headwater.delivery.rows import (
     DeadRow,
@@ -114,6 +115,7 @@ class Subscriber:
         on_moved: Callable[[int, int], None],
         notes: Notes,
         shares: DeadShares,
+        letterbox: Letterbox,
         *,
         is_read_only: bool = False,
     ) -> None:
@@ -154,6 +156,7 @@ class Subscriber:
         self._is_noting = False
         """Whether a thread notes some of them."""
         self._shares = shares
+        self._letterbox = letterbox
         self._is_full = False
         """Whether its client has as many dead letters as it may, which was told."""
         self._dead = self._count_dead()
@@ -853,7 +856,10 @@ class Subscriber:
         dead = self._dead_rows(changes, known or {})
         changed = self._rows_of(changes)
         changed.update(dead)
-        return self._commit.enqueue(changed, future)
+        item = self._commit.enqueue(changed, future)
+        if dead:
+            self._letterbox.wake()
+        return item
 
     def _rows_of(self, changes: Changes) -> Rows:
         if changes.copies_done:
@@ -871,6 +877,7 @@ class Subscriber:
             tried = (failure.attempts, failure.errors, now.wall_us, failure.by)
             row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.header_pairs, *tried)
             value = changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
+            changed.update(self._letterbox.rows_of(self.options.id, self.number, offset, row))
             self._shares.change(self.number, 1, len(value))
             self._dead += 1
             self._counts.dead += 1

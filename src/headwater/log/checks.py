@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -20,7 +20,7 @@ from headwater.config import Config
 from headwater.errors import Malformed, NotAllowed, TooLarge
 from headwater.log import delays
 from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
-from headwater.log.root import MQTT_SYS, SYS
+from headwater.log.root import LETTERS, MQTT_SYS, SYS
 from headwater.log.roots import STAGED
 from headwater.message import FROM, SCHEDULED_FOR, Headers, Outgoing, ScheduleInfo
 from headwater.payload import PLAIN, Payload, encode, encoded
@@ -417,6 +417,17 @@ class Checks:
         part = Part(SYS, topics, payloads, range(len(topics)), retain if any(retain) else None)
         return self._encoded([part], topics, weight, None, 0)
 
+    def letters(self, messages: Sequence[Outgoing], first: int) -> Publish:
+        """Dead letters on their way to their topics, whose rows are numbered from `first` on."""
+        topics, payloads = [message.topic for message in messages], [message.payload for message in messages]
+        for topic in topics:
+            check_topic(topic, self._config)
+        keys = [message.key for message in messages]
+        headers = [cast(Headers, message.headers) for message in messages]
+        weight = self._check_lengths(payloads) + sum(map(_weight, keys, headers))
+        part = Part(LETTERS, topics, payloads, range(len(topics)), None, keys, headers)
+        return self._encoded([part], topics, weight, LETTERS, first)
+
     # Checks
 
     def _check_topic(self, topic: str) -> str:
@@ -425,6 +436,8 @@ class Checks:
             raise Malformed(f'"{STAGED}" is where staged messages wait; use bus.stage and bus.commit_stage instead')
         if root == delays.ROOT:
             raise Malformed(f'"{delays.ROOT}" is where delayed messages wait; publish with deliver_at=datetime instead')
+        if root == LETTERS:
+            raise NotAllowed(f'"{root}" is where dead letters are; publish under a root of yours')
         if root in (SYS, MQTT_SYS):
             raise NotAllowed(f'"{root}" is where the broker tells about itself; publish under a root of yours')
         if len(self._checked) >= CHECKED_TOPICS_MAX:

@@ -1,7 +1,8 @@
 """Due rows: the state's rows of what is published later, which batches make and take with them.
 
 A batch in `$delayed` makes the row of each message that waits; the batch that brings one to its topic states the row as
-its producer and sequence, and takes it away, as the batch with an MQTT client's last will takes that. Promises: a row
+its producer and sequence, and takes it away, as the batch with an MQTT client's last will takes that, and one with dead
+letters those that it brings. Promises: a row
 is gone once its batch is durable, crash or not, so that nothing is published twice; no client has more waiting than
 its share.
 """
@@ -15,7 +16,7 @@ from headwater.config import Config
 from headwater.errors import QuotaExceeded
 from headwater.log.checkpoints import Checkpoints
 from headwater.log.delays import due_key
-from headwater.log.root import DELAYED, WILLS
+from headwater.log.root import DELAYED, LETTERS, WILLS
 from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.state import State
@@ -66,7 +67,7 @@ class DueRows:
 
     def apply(self, root: str, batch: Batch, owners: Sequence[str] = ()) -> None:
         """A batch is durable: a delayed message has begun to wait, or has reached its topic and waits no more; a will
-        is published."""
+        is published, or dead letters."""
         producer = batch.header.producer
         if root == DELAYED:
             messages = batch.body.messages(batch.first_offset)
@@ -86,3 +87,6 @@ class DueRows:
                 del self._by_owner[owner]
         elif producer is not None and producer.startswith(WILLS):
             self._state.write({rows.WILL + producer.removeprefix(WILLS + "/").encode(): None})
+        elif producer == LETTERS:
+            first = batch.header.sequence
+            self._checkpoints.write({rows.key_letter(number): None for number in range(first, first + batch.count)})

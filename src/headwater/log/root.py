@@ -28,7 +28,9 @@ DELAYED = "$delayed"
 """Root in which delayed messages wait; also how the batch says so that releases one."""
 WILLS = "$will"
 """How the batch says so that is an MQTT client's last will; the will's id follows."""
-UNCOUNTED = (DELAYED, WILLS)
+LETTERS = "$dead"
+"""Root of what subscriptions gave up on; also how the batches say so that bring letters there."""
+UNCOUNTED = (DELAYED, WILLS, LETTERS)
 """How producers begin whose batches take a row with them, and whose sequences nobody has to remember."""
 SYS = "$sys"
 """Root that belongs to the broker: what it tells about itself. Nobody else publishes there."""

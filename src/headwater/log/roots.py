@@ -24,7 +24,7 @@ from headwater.log.due_rows import DueRows
 from headwater.log.free_room import FreeRoom
 from headwater.log.group_commit import GroupCommit
 from headwater.log.refusals import Refusals
-from headwater.log.root import DELAYED, SYS, Root, RootRow
+from headwater.log.root import DELAYED, LETTERS, SYS, Root, RootRow
 from headwater.log.root_limits import RootLimits
 from headwater.log.showing import Showing
 from headwater.store import state as rows
@@ -35,7 +35,7 @@ from headwater.topics.name import filter_covers_root, root_of_filter
 
 STAGED = "$staged"
 """Root in which staged bodies wait; also how the batches say so that a commit of them makes."""
-OWN_ROOTS = (DELAYED, STAGED, SYS)
+OWN_ROOTS = (DELAYED, STAGED, SYS, LETTERS)
 """Roots that are the broker's own."""
 SWEPT_ROWS = 1000
 """Rows of a removed root that are deleted at once."""

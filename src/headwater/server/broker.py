@@ -22,6 +22,7 @@ from headwater.clock import Clock
 from headwater.config import Serving
 from headwater.core import Core
 from headwater.delivery.options import CHANNEL_PREFIX
+from headwater.delivery.own_topics import subscription_of
 from headwater.errors import Conflict, Malformed, NotAllowed
 from headwater.log.publish import Part
 from headwater.message import FROM, REPLY_TO, Headers
@@ -230,14 +231,24 @@ class Broker:
 
     def check_named(self, user: str, session: str, filter: str) -> None:
         """The same for a subscription that outlives its session: what is for that alone takes a rule."""
-        if not (self._is_open or user == INNER):
+        if not (self._is_open or user == INNER or self._may_look_into(user, session, filter)):
             self._rights(session).check_subscribe(user, filter)
 
     def may_subscribe(self, user: str, session: str, filter: str) -> bool:
         """Whether the user may see everything that a filter matches; its own answers, in any case."""
         if self._is_open or user == INNER or filter == f"{REPLY_ROOT}/{session}":
             return True
-        return self._rights(session).may_subscribe(user, filter)
+        return self._rights(session).may_subscribe(user, filter) or self._may_look_into(user, session, filter)
+
+    def _may_look_into(self, user: str, session: str, filter: str) -> bool:
+        """Whether a filter is about one subscription, and the user may look after that and is not denied this."""
+        name = subscription_of(filter, self.core.config)
+        row = None if name is None else self.core.dispatcher.row(name)
+        if row is None or name is None or not self.core.letterbox.is_of(name, row.number):
+            return False
+        rights = self._rights(session)
+        may = rights.may_subscribe(user, row.options.filter) and not rights.denies(user, filter)
+        return may and not self.is_of_another(user, session, name)
 
     def may_see_some(self, user: str, session: str, filter: str) -> bool:
         """Whether there may be anything among what a filter matches that the user may see."""

@@ -103,6 +103,7 @@ class Server:
         self.rechecks = self.broker.rechecks = Rechecks(loop, self.broker)
         self.broker.acl.on_change = self.rechecks.on_rules
         self.broker.clients.on_change = self.rechecks.on_clients
+        core.dispatcher.on_deleted = lambda: self.rechecks.on_rules((EVERYONE,))
         self.pulse = Pulse(loop)
         collector = Collector(core, serving, self.listener, self.sessions, self.pulse)
         health = Health(core, serving, self.pulse)

@@ -40,6 +40,7 @@ _MEMBERS: Mapping[int, tuple[bytes, ...]] = {
         rows.FAILURE,
         rows.COPY,
         rows.DEAD,
+        rows.POSTED,
         rows.MENDED,
         rows.REDRIVEN,
     ),

@@ -43,10 +43,12 @@ WILL = b"w"
 """Wills of MQTT clients that are to be published if those are gone, by an id of each."""
 SCHEDULE = b"c"
 """What is published again and again, by its id."""
+POSTED = b"b"
+"""Dead letters that are to be published, by a number of each."""
 STAGED = b"H"
 COMMITTED = b"K"
 COUNTERS = b"N"
-"""Numbers that are given once: here, the last subscription's."""
+"""Numbers that are given once: here, the last subscription's; behind the kind of another, what that counts."""
 CLIENT = b"I"
 """Who may log in, by name."""
 RULE = b"W"
@@ -137,6 +139,11 @@ def key_message(kind: bytes, subscription: int, stream: int, offset: int) -> byt
 def key_due(due_us: int, offset: int) -> bytes:
     """A delayed message, ordered by when it is due."""
     return DELAYED + _U64.pack(due_us) + _U64.pack(offset)
+
+
+def key_letter(number: int) -> bytes:
+    """A dead letter that is to be published, in the order in which they died."""
+    return POSTED + _U64.pack(number)
 
 
 def key_number(kind: bytes, id: str, number: int) -> bytes:

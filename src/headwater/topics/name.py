@@ -7,6 +7,8 @@ below. The rules are those of MQTT 5, section 4.7: a wildcard as the first level
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable
 
 from headwater.config import Config
@@ -15,6 +17,10 @@ from headwater.errors import Malformed
 SHARE = "$share"
 """How a shared subscription of MQTT begins."""
 _SHOWN_CHARS = 80  # of a bad name in an error
+
+
+_NOT_IN_A_LEVEL = re.compile(r"[%/+#*~\x00-\x1f\x7f]+")
+DIGEST_CHARS = 16
 
 
 def check_topic(topic: str, config: Config) -> str:
@@ -45,6 +51,16 @@ def check_filter(filter: str, config: Config) -> str:
 def root_of(topic: str) -> str:
     """The first level of a topic."""
     return topic.partition("/")[0]
+
+
+def level_of(name: str, bytes_max: int) -> str:
+    """A name as one level of a topic: what a level may not have is written as in a URL; one that gets longer than so
+    many bytes ends in a digest of the whole."""
+    level = _NOT_IN_A_LEVEL.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+    if len(level.encode()) <= bytes_max:
+        return level
+    digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_CHARS]
+    return level.encode()[: bytes_max - DIGEST_CHARS - 1].decode(errors="ignore") + "~" + digest
 
 
 def root_of_filter(filter: str) -> str | None:

@@ -334,6 +334,10 @@ class Trees(Generic[S]):
         """The subscribers of a topic, each once."""
         return self._trees.get(topic.partition("/")[0], self._anywhere).match(topic)
 
+    def has(self, root: str) -> bool:
+        """Whether there is a filter of this root alone."""
+        return root in self._trees
+
     def _tree_for(self, filter: str) -> Tree[S] | None:
         root = root_of_filter(filter)
         return self._anywhere if root is None else self._trees.get(root)

@@ -15,7 +15,7 @@ from headwater.config import Serving
 from headwater.core import Core
 from headwater.counts import BOUNDS_US, Durations
 from headwater.log import delays
-from headwater.log.root import SYS, Root
+from headwater.log.root import LETTERS, SYS, Root
 from headwater.log.roots import STAGED
 from headwater.pacing import Pacing
 from headwater.server.durable_pump import DurablePump
@@ -33,7 +33,7 @@ FRESH_US = SECOND_US // 2
 """Whoever asks again within this gets the same answer."""
 SIZES_US = 5 * SECOND_US
 """How old the sizes of streams may be."""
-INTERNAL = frozenset((delays.ROOT, STAGED, SYS))
+INTERNAL = frozenset((delays.ROOT, STAGED, SYS, LETTERS))
 """Roots whose messages nobody publishes there."""
 
 

@@ -1,0 +1,216 @@
+"""The letterbox: dead letters on their way to their topics, `$dead/<subscription>`.
+
+A letter and its place in it are one write to the state. What is in it is published from there, in the order in
+which it died, and the batch that brings letters to their topics takes their rows with it, as that of a delayed message
+does (`log.due_rows`). Promises: a letter that is stored is published once, whenever the process is killed; nobody who
+takes or acks waits for it; no more than `dead_topics_waiting_max` wait. What was a letter's copy on `$dead` and dies
+there is not published again: no letter goes round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import msgspec
+
+from headwater import threads
+from headwater.clock import SECOND_US, Clock
+from headwater.config import Config
+from headwater.delivery.own_topics import own_topic
+from headwater.delivery.rows import DeadRow, RowCommit
+from headwater.delivery.timers import Timers
+from headwater.errors import HeadwaterError, QuotaExceeded
+from headwater.events import Events
+from headwater.log.checks import Checks
+from headwater.log.root import LETTERS
+from headwater.log.roots import Roots
+from headwater.message import Outgoing
+from headwater.store import state as rows
+from headwater.store.state import Rows, State
+from headwater.topics.name import root_of
+
+FROM = "headwater-dead-from"
+ATTEMPTS = "headwater-dead-attempts"
+ERROR = "headwater-dead-error"
+TOPIC = "headwater-dead-topic"
+OFFSET = "headwater-dead-offset"
+MENDED = "headwater-dead-mended"
+CONSUMER = "headwater-dead-consumer"
+NOTES = frozenset((FROM, ATTEMPTS, ERROR, TOPIC, OFFSET, MENDED, CONSUMER))
+"""Headers of a dead letter, or of a message that was one, which say where it comes from."""
+
+AT_ONCE_MAX = 1000
+"""Letters published together;"""
+AT_ONCE_BYTES = 4 * 1024 * 1024
+"""and bytes of them, unless one alone is larger."""
+AGAIN_S = 5.0
+"""How long letters that could not be published wait before the next try."""
+RUN_BITS = 40
+"""Numbers of a run of the process begin anew above those of every run before: none is given twice."""
+
+
+class Posted(msgspec.Struct, frozen=True, array_like=True):
+    """A letter that is to be published."""
+
+    subscription: str
+    number: int
+    """Of the subscription: another of the same id has another one."""
+    offset: int
+    letter: DeadRow
+
+
+class Letterbox:
+    """The letters of all subscriptions that wait to be published."""
+
+    def __init__(
+        self,
+        state: State,
+        commit: RowCommit,
+        roots: Roots,
+        checks: Checks,
+        timers: Timers,
+        config: Config,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._state = state
+        self._commit = commit
+        self._roots = roots
+        self._checks = checks
+        self._timers = timers
+        self._config = config
+        self._clock = clock
+        self._events = events
+        self._lock = threads.Lock()
+        self._last = 0
+        """The number of the last letter; 0 if this run of the process had none."""
+        self._waiting = 0
+        self._lives: dict[str, Counter[int]] = {}
+        """By the ids and the numbers of subscriptions, how many of these are theirs."""
+        self.on_published: Callable[[str, int], None] = lambda _id, _number: None
+        """Called in the committing role with the id and the number of each whose letters were published."""
+        self._is_full = False
+        """Whether letters were left out, which was told."""
+
+    def recover(self) -> None:
+        """Go on with what was left when the process ended."""
+        for _, value in self._state.scan(rows.POSTED):
+            self._count(msgspec.msgpack.decode(value, type=Posted), 1)
+        if self._waiting:
+            self.wake()
+
+    def _count(self, posted: Posted, more: int) -> None:
+        lives = self._lives.setdefault(posted.subscription, Counter())
+        lives[posted.number] += more
+        self._waiting += more
+        if lives[posted.number] == 0:
+            del lives[posted.number]
+        if not lives:
+            del self._lives[posted.subscription]
+
+    def is_of(self, id: str, number: int) -> bool:
+        """Whether no letter waits that another subscription of this id gave up on."""
+        with self._lock:
+            return self._lives.get(id, {}).keys() <= {number}
+
+    # By subscribers, under their locks
+
+    def rows_of(self, subscription: str, of: int, offset: int, letter: DeadRow) -> Rows:
+        """What is to be written with a letter so that it is published."""
+        if not self._config.dead_topics or root_of(letter.topic) == LETTERS:
+            return {}
+        with self._lock:
+            if self._waiting >= self._config.dead_topics_waiting_max:
+                self._tell_full()
+                return {}
+            self._is_full = False
+            changed = {} if self._last else self._begin_run()
+            self._last += 1
+            posted = Posted(subscription, of, offset, letter)
+            self._count(posted, 1)
+            changed[rows.key_letter(self._last)] = rows.pack(posted)
+            return changed
+
+    def _begin_run(self) -> Rows:
+        """A number is on disk before any above it, so that no batch of an earlier run takes a row of this one."""
+        run = int.from_bytes(self._state.get(rows.COUNTERS + rows.POSTED) or b"", "big") + 1
+        self._last = run << RUN_BITS
+        return {rows.COUNTERS + rows.POSTED: run.to_bytes(4, "big")}
+
+    def _tell_full(self) -> None:
+        if not self._is_full:
+            self._is_full = True
+            self._events.add(
+                "dead-unpublished",
+                f"{self._waiting} dead letters wait to be published on {LETTERS}, as many as dead_topics_waiting_max "
+                "allows: others are not published there; bus.dead_letters has them all",
+            )
+
+    def wake(self) -> None:
+        """Have what was written published soon."""
+        self._arm(0)
+
+    def _arm(self, wait_s: float) -> None:
+        self._timers.set("letterbox", self._clock.monotonic_us() + round(wait_s * SECOND_US), self._publish)
+
+    # By the timers' thread
+
+    def _publish(self) -> None:
+        is_done = False
+        try:
+            self._commit.flush()  # the batch that takes a row comes after it
+            while some := list(self._next()):
+                self._publish_some(some)
+            is_done = True
+        except HeadwaterError as error:
+            self._events.trouble(f"dead letters could not be published, and are tried again: {error}")
+        finally:
+            if not is_done:
+                self._arm(AGAIN_S)
+
+    def _next(self) -> Iterator[tuple[int, Posted]]:
+        """The first letters that wait; numbers without a gap."""
+        size, before = 0, 0
+        for count, (key, value) in enumerate(self._state.scan(rows.POSTED)):
+            number = rows.offset_in(key)
+            if count and (count == AT_ONCE_MAX or size >= AT_ONCE_BYTES or number != before + 1):
+                return
+            size, before = size + len(value), number
+            yield number, msgspec.msgpack.decode(value, type=Posted)
+
+    def _publish_some(self, some: list[tuple[int, Posted]]) -> None:
+        """Publish some together; what can never be published is left out, and an event says so."""
+        item = None
+        try:
+            item = self._checks.letters([self._letter(posted) for _, posted in some], some[0][0])
+            self._roots.commit.submit_and_wait(item)
+        except HeadwaterError as error:
+            if error.retryable and not isinstance(error, QuotaExceeded):
+                raise
+            if len(some) > 1:
+                for one in some:
+                    self._publish_some([one])
+                return
+            number, posted = some[0]
+            self._events.trouble(
+                f'dead letter {posted.offset} of subscription "{posted.subscription}" is not published: {error}'
+            )
+            self._commit.write({rows.key_letter(number): None})
+        else:
+            for name, number in {(posted.subscription, posted.number): None for _, posted in some}:
+                self._roots.commit.run(partial(self.on_published, name, number))
+        with self._lock:
+            for _, posted in some:
+                self._count(posted, -1)
+
+    def _letter(self, posted: Posted) -> Outgoing:
+        row, name = posted.letter, posted.subscription
+        own = (pair for pair in row.headers if pair[0] not in NOTES)
+        notes = ((FROM, name), (TOPIC, row.topic), (OFFSET, str(posted.offset)), (ATTEMPTS, str(row.attempts)))
+        errors = ((ERROR, error) for error in row.errors)
+        by = ((CONSUMER, row.by),) if row.by else ()
+        return Outgoing(
+            own_topic(LETTERS, name, self._config), row.payload, key=row.key, headers=(*own, *notes, *errors, *by)
+        )

@@ -1,0 +1,85 @@
+"""Dead letters with a crash at each sync: what is stored is published, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from faults.faulty_files import Keep
+from faults.machine import SMALL, Machine
+from headwater.bus import Bus
+
+KEEPS: tuple[tuple[Keep, Keep], ...] = (
+    ("none", "none"),
+    ("all", "none"),
+    ("none", "all"),
+    ("all", "all"),
+    ("random", "random"),
+)
+COUNT = 6
+
+
+def published(bus: Bus) -> Counter[bytes]:
+    return Counter(one.payload for one in bus.replay("$dead/s"))
+
+
+def work(machine: Machine, bus: Bus) -> None:
+    sub = bus.subscribe("a/#", id="s", start="earliest", order="none")
+    bus.publish_many([("a/x", b"%d" % n) for n in range(COUNT)])
+    for message in sub.batch(COUNT, 0):
+        message.reject("no")
+        machine.settle(bus)
+
+
+def syncs_of_work() -> int:
+    machine = Machine()
+    bus = machine.open()
+    work(machine, bus)
+    assert published(bus).total() == COUNT
+    count = len(machine.syncs)
+    machine.stop()
+    return count
+
+
+def check(machine: Machine) -> None:
+    bus = machine.open()
+    sub = bus.subscribe("a/#", id="s", start="earliest", order="none")
+    machine.settle(bus)
+    assert published(bus) == Counter(letter.payload for letter in bus.dead_letters("s"))
+    assert set(published(bus).values()) <= {1}
+    assert not [event for event in bus.events() if event.kind == "trouble"]
+    for message in sub.batch(COUNT, 0):  # those that did not die before: numbers are not given twice
+        message.reject("no")
+    machine.settle(bus)
+    assert set(published(bus).values()) <= {1}
+    assert published(bus) == Counter(letter.payload for letter in bus.dead_letters("s"))
+
+
+def test_whenever_the_power_fails_each_letter_that_is_stored_is_published_once() -> None:
+    for sync in range(1, syncs_of_work() + 1):
+        machine = Machine()
+        machine.crash_at(sync)
+        with machine.power_loss():
+            work(machine, machine.open())
+        for seed, (disk, state) in enumerate(KEEPS):
+            after = machine.after_crash(seed, disk, state)
+            with after.power_loss():
+                check(after)
+
+
+@pytest.mark.parametrize("count", range(1, COUNT + 1))
+def test_so_it_is_after_a_kill_and_another_before_anything_is_published(count: int) -> None:
+    machine = Machine(SMALL)
+    bus = machine.open()
+    sub = bus.subscribe("a/#", id="s", start="earliest", order="none")
+    bus.publish_many([("a/x", b"%d" % n) for n in range(COUNT)])
+    bus.core.letterbox.wake = lambda: None  # type: ignore[method-assign]
+    for message in sub.batch(count, 0):
+        message.reject("no")
+    for _ in range(2):
+        machine = machine.after_kill()
+        bus = machine.open()
+        machine.settle(bus)
+        assert published(bus).total() == count
+        assert set(published(bus).values()) == {1}
