@@ -179,7 +179,8 @@ def same_time(clock: ManualClock) -> ManualClock:
 
 
 def stop_threads(bus: Bus) -> None:
-    """What a crash does to the threads of a bus."""
+    """What a crash does to the threads of a bus; nobody closes it any more."""
+    bus.core._closed = True
     bus.core.timers.close()
     for group in (bus.core.roots.commit, bus.core.rows._group):
         with group.places:

@@ -419,7 +419,10 @@ class Checks:
 
     def letters(self, messages: Sequence[Outgoing], first: int) -> Publish:
         """Dead letters on their way to their topics, whose rows are numbered from `first` on."""
-        topics, payloads = [message.topic for message in messages], [message.payload for message in messages]
+        topics, payloads = (
+            [message.topic for message in messages],
+            [cast(bytes, message.payload) for message in messages],
+        )
         for topic in topics:
             check_topic(topic, self._config)
         keys = [message.key for message in messages]

@@ -41,7 +41,7 @@ def test_every_figure_that_is_named_is_told_and_no_other():
 
 
 def test_messages_are_counted_in_and_out_and_as_acked_failed_and_dead():
-    with Running() as running:
+    with Running(config=Config(dead_topics=False)) as running:
         peer = running.peer()
         peer.subscribe(1, "home/#", kind="named", id="s", options={"max_attempts": 2})
         peer.publish(["home/a"] * 10, b"x" * 100)
