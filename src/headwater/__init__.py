@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from headwater.client.bus import Bus as ServedBus
     from headwater.client.receiver import Receiver
     from headwater.client.url import Token
+    from headwater.delivery.options import OnResume
 
 
 __all__ = [
@@ -129,6 +130,7 @@ def connect(
     *,
     token: Token | None = None,
     session: str | os.PathLike[str] | None = None,
+    on_resume: OnResume = "keep",
 ) -> ServedBus:
     """The bus that a server has, with the names and errors of `open`: "headwater://name:secret@127.0.0.1:7411".
 
@@ -140,7 +142,7 @@ def connect(
     """
     from headwater.client.bus import Bus as ServedBus
 
-    return ServedBus(url, settings, token=token, session=session)
+    return ServedBus(url, settings, token=token, session=session, on_resume=on_resume)
 
 
 def receive(port: int = 9000, host: str = "127.0.0.1", settings: Connecting | None = None) -> Receiver:

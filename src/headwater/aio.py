@@ -43,6 +43,7 @@ from headwater.work.tasks import TaskWorkers
 if TYPE_CHECKING:
     from headwater.client.aio import Bus as ServedBus
     from headwater.client.url import Token
+    from headwater.delivery.options import OnResume
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -351,6 +352,7 @@ def connect(
     *,
     token: Token | None = None,
     session: str | os.PathLike[str] | None = None,
+    on_resume: OnResume = "keep",
 ) -> BusOpening[ServedBus]:
     """The bus that a server has, in this event loop: `await` it, or use it in `async with`.
 
@@ -359,4 +361,4 @@ def connect(
     """
     from headwater.client.aio import connect as connect_served
 
-    return connect_served(url, settings, token=token, session=session)
+    return connect_served(url, settings, token=token, session=session, on_resume=on_resume)

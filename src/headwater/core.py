@@ -388,6 +388,7 @@ class Core:
 
     def consume(self, options: Options, given: dict[str, object], start: Start) -> Consumer:
         """A consumer of a durable subscription, which is made if there is none of this id."""
+        self.dead_letters.on_resume(options.id, options.filter, given)
 
         def join() -> Consumer:
             ticket = Ticket(f"{platform.node()}:{os.getpid()}", this_process())

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import Policy
-from headwater.delivery.options import SubscriptionKind
+from headwater.delivery.options import OnResume, SubscriptionKind
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import TimedOut
@@ -217,6 +217,7 @@ class Bus(Protocol):
         max_deliveries: int | None = None,
         expire_after_s: float | None = None,
         on_gap: str | None = None,
+        on_resume: OnResume | None = None,
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
         when_full: Policy = "drop_oldest",
@@ -226,6 +227,9 @@ class Bus(Protocol):
 
         A durable subscription is made at its first use, to begin at `start`, and goes on where it was at every later
         one; options that are left out stay as they were. With asyncio, `await` it or use it in `async with`.
+
+        With `on_resume="redrive"`, whoever comes back to it gets its dead letters again first, in order, if nobody took
+        from it meanwhile.
 
         Served, `kind="session"` makes a durable one without an id of its own, which goes with its session.
 

@@ -26,9 +26,10 @@ sub = bus.subscribe("jobs/#", kind="session", start="earliest")
 while True:
     message = sub.next()
     print(message.payload.decode(), flush=True)
-    if sys.stdin.readline() == "ack\\n":
-        message.ack()
-        print("acked", flush=True)
+    verb = sys.stdin.readline().strip()
+    if verb:
+        getattr(message, verb)()
+        print("done", flush=True)
 """
 
 
@@ -50,7 +51,7 @@ def work_and_die(url: str, file: Path, answers: list[str]) -> list[str]:
             if answer:
                 worker.stdin.write(f"{answer}\n")
                 worker.stdin.flush()
-                assert worker.stdout.readline() == "acked\n"
+                assert worker.stdout.readline() == "done\n"
         worker.kill()
     return heard
 
@@ -113,6 +114,28 @@ def test_what_a_session_kept_goes_with_it_and_a_file_then_begins_anew(served: Se
         assert admin.bus.subscriptions() == []
 
 
+@pytest.mark.parametrize("where", ["of the subscription", "of the session", "nowhere"])
+def test_dead_letters_come_first_where_that_is_asked_for(where: str, served: Served, tmp_path: Path) -> None:
+    file = tmp_path / "session"
+    with headwater.connect(served.url) as bus:
+        bus.publish_many([("jobs/a", str(number).encode()) for number in range(5)])
+        assert work_and_die(served.url, file, ["reject", "ack", "reject"]) == ["0", "1", "2", "3"]
+        bus.publish("jobs/a", b"new")
+    of_all, of_one = ("keep", "redrive") if where == "of the subscription" else ("redrive", None)
+    expected = [b"0", b"2", b"3", b"4", b"new"]
+    if where == "nowhere":
+        of_all, of_one, expected = "keep", None, expected[2:]
+    with headwater.connect(served.url, session=file, on_resume=of_all) as bus:  # type: ignore[arg-type]  # one of them
+        sub = bus.subscribe("jobs/#", kind="session", on_resume=of_one)  # type: ignore[arg-type]  # the same
+        for payload in expected:
+            message = sub.next(timeout_s=WAIT_S)
+            assert message is not None
+            assert message.payload == payload
+            assert dict(message.headers).get("headwater-dead-offset") == {b"0": "1", b"2": "3"}.get(payload)
+            message.ack()
+        assert [letter.payload for letter in bus.dead_letters(sub.id)] == ([b"0", b"2"] if where == "nowhere" else [])
+
+
 def test_with_asyncio_too(served: Served, tmp_path: Path) -> None:
     async def life(*expected: bytes) -> str | None:
         async with headwater.aio.connect(served.url, session=tmp_path / "session") as bus:
@@ -169,6 +192,8 @@ def test_a_connection_that_is_lost_comes_back_to_its_session(served: Served, tmp
 
 
 def test_what_is_no_session_is_told_and_nothing_is_changed(served: Served, tmp_path: Path) -> None:
+    with pytest.raises(Malformed, match="on_resume is 'no'"):
+        headwater.connect(served.url, on_resume="no")  # type: ignore[arg-type]  # that is what is tried
     for given, words in ((3, "the path of a file"), ("", "the path of a file"), (tmp_path, "cannot be read")):
         with pytest.raises(Malformed, match=words):
             headwater.connect(served.url, session=given)  # type: ignore[arg-type]  # that is what is tried

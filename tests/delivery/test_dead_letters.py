@@ -172,3 +172,31 @@ def test_nobody_knows_the_letters_of_an_unknown_subscription(letters: DeadLetter
     for use in (letters.all, lambda name: letters.redrive(name, None), lambda name: letters.drop(name, None)):
         with pytest.raises(NotFound):
             use("nobody")
+
+
+@pytest.mark.parametrize("order", ["strict", "key", "none"])
+def test_letters_come_first_for_whoever_comes_back_if_that_is_wished(bus: Bus, order: str) -> None:
+    bus.publish_many([("jobs/a", str(number).encode()) for number in range(5)])
+    with bus.subscribe("jobs/#", id="s", start="earliest", order=order, on_resume="redrive") as sub:
+        taken = sub.batch(3)
+        taken[1].reject("bad")
+        assert len(bus.dead_letters("s")) == 1
+        with bus.subscribe("jobs/#", id="s"):
+            assert len(bus.dead_letters("s")) == 1  # nobody had left
+    with bus.subscribe("jobs/#", id="s") as sub:
+        assert [message.payload for message in sub.batch(10)] == [b"1", b"0", b"2", b"3", b"4"]
+        assert bus.dead_letters("s") == []
+
+
+def test_what_is_wished_of_letters_may_change_and_is_checked(bus: Bus) -> None:
+    bus.publish("jobs/a", b"0")
+    with bus.subscribe("jobs/#", id="s", start="earliest", on_resume="redrive") as sub:
+        sub.batch(1)[0].reject("bad")
+    for wrong in ({"on_resume": "ever"}, {"on_resume": 1}):
+        with pytest.raises(Malformed, match="on_resume"):
+            bus.subscribe("jobs/#", id="s", **wrong)
+    with pytest.raises(Conflict):
+        bus.subscribe("other/#", id="s", on_resume="redrive")
+    with bus.subscribe("jobs/#", id="s", on_resume="keep") as sub:
+        assert sub.batch(1, 0) == []
+    assert len(bus.dead_letters("s")) == 1

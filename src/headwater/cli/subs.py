@@ -144,6 +144,9 @@ def create(
     ack_timeout_s: Annotated[
         float | None, typer.Option("--ack-timeout-s", help="Then a message is handed out again; 0: never.")
     ] = None,
+    on_resume: Annotated[
+        str | None, typer.Option("--on-resume", help="redrive: dead letters come first for whoever comes back; keep.")
+    ] = None,
     expire_after_s: Annotated[
         float | None, typer.Option("--expire-after-s", help="Unused for so long, it is deleted; if not said, never.")
     ] = None,
@@ -154,6 +157,7 @@ def create(
         "max_in_flight": max_in_flight,
         "max_attempts": max_attempts,
         "max_deliveries": max_deliveries,
+        "on_resume": on_resume,
         "ack_timeout_s": ack_timeout_s,
         "expire_after_s": expire_after_s,
     }

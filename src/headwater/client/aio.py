@@ -35,6 +35,7 @@ from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
 from headwater.delivery.live import Live as EmbeddedLive
+from headwater.delivery.options import OnResume
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed
@@ -331,12 +332,13 @@ def connect(
     *,
     token: Token | None = None,
     session: str | os.PathLike[str] | None = None,
+    on_resume: OnResume = "keep",
 ) -> BusOpening[Bus]:
     """The bus that a server has: `await` it, or use it in `async with`."""
     address = address_of(url, token)
 
     async def make(handlers: Handlers) -> Bus:
-        kept = await asyncio.to_thread(KeptSession, session)
+        kept = await asyncio.to_thread(KeptSession, session, on_resume)
         client = Client(address, settings or Connecting(), kept=kept)
         await client.open()
         return Bus(client, handlers)

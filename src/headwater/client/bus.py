@@ -27,6 +27,7 @@ from headwater.client.publisher import Call, Single
 from headwater.client.readers import Consumer, Live, Reading, Verbs
 from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
+from headwater.delivery.options import OnResume
 from headwater.errors import Closed, Conflict
 from headwater.forgotten import let_go, weakly
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
@@ -104,10 +105,11 @@ class Bus(Served, surface.Threaded):
         *,
         token: Token | None = None,
         session: str | os.PathLike[str] | None = None,
+        on_resume: OnResume = "keep",
     ) -> None:
         self.address = address_of(url, token)
         self.settings = settings or Connecting()
-        kept = KeptSession(session)
+        kept = KeptSession(session, on_resume)
         self._process = os.getpid()
         self._loop = new_loop()
         self._thread = threads.Thread(target=run_loop, args=(self._loop,), name=THREAD_NAME, daemon=True)

@@ -68,6 +68,7 @@ class Client:
         self.checks = Checks(self.config, self.clock)
         self.kept = kept or KeptSession(None)
         self.link = Link(address, settings, self.clock, self)
+        self.link.on_resume = self.kept.on_resume
         self.replies = Replies("", settings.requests_max)
         self.publisher = Publisher(self.link, settings, self.clock, self.replies)
         self._feeds: dict[int, Feed] = {}

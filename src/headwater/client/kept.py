@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from headwater.delivery.options import OnResume
 from headwater.errors import HeadwaterError, Malformed, NotAllowed, NotFound
 from headwater.store.files import DiskFiles, Files, parent
 
@@ -20,7 +21,13 @@ SEPARATORS = tuple(sep for sep in (os.sep, os.altsep) if sep)
 class KeptSession:
     """What a client was told about the session that it wants."""
 
-    def __init__(self, given: str | os.PathLike[str] | None, files: Files | None = None) -> None:
+    def __init__(
+        self, given: str | os.PathLike[str] | None, on_resume: OnResume = "keep", files: Files | None = None
+    ) -> None:
+        if on_resume not in ("keep", "redrive"):
+            raise Malformed(f'on_resume is {on_resume!r}; use "keep" or "redrive" (dead letters come first)')
+        self.on_resume: OnResume = on_resume
+        """What becomes of its dead letters, whenever a connection comes back to it."""
         self._files = files or DiskFiles()
         self.path = _path_of(given, self._files)
         self.id = self._read() if self.path else None if given is None else os.fspath(given)

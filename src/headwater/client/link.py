@@ -24,6 +24,7 @@ from headwater.client.connection import FIRST_ID, Connection, Greeted, connect
 from headwater.client.kept import KeptSession
 from headwater.client.url import Address
 from headwater.config import Connecting
+from headwater.delivery.options import OnResume
 from headwater.errors import Closed, Disconnected, HeadwaterError, TimedOut
 from headwater.message import this_process
 from headwater.wire import requests as wire
@@ -93,6 +94,8 @@ class Link:
         """How many there were."""
         self.bus = ""
         """The id of the bus that the last connection reached."""
+        self.on_resume: OnResume = "keep"
+        """What is asked for the dead letters of its session, whenever it is resumed."""
         self.client_id = ""
         """What the server calls this client, on the last connection."""
         self._settings = settings
@@ -127,6 +130,7 @@ class Link:
             session=self.session,
             expire_after_s=self._settings.session_expire_after_s,
             waits=kept is not None,
+            on_resume=self.on_resume,
             host=here.host[: wire.HOST_CHARS_MAX],
             pid=here.pid,
         )

@@ -6,7 +6,7 @@ it is one atomic write, so that it is never in both places and never in none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
 import msgspec
@@ -90,6 +90,18 @@ class DeadLetters:
             return len(sizes)
 
         return self._noted("redriven", id, self._dispatcher.use(id, work), offsets)
+
+    def on_resume(self, id: str, filter: str, given: Mapping[str, object], *, is_asked: bool = False) -> None:
+        """Somebody comes back to a subscription: redeliver its letters, before all else, if that is wished.
+
+        `given` are the options that are stated as it is subscribed to. Not in the committing role: it is in the audit.
+        """
+        row, served = self._dispatcher.row(id), self._dispatcher.served(id)
+        if row is None or row.options.filter != filter or (served is not None and served.consumers):
+            return
+        is_wished = is_asked or given.get("on_resume", row.options.on_resume) == "redrive"
+        if is_wished and next(self._state.scan(rows.key_u32(rows.DEAD, row.number)), None) is not None:
+            self.redrive(id, None)
 
     def drop(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget them; answers how many."""

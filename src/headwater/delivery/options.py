@@ -25,6 +25,8 @@ def check_not_of_channel(id: object) -> None:
         )
 
 
+OnResume = Literal["keep", "redrive"]
+
 _fields = cache(msgspec.structs.fields)
 
 
@@ -43,6 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """To consumers that are gone without a word, as one that the message kills; 0: no limit."""
     expire_after_s: float | None = None
     on_gap: Literal["raise", "skip"] = "raise"
+    on_resume: OnResume = "keep"
+    """What becomes of its dead letters when somebody comes back to it, and nobody took from it meanwhile."""
     retry_delay_s: float | None = None
     """None: Config's."""
     retry_delay_s_max: float | None = None
@@ -54,6 +58,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise Malformed(f'order is {self.order!r}; use "strict", "key" (in order within each key) or "none"')
         if self.on_gap not in ("raise", "skip"):
             raise Malformed(f'on_gap is {self.on_gap!r}; use "raise" (the consumer gets Gap) or "skip"')
+        if self.on_resume not in ("keep", "redrive"):
+            raise Malformed(f'on_resume is {self.on_resume!r}; use "keep" or "redrive" (dead letters come first)')
         for field in _fields(type(self)):
             value = getattr(self, field.name)
             try:

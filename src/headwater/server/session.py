@@ -78,6 +78,7 @@ class Session(Actor):
         "_numbers",
         "_offload",
         "_restarts",
+        "_to_redrive",
         "_without_room",
         "connection",
         "grant",
@@ -103,6 +104,8 @@ class Session(Actor):
         """Whether its connection is to go once it was answered."""
         self._numbers: set[int] = set()
         """Subscriptions that are being made for the connection."""
+        self._to_redrive: set[str] = set()
+        """Those whose dead letters come first, as its client has asked when it came back."""
         self._names: set[str] = set()
         """Ids of the durable ones among them."""
         self._restarts: dict[int, int] = {}
@@ -169,8 +172,13 @@ class Session(Actor):
             self._detach_all()
         self.connection = connection
         self._is_dismissed = False
+        self._to_redrive = set()
         self.grant = connection.grant
         connection.session = self
+
+    def redrive_all(self) -> None:
+        """Have the dead letters of each subscription that it has come first, as it goes on."""
+        self._to_redrive = set(self.subscriptions)
 
     def on_registered(self, connection: Connection) -> None:
         """The client knows that the session is its own: every durable subscription of it goes on."""
@@ -394,8 +402,11 @@ class Session(Actor):
         connection, owner = self.connection, self.share
         names = self._names
         names.add(name)
+        is_asked = name in self._to_redrive
+        self._to_redrive.discard(name)
 
         def attach() -> Any:
+            self.sessions.broker.core.dead_letters.on_resume(name, filter, one.given, is_asked=is_asked)
             try:
                 return dispatcher.attach(
                     *(one.options, one.given, one.start, ticket),

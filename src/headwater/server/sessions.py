@@ -236,6 +236,8 @@ class Sessions:
             session.row = msgspec.structs.replace(session.row, expire_after_s=self._expire_after_s(request))
             self.keep(session.row)
         self.take_up(session, connection)
+        if request.on_resume == "redrive":
+            session.redrive_all()
         there = tuple(
             Subscribed(number=one.number, id=one.id, filter=one.filter, kind=one.kind, existed=True)
             for one in session.subscriptions.values()

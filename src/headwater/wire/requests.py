@@ -68,6 +68,8 @@ class Register(Request[Registered], frozen=True, kw_only=True):
     session: str | None = None
     expire_after_s: Seconds | None = None
     """How long it is kept once the connection is gone; None: the server's default."""
+    on_resume: Literal["keep", "redrive"] = "keep"
+    """With a session that is resumed: whether all its dead letters are handed out again, before all else."""
     waits: bool = False
     """With a session that is resumed: its subscriptions go on as each is subscribed to again, and not by themselves."""
     host: Host = ""

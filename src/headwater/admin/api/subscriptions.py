@@ -34,6 +34,7 @@ class SubscriptionOptions(Body):
     max_deliveries: Count | None = None
     expire_after_s: Seconds | None = None
     on_gap: Literal["raise", "skip"] | None = None
+    on_resume: Literal["keep", "redrive"] | None = None
     retry_delay_s: Seconds | None = None
     retry_delay_s_max: Seconds | None = None
 
