@@ -70,18 +70,18 @@ def test_nack_retry_reject_and_dead_letters() -> None:
             await bus.publish("a/b", b"1")
             async with bus.subscribe("a/#", id="s", start="earliest", retry_delay_s=0) as sub:
                 first = await sub.next(60)
-                await first.nack(ValueError("no"))
+                await first.nack(ValueError("no"))  # type: ignore[union-attr]
                 again = await sub.next(60)
-                assert again.attempt == 2
+                assert again.attempt == 2  # type: ignore[union-attr]
                 with pytest.raises(Recalled):
-                    await first.ack()
-                await again.extend(60)
-                await again.reject("never")
+                    await first.ack()  # type: ignore[union-attr]
+                await again.extend(60)  # type: ignore[union-attr]
+                await again.reject("never")  # type: ignore[union-attr]
             letters = await bus.dead_letters("s")
             assert [(letter.offset, letter.errors) for letter in letters] == [(1, ("ValueError: no", "never"))]
             assert await bus.redrive("s", mended=[letters[0].mend(payload=b"2")], write="w") == 1
             async with bus.subscribe("a/#", id="s") as sub:
-                assert (await sub.next(60)).payload == b"2"
+                assert (await sub.next(60)).payload == b"2"  # type: ignore[union-attr]
             await bus.mend("s", "w", letters)
             assert await bus.redrive_mended("s", "w") == 1
             await bus.drop_mended("s", "w")
@@ -97,7 +97,7 @@ def test_a_live_subscription_gets_retained_values_first_and_ends_with_its_block(
             async with bus.subscribe("a/#") as live:
                 await bus.publish("a/c", b"new")
                 seen = [await live.next(60), await live.next(60)]
-                assert [(message.payload, message.retained) for message in seen] == [(b"kept", True), (b"new", False)]
+                assert [(message.payload, message.retained) for message in seen] == [(b"kept", True), (b"new", False)]  # type: ignore[union-attr]
                 reader = asyncio.create_task(live.batch(1, 20))
                 await asyncio.sleep(0.02)
             assert await reader == []
@@ -136,7 +136,7 @@ def test_a_request_is_answered_and_one_that_nobody_answers_times_out() -> None:
                 async with bus.subscribe("rpc/#", id="service") as requests:
                     ready.set()
                     request = await requests.next(20)
-                    await request.reply(request.payload + b"!")
+                    await request.reply(request.payload + b"!")  # type: ignore[union-attr]
 
             ready = asyncio.Event()
             service = asyncio.create_task(serve())
@@ -151,7 +151,7 @@ def test_a_request_is_answered_and_one_that_nobody_answers_times_out() -> None:
             async with bus.subscribe("live/#") as live:
                 for durable in (False, False, True):
                     asking = asyncio.ensure_future(bus.request("live/x", b"?", timeout_s=20, durable=durable))
-                    await (await live.next(20)).reply(b"!")
+                    await (await live.next(20)).reply(b"!")  # type: ignore[union-attr]
                     assert (await asking).payload == b"!"
 
     run(work())
@@ -187,9 +187,9 @@ def test_listings_pause_seek_and_upkeep_are_coroutines(tmp_path: Path) -> None:
                 await sub.pause()
                 assert await sub.next(0.05) is None
                 await sub.resume()
-                await (await sub.next(60)).ack()
+                await (await sub.next(60)).ack()  # type: ignore[union-attr]
                 await sub.seek("earliest")
-                await (await sub.next(60)).ack()
+                await (await sub.next(60)).ack()  # type: ignore[union-attr]
             assert [topic.topic for topic in await bus.topics()] == ["a/b"]
             assert [message.payload for message in (await bus.retained("a/#")).values()] == [b"1"]
             assert [info.id for info in await bus.subscriptions()] == ["s"]

@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 
 import headwater
+import headwater.bus
 from faults.machine import Machine
 from headwater.audit import TOPIC, acting
 from headwater.config import Config
 
 
-def entries(bus: headwater.Bus) -> list[dict[str, Any]]:
+def entries(bus: headwater.bus.Bus) -> list[dict[str, Any]]:
     return [json.loads(message.payload) for message in bus.replay(TOPIC)]
 
 
-def whats(bus: headwater.Bus) -> list[tuple[str, str]]:
+def whats(bus: headwater.bus.Bus) -> list[tuple[str, str]]:
     return [(entry["what"], entry["target"]) for entry in entries(bus)]
 
 
-def with_dead_letters(bus: headwater.Bus, count: int = 3) -> None:
+def with_dead_letters(bus: headwater.bus.Bus, count: int = 3) -> None:
     bus.publish_many([("home/x", b"%d" % number) for number in range(count)])
     with bus.subscribe("home/#", id="mine", start="earliest") as consumer:
         for message in consumer.batch(count, 1):

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import headwater
-from headwater import Config, Malformed, Retention
+from headwater import Config, Connecting, Malformed, Retention
 from headwater import config as module
 
 UNITS = (
@@ -105,3 +105,20 @@ def test_a_root_without_a_rule_of_its_own_has_the_default() -> None:
     config = Config(retention=default, retention_roots={"home": rule})
     assert config.retention_of("home") is rule
     assert config.retention_of("hall") is default
+
+
+def test_sizes_and_durations_may_be_written_as_in_the_file() -> None:
+    written: Any = {"segment_bytes": "64MiB", "retry_delay_s_max": "1.5m", "delay_s_max": " 7d "}
+    config = Config(**written)
+    assert (config.segment_bytes, config.retry_delay_s_max, config.delay_s_max) == (64 * 2**20, 90, 7 * 86_400)
+    assert type(config.segment_bytes) is int
+    hour: Any = "1h"
+    assert Retention(age_s=hour).age_s == 3600
+    assert Connecting(request_timeout_s=hour).request_timeout_s == 3600
+    assert config == Config(segment_bytes=64 * 2**20, retry_delay_s_max=90, delay_s_max=7 * 86_400)
+
+
+@pytest.mark.parametrize("wrong", ["64", "64 parsecs", "7d", "", "-1MiB", "1.5B"])
+def test_a_text_that_is_no_size_is_refused(wrong: Any) -> None:
+    with pytest.raises(Malformed, match="segment_bytes"):
+        Config(segment_bytes=wrong)

@@ -18,7 +18,8 @@ import pytest
 import headwater
 import headwater.aio
 from client.served import Served
-from headwater import Bus, ConsumerInfo, Owned, Recalled
+from headwater import ConsumerInfo, Owned, Recalled
+from headwater.bus import Bus
 
 WAIT_S = 60.0
 HERE = (socket.gethostname(), os.getpid())

@@ -68,7 +68,7 @@ def test_a_message_has_them_and_is_passed_on_with_them() -> None:
             assert message.header_pairs == PAIRS
         assert Message("a", 1, b"", 0).headers == {}
         with bus.subscribe("a/#", id="s", start="earliest") as sub:
-            sub.next(timeout_s=60).reject("no")
+            sub.next(timeout_s=60).reject("no")  # type: ignore[union-attr]
         (letter,) = bus.dead_letters("s")
         assert letter.headers.get_all("unit") == ["C", "K"]
         assert letter.mend(headers=letter.headers) == letter

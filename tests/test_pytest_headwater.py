@@ -33,9 +33,10 @@ def test_a_bus_tells_what_was_published_to_it_and_each_test_has_its_own(tmp_path
         tmp_path,
         test_it="""
 import headwater
+import headwater.bus
 
 def test_one(bus):
-    assert isinstance(bus, headwater.Bus)
+    assert isinstance(bus, headwater.bus.Bus)
     bus.publish("home/kitchen/temp", b"21.5")
     bus.send("home/hall/temp", b"19")
     bus.publish("jobs/x", b"")

@@ -11,7 +11,8 @@ import pytest
 
 import headwater
 from bus.flows import payloads, settle
-from headwater import Bus, Config, Conflict, Malformed, ManualClock, NotFound, QuotaExceeded, ReadOnly, TooLarge
+from headwater import Config, Conflict, Malformed, ManualClock, NotFound, QuotaExceeded, ReadOnly, TooLarge
+from headwater.bus import Bus
 from headwater.message import Message
 from headwater.store import state as rows
 

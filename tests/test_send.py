@@ -13,6 +13,7 @@ import pytest
 
 import headwater
 import headwater.aio
+import headwater.bus
 from client.served import Served
 from headwater import Closed, Malformed, TooLarge
 from headwater.config import Config
@@ -45,7 +46,7 @@ def test_it_is_published_as_what_nobody_waits_for() -> None:
     with headwater.open(":memory:") as bus, bus.subscribe("a") as live:
         bus.send("a", b"1")
         until(lambda: bus.ends().get("a") == 1, "it was not stored")
-        found = live.take()
+        found = live.take()  # type: ignore[attr-defined]
         assert found is not None
         assert found.batch is not None
         assert found.batch.header.flags & QUIET
@@ -172,5 +173,5 @@ def test_asyncio_sends_to_a_server(tmp_path: Path) -> None:
         until(lambda: served.bus.ends().get("a") == 1, "it was not stored")
 
 
-def counts(bus: headwater.Bus) -> Any:
+def counts(bus: headwater.bus.Bus) -> Any:
     return bus.core.roots.counts

@@ -26,8 +26,8 @@ from headwater.delivery.replay import Reading
 
 KINDS: dict[str, tuple[type, ...]] = {
     "bus": (Bus, headwater.client.bus.Bus, headwater.aio.Bus, headwater.client.aio.Bus),
-    "consumer": (Consumer, readers.Consumer, headwater.aio.Consumer, headwater.client.aio.Consumer),
-    "live": (Live, readers.Live, headwater.aio.Live, headwater.client.aio.Live),
+    "consumer": (Consumer, readers.Consumer, headwater.aio.EmbeddedConsumer, headwater.client.aio.Consumer),
+    "live": (Live, readers.Live, headwater.aio.EmbeddedLive, headwater.client.aio.Live),
     "reading": (Reading, readers.Reading, headwater.aio.Reading, headwater.client.aio.Reading),
 }
 PLACES = ("embedded", "served", "embedded asyncio", "served asyncio")

@@ -8,6 +8,7 @@ Everything a user needs is named here; everything else may change.
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +57,28 @@ from headwater.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from headwater import seal as seal
-    from headwater.bus import Bus as Bus
+    from headwater.bus import Bus as EmbeddedBus
     from headwater.bus import restore as restore
     from headwater.client.bus import Bus as ServedBus
     from headwater.client.receiver import Receiver
     from headwater.client.url import Token
     from headwater.delivery.options import OnResume
+    from headwater.headers import HeaderMap as HeaderMap
+    from headwater.receipt import Receipts as Receipts
+    from headwater.surface import Bus as Bus
+    from headwater.surface import Consumer as Consumer
+    from headwater.surface import Live as Live
+    from headwater.surface import Reading as Reading
+    from headwater.values import Retained as Retained
 
+
+SHAPES = {
+    **dict.fromkeys(("Bus", "Consumer", "Live", "Reading"), "surface"),
+    "HeaderMap": "headers",
+    "Receipts": "receipt",
+    "Retained": "values",
+}
+"""What the types of a user's program are called, and where they are."""
 
 __all__ = [
     "Bus",
@@ -70,6 +86,7 @@ __all__ = [
     "Config",
     "Conflict",
     "Connecting",
+    "Consumer",
     "ConsumerInfo",
     "Damaged",
     "DeadLetter",
@@ -77,7 +94,9 @@ __all__ = [
     "DiskFull",
     "Failed",
     "Gap",
+    "HeaderMap",
     "HeadwaterError",
+    "Live",
     "Malformed",
     "ManualClock",
     "Message",
@@ -90,9 +109,12 @@ __all__ = [
     "PartlyStored",
     "QuotaExceeded",
     "ReadOnly",
+    "Reading",
     "Recalled",
     "Receipt",
+    "Receipts",
     "Reject",
+    "Retained",
     "Retention",
     "Retry",
     "ScheduleInfo",
@@ -113,7 +135,7 @@ __all__ = [
 ]
 
 
-def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> Bus:
+def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> EmbeddedBus:
     """A bus on a folder that this process then owns; ":memory:" for one without a disk.
 
     With lake="var/lake", replay and follow reach back to what was archived there and is in the log no more.
@@ -154,13 +176,13 @@ def receive(port: int = 9000, host: str = "127.0.0.1", settings: Connecting | No
 
 def __getattr__(name: str) -> Any:
     """A client needs no store, and who looks at `--help` needs neither: each is loaded when it is asked for."""
-    if name in ("Bus", "restore"):
+    if name in SHAPES:
+        return getattr(importlib.import_module(f"headwater.{SHAPES[name]}"), name)
+    if name == "restore":
         from headwater import bus
 
-        return getattr(bus, name)
+        return bus.restore
     if name == "seal":
-        import importlib
-
         return importlib.import_module("headwater.seal")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from headwater import surface
 from headwater.awaitables import BusOpening, Reader, Retained, WorkingBus, ack, answered, asynchronous, fail
+from headwater.awaitables import Consumer as Consumer  # noqa: PLC0414  # names of users
+from headwater.awaitables import Live as Live  # noqa: PLC0414
 from headwater.awaitables import Message as Message  # noqa: PLC0414  # a name of users
 from headwater.awaitables import Opening as Opening  # noqa: PLC0414
 from headwater.bus import Bus as ThreadBus
@@ -50,12 +52,8 @@ R = TypeVar("R")
 
 
 @documented(ThreadConsumer)
-class Consumer(Reader):
+class EmbeddedConsumer(Consumer):
     """Takes messages of one durable subscription."""
-
-    _ahead = 1  # the ack timer of a message starts when it is taken
-    _is_acked = True
-    _is_done = True
 
     def __init__(self, consumer: ThreadConsumer) -> None:
         super().__init__()
@@ -90,7 +88,7 @@ class Consumer(Reader):
 
 
 @documented(ThreadLive)
-class Live(Reader):
+class EmbeddedLive(Live):
     """A live subscription."""
 
     def __init__(self, live: ThreadLive) -> None:
@@ -260,13 +258,9 @@ class Bus(WorkingBus):
         else:
             self.threads.send(topic, payload, **options)
 
-    @like(surface.Bus.subscribe)
-    def subscribe(self, filter: str, **options: Any) -> Opening[Any]:
-        async def make() -> Consumer | Live:
-            found = await asyncio.to_thread(self.threads.subscribe, filter, **options)
-            return Live(found) if isinstance(found, ThreadLive) else Consumer(found)
-
-        return Opening(make)
+    async def _subscribe(self, filter: str, **options: Any) -> Consumer | Live:
+        found = await asyncio.to_thread(self.threads._subscribe, filter, **options)
+        return EmbeddedLive(found) if isinstance(found, ThreadLive) else EmbeddedConsumer(found)
 
     @like(surface.Bus.replay)
     def replay(self, filter: str, **options: Any) -> Reading:

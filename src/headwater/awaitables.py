@@ -7,18 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from headwater import surface
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
-from headwater.delivery.live import CLOSED_BY_USER
+from headwater.delivery.live import CLOSED_BY_USER, Policy
+from headwater.delivery.live import Live as ThreadLive
 from headwater.delivery.reader import check_max
+from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, TimedOut
 from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
 from headwater.payload import Payload
-from headwater.surface import H, documented, like
+from headwater.surface import Durable, H, documented, like
 from headwater.values import Retained as ThreadRetained
 from headwater.values import Values
 from headwater.values import Watch as ThreadWatch
@@ -63,9 +65,30 @@ class Opening(Generic[C]):
 
 
 class Working(ABC):
-    """What both buses for asyncio do with handlers."""
+    """What both buses for asyncio do with subscriptions and handlers."""
 
     _workers: TaskWorkers
+
+    @overload
+    def subscribe(
+        self, filter: str, *, id: str, kind: Literal["named"] | None = None, **options: Unpack[Durable]
+    ) -> Opening[Consumer]: ...
+    @overload
+    def subscribe(self, filter: str, *, kind: Literal["session"], **options: Unpack[Durable]) -> Opening[Consumer]: ...
+    @overload
+    def subscribe(
+        self, filter: str, *, kind: Literal["live"] | None = None, when_full: Policy = ...
+    ) -> Opening[Live]: ...
+    @overload
+    def subscribe(
+        self, filter: str, *, destination: tuple[str, int], id: str | None = None, **options: Unpack[Durable]
+    ) -> Awaitable[str]: ...
+    def subscribe(self, filter: str, **options: Any) -> Any:
+        return Opening(lambda: self._subscribe(filter, **options))
+
+    @abstractmethod
+    async def _subscribe(self, filter: str, **options: Any) -> Any:
+        """A durable subscription, a live one, or the id of a channel."""
 
     @property
     @abstractmethod
@@ -90,6 +113,9 @@ class Working(ABC):
     @like(surface.Bus.stop)
     def stop(self) -> None:
         self._workers.stop()
+
+
+like(cast("Callable[..., Any]", surface.Bus.subscribe))(Working.subscribe)  # an overloaded method has no type
 
 
 class WorkingBus(Closing, Working):
@@ -326,6 +352,39 @@ class Reader(Closing):
                 return
             for message in found:
                 yield message
+
+
+@documented(ThreadConsumer)
+class Consumer(Reader):
+    """Takes messages of one durable subscription."""
+
+    id: str
+    filter: str
+
+    _ahead = 1  # the ack timer of a message starts when it is taken
+    _is_acked = True
+    _is_done = True
+
+    @abstractmethod
+    async def ack(self, messages: Sequence[Message], wait: bool = True) -> None: ...
+    @abstractmethod
+    async def seek(self, to: Start) -> None: ...
+    @abstractmethod
+    async def pause(self) -> None: ...
+    @abstractmethod
+    async def resume(self) -> None: ...
+
+
+@documented(ThreadLive)
+class Live(Reader):
+    """A live subscription."""
+
+    filter: str
+
+    @property
+    @abstractmethod
+    def dropped(self) -> int:
+        """Messages that were dropped because this reader was too slow."""
 
 
 @documented(ThreadRetained)

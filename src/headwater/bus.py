@@ -16,8 +16,9 @@ from headwater import surface
 from headwater.clock import to_datetime
 from headwater.config import Config
 from headwater.core import Core
+from headwater.delivery.consumer import Consumer
 from headwater.delivery.durables import Durables
-from headwater.delivery.live import Policy
+from headwater.delivery.live import Live, Policy
 from headwater.delivery.mending import write_of
 from headwater.delivery.options import (
     Options,
@@ -191,8 +192,7 @@ class Bus(surface.Threaded):
 
     # Subscribing
 
-    @like(surface.Bus.subscribe)
-    def subscribe(
+    def _subscribe(
         self,
         filter: str,
         *,
@@ -202,7 +202,7 @@ class Bus(surface.Threaded):
         when_full: Policy = "drop_oldest",
         destination: tuple[str, int] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Consumer | Live:
         self._check_open(writes=True)
         check_filter(filter, self.config)
         check_start(filter, start)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headwater.errors import Malformed
+from headwater.units import number_of, whole
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -61,9 +62,11 @@ settings of its own."""
 
 
 def _check(settings: msgspec.Struct) -> None:
-    """Malformed unless each value is of its setting's type, and not negative."""
+    """Malformed unless each value is of its setting's type, and not negative; sizes and durations may be texts."""
     for field in _fields(type(settings)):
         value = getattr(settings, field.name)
+        if isinstance(value, str):
+            value = _as_number(settings, field.name, value)
         try:
             msgspec.convert(value, field.type)
         except msgspec.ValidationError as error:
@@ -78,6 +81,16 @@ def _check(settings: msgspec.Struct) -> None:
             rules = value.values() if field.name == "retention_roots" else (value,)
             if not all(isinstance(rule, Retention) for rule in rules):
                 raise Malformed(f"setting {field.name} is {value!r}; use headwater.Retention(…)")
+
+
+def _as_number(settings: msgspec.Struct, name: str, text: str) -> object:
+    """What a size or a duration such as "64MiB" or "7d" says, which is then the setting; other texts as they are."""
+    try:
+        value = whole(number_of(name, text))
+    except ValueError:
+        return text
+    msgspec.structs.force_setattr(settings, name, value)
+    return value
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,6 +22,7 @@ import msgspec
 from headwater.config import Config, Retention, Serving
 from headwater.errors import Malformed, NotFound
 from headwater.store.files import DiskFiles, Files
+from headwater.units import is_duration, is_size, number_of
 
 FILE = "headwater.toml"
 PREFIX = "HEADWATER_"
@@ -30,11 +31,6 @@ NOT_SETTINGS = frozenset(("HEADWATER_CONFIG", "HEADWATER_URL"))
 NAMES_CLOSE = 0.6
 """How alike two names are before one is offered for the other."""
 
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b)", re.IGNORECASE)
-SIZES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-SIZES |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
-DURATIONS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 NUMBER = re.compile(r"[+-]?\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -347,21 +343,7 @@ def _number(field: str, text: str, is_text: bool) -> int | float:
     text = text.strip()
     if is_text and NUMBER.fullmatch(text):
         return float(text) if re.search(r"[.eE]", text) else int(text)
-    if is_size(field) and (met := SIZE.fullmatch(text)):
-        return float(met[1]) * SIZES[met[2].lower()] if "." in met[1] else int(met[1]) * SIZES[met[2].lower()]
-    if is_duration(field) and (met := DURATION.fullmatch(text)):
-        return float(met[1]) * DURATIONS_S[met[2]]
-    raise ValueError(text)
-
-
-def is_size(field: str) -> bool:
-    """Whether a setting counts bytes."""
-    return "bytes" in field.split("_")
-
-
-def is_duration(field: str) -> bool:
-    """Whether a setting counts seconds."""
-    return "s" in field.split("_")
+    return number_of(field, text)
 
 
 def expected(field: str, kind: Any) -> str:

@@ -1,6 +1,7 @@
 """The surface of a bus: what every bus has, embedded or served, and what `help()` says of it.
 
-A `headwater.Bus` and what `headwater.connect` gives are a `surface.Bus`, so what is written for one runs on the other.
+What `headwater.open` and `headwater.connect` give are a `headwater.Bus`, which is the one here, so what is written for
+one runs on the other.
 The buses of `headwater.aio` have the same methods, as coroutines and async iterators: they take their signatures and
 what is said of them from here.
 """
@@ -12,12 +13,26 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from types import TracebackType
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+    runtime_checkable,
+)
 
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import Policy
-from headwater.delivery.options import OnResume, SubscriptionKind
+from headwater.delivery.options import OnGap, OnResume, Order, SubscriptionKind
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import TimedOut
@@ -83,13 +98,55 @@ class Reader(Protocol):
     filter: str
 
     def next(self, timeout_s: float | None = None) -> Message | None: ...
-    def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]: ...
+    def batch(self, max: int = ..., timeout_s: float | None = None) -> list[Message]: ...
     def __iter__(self) -> Iterator[Message]: ...
-    @property
-    def is_over(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None: ...
     def close(self) -> None: ...
 
 
+class Reading(Reader, Protocol):
+    """History, and with `follow` everything after."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+
+class Live(Reader, Protocol):
+    """A live subscription: what `bus.subscribe(filter)` gives."""
+
+    @property
+    def dropped(self) -> int: ...
+
+
+class Consumer(Reader, Protocol):
+    """Takes messages of one durable subscription: what `bus.subscribe(filter, id=…)` gives."""
+
+    id: str
+
+    def ack(self, messages: Sequence[Message], wait: bool = True) -> None: ...
+    def seek(self, to: Start) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Durable(TypedDict, total=False):
+    """What may be stated of a durable subscription, besides its id."""
+
+    start: Start
+    order: Order | None
+    max_in_flight: int | None
+    ack_timeout_s: float | None
+    max_attempts: int | None
+    max_deliveries: int | None
+    expire_after_s: float | None
+    on_gap: OnGap | None
+    on_resume: OnResume | None
+    retry_delay_s: float | None
+    retry_delay_s_max: float | None
+
+
+@runtime_checkable
 class Bus(Protocol):
     """A bus: topics, subscriptions and history."""
 
@@ -147,12 +204,24 @@ class Bus(Protocol):
         messages) and others do not, PartlyStored (409) has the receipts; if all do, the error of the first.
         """
 
-    @like(publish)
-    def publish_soon(self, topic: str, payload: Payload, **options: Any) -> Future[Receipt]:
+    def publish_soon(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        retain: bool = False,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        ttl_s: float | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Future[Receipt]:
         """Store a message without waiting: the future has its receipt once it is on disk."""
 
-    @like(publish_many)
-    def publish_many_soon(self, messages: Messages, **options: Any) -> Future[Receipts]:
+    def publish_many_soon(
+        self, messages: Messages, *, producer: str | None = None, sequence: int | None = None
+    ) -> Future[Receipts]:
         """`publish_many` without waiting."""
 
     def send(
@@ -203,6 +272,18 @@ class Bus(Protocol):
 
     # Subscribing
 
+    @overload
+    def subscribe(
+        self, filter: str, *, id: str, kind: Literal["named"] | None = None, **options: Unpack[Durable]
+    ) -> Consumer: ...
+    @overload
+    def subscribe(self, filter: str, *, kind: Literal["session"], **options: Unpack[Durable]) -> Consumer: ...
+    @overload
+    def subscribe(self, filter: str, *, kind: Literal["live"] | None = None, when_full: Policy = ...) -> Live: ...
+    @overload
+    def subscribe(
+        self, filter: str, *, destination: tuple[str, int], id: str | None = None, **options: Unpack[Durable]
+    ) -> str: ...
     def subscribe(
         self,
         filter: str,
@@ -210,13 +291,13 @@ class Bus(Protocol):
         id: str | None = None,
         kind: SubscriptionKind | None = None,
         start: Start = "latest",
-        order: str | None = None,
+        order: Order | None = None,
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
         max_attempts: int | None = None,
         max_deliveries: int | None = None,
         expire_after_s: float | None = None,
-        on_gap: str | None = None,
+        on_gap: OnGap | None = None,
         on_resume: OnResume | None = None,
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
@@ -256,12 +337,12 @@ class Bus(Protocol):
         id: str | None = None,
         workers: int | None = None,
         start: Start = "latest",
-        order: str | None = None,
+        order: Order | None = None,
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
         max_attempts: int | None = None,
         expire_after_s: float | None = None,
-        on_gap: str | None = None,
+        on_gap: OnGap | None = None,
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
         when_full: Policy = "drop_oldest",
@@ -277,12 +358,12 @@ class Bus(Protocol):
         id: str | None = None,
         workers: int | None = None,
         start: Start = "latest",
-        order: str | None = None,
+        order: Order | None = None,
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
         max_attempts: int | None = None,
         expire_after_s: float | None = None,
-        on_gap: str | None = None,
+        on_gap: OnGap | None = None,
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
         when_full: Policy = "drop_oldest",
@@ -312,10 +393,10 @@ class Bus(Protocol):
 
     def replay(
         self, filter: str, *, after: After = None, since: datetime | None = None, upto: Mapping[str, int] | None = None
-    ) -> Reader:
+    ) -> Reading:
         """History, from an offset or a moment on, up to now; with `upto`, of those roots alone and not beyond it."""
 
-    def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reader:
+    def follow(self, filter: str, *, after: After = None, since: datetime | None = None) -> Reading:
         """History and then everything new: no gap, no repeat, in order."""
 
     def topics(self, filter: str = "#") -> list[TopicInfo]:
@@ -446,6 +527,24 @@ class Threaded(Bus, Protocol):
 
     _workers: Workers
 
+    @overload
+    def subscribe(
+        self, filter: str, *, id: str, kind: Literal["named"] | None = None, **options: Unpack[Durable]
+    ) -> Consumer: ...
+    @overload
+    def subscribe(self, filter: str, *, kind: Literal["session"], **options: Unpack[Durable]) -> Consumer: ...
+    @overload
+    def subscribe(self, filter: str, *, kind: Literal["live"] | None = None, when_full: Policy = ...) -> Live: ...
+    @overload
+    def subscribe(
+        self, filter: str, *, destination: tuple[str, int], id: str | None = None, **options: Unpack[Durable]
+    ) -> str: ...
+    def subscribe(self, filter: str, **options: Any) -> Any:
+        return self._subscribe(filter, **options)
+
+    def _subscribe(self, filter: str, **options: Any) -> Consumer | Live | str:
+        """A durable subscription, a live one, or the id of a channel."""
+
     @like(Bus.handler)
     def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
         def register(function: H) -> H:
@@ -497,3 +596,6 @@ class Threaded(Bus, Protocol):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+like(cast("Callable[..., Any]", Bus.subscribe))(Threaded.subscribe)  # an overloaded method has no type of its own

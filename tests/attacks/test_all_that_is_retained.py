@@ -16,7 +16,8 @@ import pytest
 
 import headwater
 import headwater.aio
-from headwater import Bus, Config, Outgoing
+from headwater import Config, Outgoing
+from headwater.bus import Bus
 from headwater.delivery.retained import FIRST_ROWS, RETAINED_BYTES, RETAINED_ROWS, RetainedReading
 from headwater.delivery.supply import Supply
 from headwater.mqtt.kinds import V4, V5, Kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import headwater
+import headwater.bus
 from headwater.config import Config, Retention
 from headwater.store import state as rows
 
@@ -13,7 +14,7 @@ SIZE = 100_000
 SUBSCRIPTIONS = 30
 
 
-def copied_bytes(bus: headwater.Bus) -> int:
+def copied_bytes(bus: headwater.bus.Bus) -> int:
     return sum(len(key) + len(value) for key, value in bus.core.state.scan(rows.COPY))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import Bus, ManualClock
+from headwater import ManualClock
+from headwater.bus import Bus
 from headwater.delivery import backlog, cursor, directory, listing
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.listing import Listing

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import Bus, Outgoing, core
+from headwater import Outgoing, core
+from headwater.bus import Bus
 from headwater.core import Core
 from headwater.log.roots import Roots
 from headwater.server import server

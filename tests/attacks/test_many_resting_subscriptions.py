@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import Bus, Config, ManualClock, Retention
+from headwater import Config, ManualClock, Retention
+from headwater.bus import Bus
 from headwater.delivery import cursor
 from headwater.delivery.needs import CHECK_EVERY
 from headwater.store.state import MemoryState

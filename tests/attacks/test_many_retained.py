@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headwater
-from headwater import Bus, ManualClock, Outgoing
+from headwater import ManualClock, Outgoing
+from headwater.bus import Bus
 from headwater.store.state import MemoryState
 from headwater.topics.name import filter_covers_root, matches
 

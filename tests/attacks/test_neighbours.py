@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from headwater import Bus, Config
+from headwater import Config
+from headwater.bus import Bus
 from headwater.errors import DiskFull, Failed, HeadwaterError, Malformed, ReadOnly
 from headwater.log.checks import Checks
 from headwater.log.publish import Part

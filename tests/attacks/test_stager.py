@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import Bus, Config
+from headwater import Config
+from headwater.bus import Bus
 from headwater.log.roots import STAGED
 from headwater.store.state import MemoryState
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater import Bus, ManualClock
+from headwater import ManualClock
+from headwater.bus import Bus
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import headwater
-from headwater import Bus, Config, ManualClock, Message, Retention
+from headwater import Config, ManualClock, Message, Retention
+from headwater.bus import Bus
 
 WAIT_S = 60.0
 SMALL = Config(segment_bytes=64 * 1024)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater import Bus, Closed, HeadwaterError, ReadOnly
+from headwater import Closed, HeadwaterError, ReadOnly
+from headwater.bus import Bus
 
 
 @pytest.mark.parametrize("where", [None, ":memory:"])

@@ -14,7 +14,6 @@ import headwater
 from bus.flows import WAIT_S, Held, payloads, some
 from faults.faulty_files import FaultyFiles
 from headwater import (
-    Bus,
     Config,
     DiskFull,
     Failed,
@@ -27,6 +26,7 @@ from headwater import (
     ReadOnly,
     TooLarge,
 )
+from headwater.bus import Bus
 from headwater.store.state import MemoryState
 
 LONG = ["x" * 65 + "/a", "a/" + "x" * 1023, "a" + "/b" * 32]
@@ -210,7 +210,7 @@ def test_a_start_offset_needs_a_filter_within_one_root(bus: Bus) -> None:
     with pytest.raises(Malformed, match="several roots"):
         sub.seek(5)
     with pytest.raises(Malformed):
-        sub.seek("first")
+        sub.seek("first")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_malformed_answer_to_a_message_is_422_and_it_stays_in_flight(bus: Bus)
 
 def test_a_malformed_live_subscription_is_422(bus: Bus) -> None:
     with pytest.raises(Malformed, match="drop_oldest"):
-        bus.subscribe("a/#", when_full="explode")  # type: ignore[arg-type]
+        bus.subscribe("a/#", when_full="explode")  # type: ignore[call-overload]
     live = bus.subscribe("a/#")
     for size in (0, -1):
         with pytest.raises(Malformed):

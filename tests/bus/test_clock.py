@@ -6,7 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from bus.flows import aged, payloads, settle, some
-from headwater import Bus, ManualClock
+from headwater import ManualClock
+from headwater.bus import Bus
 
 
 def test_a_clock_set_a_day_ahead_or_back_expires_deletes_and_releases_nothing(folder: Path, clock: ManualClock) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, numbers, payloads, publish_numbers, python, some
-from headwater import Bus, HeadwaterError, Malformed, ManualClock, Message, Recalled
+from headwater import HeadwaterError, Malformed, ManualClock, Message, Recalled
+from headwater.bus import Bus
 
 # Durable subscriptions: where they start
 
@@ -36,7 +37,7 @@ def test_a_subscription_starts_at_earliest_latest_an_offset_or_a_time(timed: Bus
         ("naive", third.astimezone().replace(tzinfo=None), numbers(3, 2)),
     ]
     for name, start, wanted in starts:
-        with timed.subscribe("a/#", id=name, start=start) as sub:
+        with timed.subscribe("a/#", id=name, start=start) as sub:  # type: ignore[arg-type]
             assert payloads(sub.batch(100, 0)) == wanted, name
     timed.publish("a/b", b"new")
     assert payloads(timed.subscribe("a/#", id="latest").batch(10, 0)) == [b"new"]

@@ -10,7 +10,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, numbers, payloads, publish_numbers, settle, some, with_dead
-from headwater import Bus, Config, ManualClock, NotFound, Retention
+from headwater import Config, ManualClock, NotFound, Retention
+from headwater.bus import Bus
 from headwater.store.state import MemoryState
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import headwater
 from bus.flows import numbers, payloads, settle, some
-from headwater import Bus, Config, Malformed, ManualClock, QuotaExceeded
+from headwater import Config, Malformed, ManualClock, QuotaExceeded
+from headwater.bus import Bus
 
 
 def test_a_delayed_message_is_not_delivered_before_it_is_due(timed: Bus, clock: ManualClock) -> None:

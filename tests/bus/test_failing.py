@@ -10,7 +10,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, payloads, publish_numbers, settle, some
-from headwater import Bus, Config, ManualClock, Message, Recalled
+from headwater import Config, ManualClock, Message, Recalled
+from headwater.bus import Bus
 
 
 def test_a_nack_hands_it_out_again_after_a_delay_that_doubles(timed: Bus, clock: ManualClock) -> None:

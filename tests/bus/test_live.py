@@ -9,7 +9,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, numbers, payloads, publish_numbers
-from headwater import Bus, Closed, Config
+from headwater import Closed, Config
+from headwater.bus import Bus
 
 
 def test_a_live_subscription_gets_what_is_published_while_it_is_there(bus: Bus) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, numbers, payloads, python, settle, with_dead
-from headwater import Bus, Closed, Malformed, ManualClock, NotFound, Owned, ReadOnly
+from headwater import Closed, Malformed, ManualClock, NotFound, Owned, ReadOnly
+from headwater.bus import Bus
 from headwater.store.files import DiskFiles, Lock
 
 
@@ -155,7 +156,7 @@ def test_no_thread_outlives_its_bus(folder: Path, clock: ManualClock) -> None:
     before = set(threading.enumerate())
     with headwater.open(folder) as bus:
         bus.publish_soon("a/b", b"").result(WAIT_S)
-        bus.subscribe("a/#", id="s", start="earliest").next(timeout_s=1).ack(wait=False)
+        bus.subscribe("a/#", id="s", start="earliest").next(timeout_s=1).ack(wait=False)  # type: ignore[union-attr]
         assert len(set(threading.enumerate()) - before) <= 3
     assert set(threading.enumerate()) <= before
 

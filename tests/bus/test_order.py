@@ -9,7 +9,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, in_threads, numbers, payloads, publish_numbers, some
-from headwater import Bus, Closed, ManualClock, Message, Outgoing, Recalled
+from headwater import Closed, ManualClock, Message, Outgoing, Recalled
+from headwater.bus import Bus
 
 # Order
 
@@ -111,7 +112,7 @@ def test_none_a_failed_message_holds_up_nothing(timed: Bus, clock: ManualClock) 
 def test_several_consumers_share_a_subscription_and_each_message_goes_to_one(bus: Bus, order: str) -> None:
     count, lock = 400, threading.Lock()
     got: list[tuple[bytes, int]] = []
-    subs = [bus.subscribe("jobs/#", id="s", start="earliest", order=order, max_in_flight=40) for _ in range(4)]
+    subs = [bus.subscribe("jobs/#", id="s", start="earliest", order=order, max_in_flight=40) for _ in range(4)]  # type: ignore[call-overload]
     assert bus.subscriptions()[0].consumers == 4
     bus.publish_many([Outgoing("jobs/x", b"%d" % number, key=b"%d" % (number % 7)) for number in range(count)])
     everything = threading.Event()

@@ -8,7 +8,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, Held, in_threads, payloads
-from headwater import Bus, Config, Conflict, ManualClock, QuotaExceeded
+from headwater import Config, Conflict, ManualClock, QuotaExceeded
+from headwater.bus import Bus
 
 
 def test_a_repeat_returns_the_first_receipt_and_is_stored_once(bus: Bus) -> None:

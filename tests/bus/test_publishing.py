@@ -17,7 +17,6 @@ import headwater
 from bus.flows import WAIT_S, Held, in_threads, numbers, payloads, python
 from faults.faulty_files import FaultyFiles
 from headwater import (
-    Bus,
     Config,
     Conflict,
     HeadwaterError,
@@ -28,6 +27,7 @@ from headwater import (
     Receipt,
     TooLarge,
 )
+from headwater.bus import Bus
 from headwater.log import checks
 from headwater.store.state import MemoryState
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import headwater
+import headwater.bus
 from headwater.config import Config
 from headwater.errors import Conflict, Gap, Malformed, NotFound, QuotaExceeded, Recalled
 from headwater.store import state as rows
@@ -15,7 +16,7 @@ from headwater.store.files import DiskFiles
 from headwater.store.verify import Known, verify
 
 
-def stored_rows(bus: headwater.Bus, stream: int) -> list[bytes]:
+def stored_rows(bus: headwater.bus.Bus, stream: int) -> list[bytes]:
     """What the state has of a stream, and of what subscriptions have of it."""
     number = stream.to_bytes(4, "big")
     kinds = (rows.STREAM, rows.TOPIC, rows.RETAINED, rows.PRODUCER, rows.PURGE, rows.GAP)
@@ -25,7 +26,7 @@ def stored_rows(bus: headwater.Bus, stream: int) -> list[bytes]:
     return found
 
 
-def stream_of(bus: headwater.Bus, name: str) -> int:
+def stream_of(bus: headwater.bus.Bus, name: str) -> int:
     root = bus.core.roots.get(name)
     assert root is not None
     return root.stream.number
@@ -107,7 +108,7 @@ def test_a_root_with_dead_letters_or_copies_is_not_removed_unless_by_force(tmp_p
 @pytest.mark.parametrize("order", ["strict", "key", "none"])
 def test_consumers_and_readers_that_stand_in_a_removed_root_are_told_and_go_on(tmp_path: Path, order: str) -> None:
     with headwater.open(tmp_path, Config(tail_bytes=1, tails_bytes=1)) as bus:
-        consumer = bus.subscribe("#", id="s", start="earliest", order=order)
+        consumer = bus.subscribe("#", id="s", start="earliest", order=order)  # type: ignore[call-overload]
         reading = bus.follow("#")
         ended = bus.follow("#")
         for count in range(10):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import headwater
 from bus.flows import WAIT_S, in_threads, numbers, payloads, publish_numbers, some
-from headwater import Bus, Config, ManualClock
+from headwater import Config, ManualClock
+from headwater.bus import Bus
 
 
 def test_replay_is_history_and_ends(bus: Bus) -> None:

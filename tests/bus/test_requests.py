@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from bus.flows import WAIT_S, in_threads, some
-from headwater import Bus, Conflict, NoResponders, TimedOut
+from headwater import Conflict, NoResponders, TimedOut
+from headwater.bus import Bus
 
 
 def test_a_request_is_answered_by_reply(bus: Bus) -> None:

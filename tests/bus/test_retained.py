@@ -8,7 +8,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, payloads, settle, some
-from headwater import Bus, Config, ManualClock, Outgoing, QuotaExceeded, Retention
+from headwater import Config, ManualClock, Outgoing, QuotaExceeded, Retention
+from headwater.bus import Bus
 
 # Retained messages
 

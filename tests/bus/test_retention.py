@@ -10,7 +10,8 @@ import pytest
 
 import headwater
 from bus.flows import aged, payloads, settle, some
-from headwater import Bus, Config, Gap, ManualClock, Message, Retention
+from headwater import Config, Gap, ManualClock, Message, Retention
+from headwater.bus import Bus
 
 # Retention
 
@@ -95,7 +96,7 @@ def test_beyond_the_hard_cap_it_deletes_the_unacked_and_says_so_with_an_event_an
     folder: Path, clock: ManualClock, rule: dict[str, Any], on_gap: str
 ) -> None:
     with aged(folder, clock, **rule) as bus:
-        sub = bus.subscribe("jobs/#", id="s", start="earliest", on_gap=on_gap)
+        sub = bus.subscribe("jobs/#", id="s", start="earliest", on_gap=on_gap)  # type: ignore[call-overload]
         fill(bus, clock, 1)
         some(sub, 1)[0].ack()
         fill(bus, clock, 90)

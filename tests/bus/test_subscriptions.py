@@ -12,7 +12,8 @@ import pytest
 
 import headwater
 from bus.flows import WAIT_S, numbers, payloads, publish_numbers, settle, some
-from headwater import Bus, Conflict, HeadwaterError, Malformed, ManualClock, Message, NotFound, Recalled
+from headwater import Conflict, HeadwaterError, Malformed, ManualClock, Message, NotFound, Recalled
+from headwater.bus import Bus
 from headwater.store.rocks import RocksState
 
 # Seek, pause, resume, expiry
@@ -32,7 +33,7 @@ def test_seek_goes_on_from_another_place_and_takes_back_what_is_in_flight(timed:
         (timed.now - timedelta(seconds=20), numbers(3, 3)),
         (1, numbers(6)),
     ]:
-        sub.seek(to)
+        sub.seek(to)  # type: ignore[arg-type]
         assert payloads(sub.batch(100, 0)) == wanted, to
     with pytest.raises(Recalled, match="moved"):
         held[1].ack()

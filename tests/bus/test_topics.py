@@ -8,7 +8,8 @@ import pytest
 
 import headwater
 from bus.flows import SMALL, WAIT_S, payloads, some
-from headwater import Bus, Config, ManualClock, PartlyStored, QuotaExceeded
+from headwater import Config, ManualClock, PartlyStored, QuotaExceeded
+from headwater.bus import Bus
 
 
 def test_topics_lists_messages_last_offset_and_retained(folder: Path) -> None:

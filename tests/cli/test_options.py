@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headwater
+import headwater.bus
 from cli.command import one_sentence, run
 from headwater.cli.app import app_for
 from headwater.cli.options import At, place, without_secret
@@ -98,7 +99,7 @@ def test_commands_that_need_the_files_say_so(words: list[str]):
 class Lent:
     """Hands out one bus again and again, as a server does; what a command closes stays open."""
 
-    def __init__(self, bus: headwater.Bus) -> None:
+    def __init__(self, bus: headwater.bus.Bus) -> None:
         self._bus = bus
 
     def __enter__(self) -> Lent:
@@ -116,7 +117,7 @@ class Lent:
 
 class TestServed:
     @pytest.fixture
-    def bus(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[headwater.Bus]:
+    def bus(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[headwater.bus.Bus]:
         monkeypatch.delenv("HEADWATER_DATA", raising=False)
         asked = []
 
@@ -135,14 +136,14 @@ class TestServed:
         assert done.exit_code == code, done.output
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def test_messages_go_out_and_come_in(self, bus: headwater.Bus):
+    def test_messages_go_out_and_come_in(self, bus: headwater.bus.Bus):
         assert self.objects("pub", "home/b", "2")[0]["offset"] == 2
         assert [found["payload"] for found in self.objects("replay", "#")] == ["1", "2"]
         assert [found["payload"] for found in self.objects("replay", "#", "--follow", "--count", "2")] == ["1", "2"]
         assert [found["payload"] for found in self.objects("sub", "#", "--count", "1")] == ["1"]
         assert self.objects("sub", "none/#", "--count", "1", "--timeout-s", "0", code=1) == []
 
-    def test_a_durable_subscription_is_consumed_and_looked_after(self, bus: headwater.Bus):
+    def test_a_durable_subscription_is_consumed_and_looked_after(self, bus: headwater.bus.Bus):
         words = ("sub", "#", "--id", "s", "--start", "earliest", "--count", "1")
         assert [found["payload"] for found in self.objects(*words, "--no-ack")] == ["1"]
         (info,) = self.objects("subs", "list")
@@ -150,12 +151,14 @@ class TestServed:
         assert [found["payload"] for found in self.objects(*words)] == ["1"]
         assert self.objects("dead", "list") == []
 
-    def test_topics_are_looked_at_and_purged(self, bus: headwater.Bus):
+    def test_topics_are_looked_at_and_purged(self, bus: headwater.bus.Bus):
         assert [found["topic"] for found in self.objects("topics")] == ["home/a"]
         assert self.objects("topics", "--interval", "0.05")[0]["rate"] == 0
         assert self.objects("purge", "home/#", "--yes") == [{"filter": "home/#", "topics": 1}]
 
-    def test_a_backup_is_made_where_the_server_is_and_the_secret_is_not_shown(self, bus: headwater.Bus, tmp_path: Path):
+    def test_a_backup_is_made_where_the_server_is_and_the_secret_is_not_shown(
+        self, bus: headwater.bus.Bus, tmp_path: Path
+    ):
         (done,) = self.objects("backup", str(tmp_path / "copy"))
         assert done["from"] == "headwater://me:***@127.0.0.1:1"
         assert (tmp_path / "copy").is_dir()

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import headwater
+import headwater.bus
 from headwater.config import Config, Serving
 from headwater.server.server import Server
 from headwater.serving.composition import server_of
@@ -25,7 +26,7 @@ class Served:
         self._config = config
         self._port = ExitStack()
         self._serving = {"port": self._port.enter_context(free_port()), **serving}
-        self.bus: headwater.Bus
+        self.bus: headwater.bus.Bus
         self.server: Server
         self.start()
 

@@ -126,7 +126,7 @@ def test_dead_letters_come_first_where_that_is_asked_for(where: str, served: Ser
     if where == "nowhere":
         of_all, of_one, expected = "keep", None, expected[2:]
     with headwater.connect(served.url, session=file, on_resume=of_all) as bus:  # type: ignore[arg-type]  # one of them
-        sub = bus.subscribe("jobs/#", kind="session", on_resume=of_one)  # type: ignore[arg-type]  # the same
+        sub = bus.subscribe("jobs/#", kind="session", on_resume=of_one)  # type: ignore[call-overload]  # the same
         for payload in expected:
             message = sub.next(timeout_s=WAIT_S)
             assert message is not None
@@ -210,11 +210,11 @@ def test_kinds_that_contradict_the_id_are_told(served: Served) -> None:
     with headwater.connect(served.url) as bus, headwater.open(":memory:") as embedded:
         for one in (bus, embedded):
             with pytest.raises(Malformed, match='kind is "session", and there is the id'):
-                one.subscribe("a/#", id="s", kind="session")
+                one.subscribe("a/#", id="s", kind="session")  # type: ignore[call-overload]
             with pytest.raises(Malformed, match='kind is "named", and there is no id'):
-                one.subscribe("a/#", kind="named")
+                one.subscribe("a/#", kind="named")  # type: ignore[call-overload]
             with pytest.raises(Malformed, match="kind is 'ever'"):
-                one.subscribe("a/#", kind="ever")  # type: ignore[arg-type]  # that is what is tried
+                one.subscribe("a/#", kind="ever")  # type: ignore[call-overload]  # that is what is tried
         with pytest.raises(Malformed, match="an embedded bus has no sessions"):
             embedded.subscribe("a/#", kind="session")
         assert (embedded.session, embedded.client_id) == (None, None)

@@ -255,15 +255,15 @@ def test_a_half_open_connection_is_noticed_and_made_anew(served: Served, allowed
     with headwater.connect(proxy.url, PATIENT) as bus:
         sub = bus.subscribe("a/#", id="x", start="earliest")
         bus.publish("a/b", b"0")
-        sub.next(WAIT_S).ack()
+        sub.next(WAIT_S).ack()  # type: ignore[union-attr]
         proxy.break_after(allowed, "stall")
         futures = [bus.publish_soon("a/b", b"%d" % n + bytes(100)) for n in range(1, 50)]
         assert [future.result(WAIT_S).offset for future in futures] == list(range(2, 51))
         seen: list[int] = []
         while len(seen) < 49:
             message = sub.next(WAIT_S)
-            seen.append(message.offset)
-            message.ack()
+            seen.append(message.offset)  # type: ignore[union-attr]
+            message.ack()  # type: ignore[union-attr]
         assert seen == list(range(2, 51))
     proxy.close()
 

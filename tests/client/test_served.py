@@ -81,8 +81,8 @@ def test_a_durable_subscription_keeps_its_place_between_clients(served: Served, 
         sub.ack(found)
     with headwater.connect(served.url) as other, other.subscribe("a/#", id="x") as sub:
         message = sub.next(WAIT_S)
-        assert message.payload == b"4"
-        message.ack()
+        assert message.payload == b"4"  # type: ignore[union-attr]
+        message.ack()  # type: ignore[union-attr]
     (info,) = bus.subscriptions()
     assert (info.id, info.floors) == ("x", {"a": 5})
 
@@ -90,18 +90,18 @@ def test_a_durable_subscription_keeps_its_place_between_clients(served: Served, 
 def test_a_message_that_fails_comes_again_and_dies_in_the_end(bus: Bus) -> None:
     bus.publish("a/b", b"x")
     sub = bus.subscribe("a/#", id="x", start="earliest", max_attempts=2, retry_delay_s=0.01, retry_delay_s_max=0.01)
-    sub.next(WAIT_S).nack("first", delay_s=0)
+    sub.next(WAIT_S).nack("first", delay_s=0)  # type: ignore[union-attr]
     second = sub.next(WAIT_S)
-    assert second.attempt == 2
+    assert second.attempt == 2  # type: ignore[union-attr]
     assert (bus.states("x")[0].topic, bus.states("x")[0].offset) == ("a/b", 1)
-    second.nack(ValueError("second"))
+    second.nack(ValueError("second"))  # type: ignore[union-attr]
     (letter,) = bus.dead_letters("x")
     assert letter.errors == ("first", "ValueError: second")
     assert bus.dead_letter("x", 1) == letter
     with pytest.raises(NotFound):
         bus.dead_letter("x", 7)
     assert bus.redrive("x") == 1
-    sub.next(WAIT_S).reject("never")
+    sub.next(WAIT_S).reject("never")  # type: ignore[union-attr]
     assert bus.drop_dead_letters("x", [1]) == 1
     assert bus.dead_letters("x") == []
 
@@ -183,28 +183,28 @@ def test_seek_pause_and_resume(bus: Bus) -> None:
     sub = bus.subscribe("a/#", id="x", start="earliest")
     sub.ack(sub.batch(5, WAIT_S))
     sub.seek(3)
-    assert sub.next(WAIT_S).payload == b"2"
+    assert sub.next(WAIT_S).payload == b"2"  # type: ignore[union-attr]
     sub.seek("earliest")
-    assert sub.next(WAIT_S).payload == b"0"
+    assert sub.next(WAIT_S).payload == b"0"  # type: ignore[union-attr]
     sub.seek("latest")
     assert sub.next(0.2) is None
     sub.pause()
     bus.publish("a/b", b"5")
     assert sub.next(0.2) is None
     sub.resume()
-    assert sub.next(WAIT_S).payload == b"5"
+    assert sub.next(WAIT_S).payload == b"5"  # type: ignore[union-attr]
     with pytest.raises(Malformed):
-        sub.seek("middle")
+        sub.seek("middle")  # type: ignore[arg-type]
 
 
 def test_a_live_subscription_gets_retained_messages_first(bus: Bus) -> None:
     bus.publish("a/b", b"kept", retain=True)
     with bus.subscribe("a/#") as live:
         first = live.next(WAIT_S)
-        assert (first.payload, first.retained) == (b"kept", True)
+        assert (first.payload, first.retained) == (b"kept", True)  # type: ignore[union-attr]
         bus.publish("a/c", b"new")
         second = live.next(WAIT_S)
-        assert (second.payload, second.retained, second.offset) == (b"new", False, 2)
+        assert (second.payload, second.retained, second.offset) == (b"new", False, 2)  # type: ignore[union-attr]
 
 
 def test_follow_crosses_from_history_to_live(bus: Bus) -> None:
@@ -226,7 +226,7 @@ def test_request_and_reply(bus: Bus) -> None:
             ready.set()
             for _ in range(3):
                 message = live.next(WAIT_S)
-                message.reply(message.payload.upper())
+                message.reply(message.payload.upper())  # type: ignore[union-attr]
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -245,20 +245,20 @@ def test_a_question_is_for_live_and_durable_subscriptions(served: Served, bus: B
     _, answer = bus.request_soon("rpc/up", b"at rest")
     with headwater.connect(served.url) as other, other.subscribe("rpc/#", id="service") as durable:
         question = durable.next(WAIT_S)
-        receipt = question.reply(b"1")
-        assert (receipt.topic, receipt.offset) == (dict(question.headers)["reply-to"], 0)
-        question.ack()
+        receipt = question.reply(b"1")  # type: ignore[union-attr]
+        assert (receipt.topic, receipt.offset) == (dict(question.headers)["reply-to"], 0)  # type: ignore[union-attr]
+        question.ack()  # type: ignore[union-attr]
         assert answer.result(WAIT_S).payload == b"1"
         _, answer = bus.request_soon("rpc/up", b"taken from")
-        durable.next(WAIT_S).reply(b"2")
+        durable.next(WAIT_S).reply(b"2")  # type: ignore[union-attr]
         assert answer.result(WAIT_S).payload == b"2"
         with other.subscribe("rpc/#") as live:
             _, answer = bus.request_soon("rpc/up", b"both")
-            assert live.next(WAIT_S).payload == b"both"
-            durable.next(WAIT_S).reply(b"3")
+            assert live.next(WAIT_S).payload == b"both"  # type: ignore[union-attr]
+            durable.next(WAIT_S).reply(b"3")  # type: ignore[union-attr]
             assert answer.result(WAIT_S).payload == b"3"
             _, answer = bus.request_soon("rpc/up", b"durable", durable=True)
-            receipt = live.next(WAIT_S).reply(b"4")
+            receipt = live.next(WAIT_S).reply(b"4")  # type: ignore[union-attr]
             assert receipt.offset == answer.result(WAIT_S).offset > 0
     stored = [one.payload for one in bus.replay("rpc/#", after=1)]
     assert stored == [b"at rest", b"taken from", b"both", b"durable"]
@@ -271,7 +271,7 @@ def test_a_question_that_may_not_be_asked_is_refused_and_the_next_is_answered(se
         bus.request("rpc/up", b"x" * (bus.config.message_bytes_max + 1))
     with headwater.connect(served.url) as other, other.subscribe("rpc/#") as live:
         _, answer = bus.request_soon("rpc/up", b"?")
-        live.next(WAIT_S).reply(b"!")
+        live.next(WAIT_S).reply(b"!")  # type: ignore[union-attr]
         assert answer.result(WAIT_S).payload == b"!"
 
 
@@ -284,7 +284,7 @@ def test_an_answer_comes_though_the_connection_was_lost_meanwhile(served: Served
         bus._loop.call_soon_threadsafe(connection.fail, headwater.Disconnected("cut"))
         bus.ends()
         bus.request_soon("rpc/up", b"asked once answers would come again")
-        question.reply(b"!")
+        question.reply(b"!")  # type: ignore[union-attr]
         assert answer.result(WAIT_S).payload == b"!"
 
 
@@ -295,8 +295,8 @@ def test_a_delayed_message_comes_when_it_is_due(bus: Bus) -> None:
         assert receipt.offset == 0
         assert bus.publish_soon("a/c", b"later", deliver_at=bus.now + timedelta(days=1)).result(WAIT_S).offset == 0
         message = live.next(WAIT_S)
-        assert message.payload == b"later"
-        assert message.timestamp >= due
+        assert message.payload == b"later"  # type: ignore[union-attr]
+        assert message.timestamp >= due  # type: ignore[union-attr]
 
 
 def test_purge_unsubscribe_and_backup(bus: Bus, tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_a_client_with_a_secret_may_do_what_it_was_granted(tmp_path: Path) -> No
             assert good.result(WAIT_S).offset == 2
             with pytest.raises(headwater.HeadwaterError):
                 bad.result(WAIT_S)
-            assert live.next(WAIT_S).payload == b"2"
+            assert live.next(WAIT_S).payload == b"2"  # type: ignore[union-attr]
             served.bus.acl.remove("me", "subscribe", "mine/#")
             with pytest.raises(headwater.NotAllowed):
                 live.next(WAIT_S)
@@ -468,14 +468,14 @@ def test_what_is_wrong_is_told_as_the_embedded_bus_tells_it(served: Served, bus:
 def test_a_server_that_is_started_again_is_come_back_to(served: Served, bus: Bus) -> None:
     bus.publish("a/b", b"0")
     sub = bus.subscribe("a/#", id="x", start="earliest")
-    sub.next(WAIT_S).ack()
+    sub.next(WAIT_S).ack()  # type: ignore[union-attr]
     follow = bus.follow("a/#")
     assert next(follow).payload == b"0"
     served.stop()
     soon = bus.publish_soon("a/b", b"1")
     served.start()
     assert soon.result(WAIT_S).offset == 2
-    assert sub.next(WAIT_S).payload == b"1"
+    assert sub.next(WAIT_S).payload == b"1"  # type: ignore[union-attr]
     assert next(follow).payload == b"1"
 
 
@@ -514,20 +514,20 @@ def test_the_same_for_asyncio(served: Served) -> None:
                 assert type(first) is headwater.aio.Message
                 await first.nack("no", delay_s=0)
                 again = await sub.next(WAIT_S)
-                assert again.attempt == 2
-                await again.extend(60)
-                await again.ack()
+                assert again.attempt == 2  # type: ignore[union-attr]
+                await again.extend(60)  # type: ignore[union-attr]
+                await again.ack()  # type: ignore[union-attr]
                 found = await sub.batch(10, WAIT_S)
                 await sub.ack(found)
                 async for message in sub:
                     await message.ack(wait=False)
                     if message.offset == 50:
                         break
-                await (await sub.next(WAIT_S)).reject("never")
+                await (await sub.next(WAIT_S)).reject("never")  # type: ignore[union-attr]
             async with bus.subscribe("rpc/#") as service:
                 asking = asyncio.ensure_future(bus.request("rpc/up", b"a"))
                 asked = await service.next(WAIT_S)
-                await asked.reply(b"A")
+                await asked.reply(b"A")  # type: ignore[union-attr]
                 assert (await asking).payload == b"A"
             follow = bus.follow("a/#", after=99)
             (last,) = await follow.batch(1, WAIT_S)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import headwater
-from headwater import Bus, ManualClock
+from headwater import ManualClock
+from headwater.bus import Bus
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.store.state import MemoryState
 

@@ -9,7 +9,8 @@ import pytest
 
 import headwater
 from delivery.counting import CountingState
-from headwater import Bus, Config, Conflict, Malformed, ManualClock, NotFound
+from headwater import Config, Conflict, Malformed, ManualClock, NotFound
+from headwater.bus import Bus
 from headwater.delivery.dead_letters import DeadLetters
 from headwater.delivery.letterbox import ATTEMPTS, ERROR, FROM, OFFSET, TOPIC
 
@@ -177,7 +178,7 @@ def test_nobody_knows_the_letters_of_an_unknown_subscription(letters: DeadLetter
 @pytest.mark.parametrize("order", ["strict", "key", "none"])
 def test_letters_come_first_for_whoever_comes_back_if_that_is_wished(bus: Bus, order: str) -> None:
     bus.publish_many([("jobs/a", str(number).encode()) for number in range(5)])
-    with bus.subscribe("jobs/#", id="s", start="earliest", order=order, on_resume="redrive") as sub:
+    with bus.subscribe("jobs/#", id="s", start="earliest", order=order, on_resume="redrive") as sub:  # type: ignore[call-overload]
         taken = sub.batch(3)
         taken[1].reject("bad")
         assert len(bus.dead_letters("s")) == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import headwater
-from headwater import Bus, Config, ManualClock, QuotaExceeded
+from headwater import Config, ManualClock, QuotaExceeded
+from headwater.bus import Bus
 from headwater.store.state import MemoryState
 
 
@@ -16,10 +17,10 @@ def test_numbers_are_not_used_twice(state: MemoryState, clock: ManualClock) -> N
 
     kept = Kept()
     with headwater.open(":memory:", state=kept) as bus:
-        numbers = [bus.subscribe("home/#", id=name).subscriber.number for name in "ab"]
+        numbers = [bus.subscribe("home/#", id=name).subscriber.number for name in "ab"]  # type: ignore[attr-defined]
         bus.unsubscribe("b")
     with headwater.open(":memory:", state=kept) as bus:
-        numbers.append(bus.subscribe("home/#", id="c").subscriber.number)
+        numbers.append(bus.subscribe("home/#", id="c").subscriber.number)  # type: ignore[attr-defined]
     assert numbers == [1, 2, 3]
 
 

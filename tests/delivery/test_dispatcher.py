@@ -9,7 +9,8 @@ import pytest
 
 import headwater
 from faults.faulty_state import FaultyState
-from headwater import Bus, Conflict, HeadwaterError, ManualClock, NotFound
+from headwater import Conflict, HeadwaterError, ManualClock, NotFound
+from headwater.bus import Bus
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.store.state import MemoryState
 
@@ -47,10 +48,10 @@ def test_a_subscription_is_loaded_while_it_is_looked_at_and_let_go(bus: Bus, dis
 
 def test_while_it_is_served_everybody_uses_the_same(bus: Bus, dispatcher: Dispatcher) -> None:
     first, second = bus.subscribe("home/#", id="s"), bus.subscribe("home/#", id="s")
-    assert first.subscriber is second.subscriber
-    dispatcher.use("s", lambda subscriber: subscriber is first.subscriber or pytest.fail("another one"))
+    assert first.subscriber is second.subscriber  # type: ignore[attr-defined]
+    dispatcher.use("s", lambda subscriber: subscriber is first.subscriber or pytest.fail("another one"))  # type: ignore[attr-defined]
     first.close()
-    assert dispatcher.served("s") is second.subscriber
+    assert dispatcher.served("s") is second.subscriber  # type: ignore[attr-defined]
     second.close()
     assert dispatcher.served("s") is None
 
@@ -102,7 +103,7 @@ def test_what_contradicts_is_refused_and_changes_nothing(bus: Bus, dispatcher: D
         with pytest.raises(Conflict):
             bus.subscribe(other, id="s", **options)
     assert dispatcher.row("s") == before
-    assert sub.subscriber.consumers == 1
+    assert sub.subscriber.consumers == 1  # type: ignore[attr-defined]
 
 
 def test_a_subscription_that_could_not_be_deleted_is_not_said_to_have_expired(clock: ManualClock) -> None:

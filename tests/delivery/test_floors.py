@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater import Bus
+from headwater.bus import Bus
 from headwater.delivery.dispatcher import Dispatcher
 
 

@@ -11,7 +11,8 @@ import pytest
 import headwater
 from bus.flows import WAIT_S
 from client.served import Served
-from headwater import Bus, Config, Malformed, ManualClock, Message, NotAllowed
+from headwater import Config, Malformed, ManualClock, Message, NotAllowed
+from headwater.bus import Bus
 from headwater.delivery import letterbox
 from headwater.delivery.own_topics import own_topic, subscription_of
 from headwater.store import state as rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from headwater import Bus
+from headwater.bus import Bus
 from headwater.delivery.selection import Selection
 
 

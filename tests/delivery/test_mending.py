@@ -11,7 +11,8 @@ import pytest
 
 import headwater
 from delivery.counting import CountingState
-from headwater import Bus, Config, ManualClock
+from headwater import Config, ManualClock
+from headwater.bus import Bus
 from headwater.delivery.letterbox import ATTEMPTS, ERROR, FROM, MENDED, OFFSET, TOPIC
 from headwater.errors import Malformed, NotFound, QuotaExceeded, TooLarge
 

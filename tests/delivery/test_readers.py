@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import headwater
+import headwater.bus
 from headwater.clock import ManualClock
 from headwater.config import Retention
 from headwater.store import readers
@@ -23,12 +24,12 @@ def leave(folder: Path, place: int, id: str = "job", filter: str = "home/#", is_
     readers.leave(FILES, str(folder), reader)
 
 
-def fill(bus: headwater.Bus, batches: int = 40) -> None:
+def fill(bus: headwater.bus.Bus, batches: int = 40) -> None:
     for _ in range(batches):
         bus.publish_many([("home/a", bytes(1000))] * 20)
 
 
-def retain(bus: headwater.Bus) -> int:
+def retain(bus: headwater.bus.Bus) -> int:
     """Have retention do what it may; the oldest message after it."""
     root = bus.core.roots.get("home")
     assert root is not None

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import headwater
 import headwater.aio
-from headwater import Bus, Config, Gap, Malformed, ManualClock, Message, Outgoing, Retention
+from headwater import Config, Gap, Malformed, ManualClock, Message, Outgoing, Retention
+from headwater.bus import Bus
 from headwater.delivery.replay import check_after
 
 WAIT_S = 60.0

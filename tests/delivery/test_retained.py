@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headwater import Bus, Outgoing
+from headwater import Outgoing
+from headwater.bus import Bus
 
 
 def test_retained_messages_are_those_of_every_root_that_the_filter_covers(bus: Bus) -> None:

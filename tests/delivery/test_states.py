@@ -12,7 +12,8 @@ import pytest
 import headwater
 from bus.flows import WAIT_S
 from client.served import Served
-from headwater import Bus, ManualClock, StateInfo, surface
+from headwater import ManualClock, StateInfo, surface
+from headwater.bus import Bus
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def test_one_whose_consumer_was_gone_counts_its_deliveries(timed: Bus, delivery:
     timed.publish("a/x", b"1")
     for _ in range(delivery):
         sub.next(WAIT_S)
-        timed.core.dispatcher.detach(sub.subscriber, sub.ticket, vanished=True)
+        timed.core.dispatcher.detach(sub.subscriber, sub.ticket, vanished=True)  # type: ignore[attr-defined]
         sub = timed.subscribe("a/#", id="s")
     (found,) = timed.states("s")
     assert (found.state, found.attempts, found.deliveries) == ("retry", 0, delivery)

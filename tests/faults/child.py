@@ -145,7 +145,7 @@ def main(folder: str, life: int, sequence: int) -> None:
         )
     threads.append(forever(lambda count: publish_idempotent(bus, sequence + count)))
     for number, (id, order) in enumerate(SUBSCRIPTIONS.items()):
-        consumer = bus.subscribe("#", id=id, order=order, start="earliest", max_attempts=0)
+        consumer = bus.subscribe("#", id=id, order=order, start="earliest", max_attempts=0)  # type: ignore[call-overload]
         rng = random.Random(life * 1000 + number)
         threads.append(forever(lambda _, consumer=consumer, rng=rng: consume(consumer, rng)))  # type: ignore[misc]
     for thread in threads:

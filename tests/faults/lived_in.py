@@ -265,7 +265,7 @@ def visit(bus: Bus) -> Seen:
             letters = bus.dead_letters(info.id)
             seen.letters[info.id] = {(_root(letter.topic), letter.offset): letter.payload for letter in letters}
             with bus.subscribe(info.filter, id=info.id) as consumer:
-                _drain(consumer, clock, seen)
+                _drain(consumer, clock, seen)  # type: ignore[arg-type]
     try:
         seen.committed = bus.commit_stage("sink", 1)
     except HeadwaterError as error:

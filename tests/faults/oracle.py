@@ -277,7 +277,7 @@ class Oracle:
             if options.get("start") == "latest":
                 reader.after = {root.name: root.stream.durable for root in bus.core.roots.all()}
                 reader.copies = {(message.root, message.offset) for message in bus.retained(filter).values()}
-        consumer: Consumer = bus.subscribe(filter, id=id, **{"start": "earliest", **options})  # type: ignore[arg-type]
+        consumer: Consumer = bus.subscribe(filter, id=id, **{"start": "earliest", **options})  # type: ignore[call-overload]
         return consumer
 
     def take(self, consumer: Consumer, count: int) -> list[Message]:
@@ -503,7 +503,7 @@ class Oracle:
 
     def _drain(self, machine: Machine, bus: Bus, reader: Reader, found: Found) -> None:
         wanted = compile_filter(reader.filter)
-        consumer: Consumer = bus.subscribe(reader.filter, id=reader.id)
+        consumer: Consumer = bus.subscribe(reader.filter, id=reader.id)  # type: ignore[assignment]
         got: list[Message] = []
         quiet = 0
         while quiet < 2:

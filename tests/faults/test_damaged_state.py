@@ -10,7 +10,8 @@ import pytest
 
 import headwater
 from cli.command import here, objects_here
-from headwater import Bus, HeadwaterError, upkeep
+from headwater import HeadwaterError, upkeep
+from headwater.bus import Bus
 from headwater.store import snapshots
 from headwater.store.files import DiskFiles
 from store.test_rocks import flip, log_of

@@ -16,7 +16,8 @@ import pytest
 
 import headwater
 from cli.test_serve import Served, serving
-from headwater import Bus, HeadwaterError, Unwritable, upkeep
+from headwater import HeadwaterError, Unwritable, upkeep
+from headwater.bus import Bus
 from store.test_rocks import Limited, log_of
 
 PATIENCE_S = 60.0

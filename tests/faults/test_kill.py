@@ -93,7 +93,7 @@ class Witness:
     def check_to_the_end(self, bus: Bus, found: Found) -> None:
         """Every subscription gets all that it has not settled, and then nothing."""
         for reader in self.oracle.readers.values():
-            consumer: Consumer = bus.subscribe("#", id=reader.id)
+            consumer: Consumer = bus.subscribe("#", id=reader.id)  # type: ignore[assignment]
             got: list[Message] = []
             while messages := consumer.batch(1000, timeout_s=0.1):
                 for message in messages:

@@ -58,7 +58,7 @@ def check_given_up(bus: Bus) -> None:
 @pytest.mark.parametrize("size", [1, 10])
 def test_embedded_it_becomes_a_dead_letter_and_all_others_get_through(tmp_path: Path, order: str, size: int) -> None:
     with headwater.open(tmp_path) as bus:
-        bus.subscribe("jobs/#", id="s", start="earliest", order=order, max_deliveries=3).close()
+        bus.subscribe("jobs/#", id="s", start="earliest", order=order, max_deliveries=3).close()  # type: ignore[call-overload]
         publish(bus)
     lives = [live("embedded", tmp_path, order, size) for _ in range(4)]
     assert [code for code, _ in lives] == [-9, -9, -9, 0]

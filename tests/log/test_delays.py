@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
-from headwater import Bus, Config, ManualClock, Message, QuotaExceeded
+from headwater import Config, ManualClock, Message, QuotaExceeded
+from headwater.bus import Bus
 from headwater.log import delays
 from headwater.store.state import DELAYED, MemoryState, key_due
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import headwater
+import headwater.bus
 from headwater.config import Config
 from headwater.mqtt import refused, wills
 from headwater.mqtt.kinds import V4, V5
@@ -38,7 +39,7 @@ def published(folder: Path) -> Counter[str]:
         return Counter(one.payload.decode() for one in bus.replay("wills/#"))
 
 
-def left(bus: headwater.Bus) -> dict[str, WillRow]:
+def left(bus: headwater.bus.Bus) -> dict[str, WillRow]:
     """Wills that are stored, by what they say."""
     found = [msgspec.msgpack.decode(value, type=WillRow) for _, value in bus.core.state.scan(rows.WILL)]
     return {row.will.payload.decode(): row for row in found}

@@ -299,7 +299,7 @@ class Native:
                 "max_in_flight": 16,
                 "retry_delay_s_max": 20.0,
             }
-            consumer = await bus.subscribe(filter, id=id, start="earliest", order=order, **options)
+            consumer = await bus.subscribe(filter, id=id, start="earliest", order=order, **options)  # type: ignore[call-overload]
             reader.is_certain = True
             self.world.reach("subscription: attached")
             if id in self.consumers or bus is not self.bus:  # or it has left, and this is of the life before

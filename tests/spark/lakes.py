@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headwater
+import headwater.bus
 from headwater.lake import files as lake_files
 from headwater.lake.lake import append, offset_of, open_lake
 from headwater.message import Message
@@ -45,7 +46,7 @@ def write(path: Path, messages: Sequence[Message], rows_per_group: int = 1000) -
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=rows_per_group)
 
 
-def archive(lake: Path, bus: headwater.Bus, root: str, upto: int) -> None:
+def archive(lake: Path, bus: headwater.bus.Bus, root: str, upto: int) -> None:
     """One commit: what comes after the archived offset, a file a day."""
     opened = open_lake(str(lake))
     opened.claim(bus.id)

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 import headwater
+import headwater.bus
 from headwater.message import Message
 from headwater.spark.options import check_batch, read_options
 from headwater.spark.reading import PushingReader
@@ -101,7 +102,7 @@ def by_place(rows: Any) -> list[Row]:
     return sorted(rows, key=lambda row: (row[0], row[2]))
 
 
-def trim(bus: headwater.Bus) -> None:
+def trim(bus: headwater.bus.Bus) -> None:
     """Delete every message that is stored by now, as retention would in time."""
 
     def delete() -> None:

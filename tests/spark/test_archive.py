@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater
+import headwater.bus
 from client.served import Served
 from headwater.errors import Failed, Gap, NotAllowed
 from headwater.lake import files as lake_files
@@ -69,7 +70,7 @@ def test_days_are_partitions_and_files_are_sorted_by_offset(spark: SparkSession,
     from headwater.clock import ManualClock
 
     clock = ManualClock()
-    with headwater.Bus(tmp_path / "data", clock=clock) as bus:
+    with headwater.bus.Bus(tmp_path / "data", clock=clock) as bus:
         for day in range(3):
             bus.publish_many([("home/a", b"%d" % n) for n in range(50)])
             clock.advance(DAY_S * (1 if day else -1) if day != 0 else DAY_S)

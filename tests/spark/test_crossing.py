@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import headwater
+import headwater.bus
 from client.served import Served
 from headwater.errors import Conflict, Gap
 from headwater.spark.options import read_options
@@ -35,7 +36,7 @@ FORGETTING = headwater.Config(
 WAIT_S = 90
 
 
-def publish(bus: headwater.Bus, count: int, roots: tuple[str, ...] = ("home", "yard")) -> None:
+def publish(bus: headwater.bus.Bus, count: int, roots: tuple[str, ...] = ("home", "yard")) -> None:
     bus.publish_many(
         [
             headwater.Outgoing(f"{root}/{n % 5}/temp", b"%d" % n, headers={"n": str(n)} if n % 3 else (), key=b"%d" % n)
@@ -224,7 +225,7 @@ def test_an_address_that_serves_another_bus_by_now_is_noticed(tmp_path: Path) ->
 
 def test_rows_are_in_order_where_clocks_were_not(spark: SparkSession, tmp_path: Path) -> None:
     clock = headwater.ManualClock()
-    with headwater.Bus(tmp_path / "data", clock=clock) as bus:
+    with headwater.bus.Bus(tmp_path / "data", clock=clock) as bus:
         for days in (1, -1, 1, -1, 1):
             publish(bus, 30, ("home",))
             clock.advance(86_400 * days)

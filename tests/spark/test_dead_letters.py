@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headwater
+import headwater.bus
 from headwater.cli.app import app_for
 from headwater.cli.pipeline import dead_letters as module
 from headwater.clock import ManualClock
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 def folder(tmp_path_factory: pytest.TempPathFactory):
     """A bus that is open; two subscriptions gave up on 30 messages of 2 topics each, for reasons of their own."""
     path, clock = tmp_path_factory.mktemp("letters") / "data", ManualClock()
-    with headwater.Bus(path, clock=clock) as bus:
+    with headwater.bus.Bus(path, clock=clock) as bus:
         bus.publish_many([(f"home/{n % 2}", b"%d" % n + b"x" * 2000 * (n == 1)) for n in range(30)])
         for name in ("heating", "alarm"):
             sub = bus.subscribe("home/#", id=name, start="earliest", order="none")

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headwater
+import headwater.bus
 from headwater.cli.app import app_for
 from headwater.cli.pipeline import run as command
 from headwater.clock import ManualClock
@@ -73,7 +74,7 @@ def test_alerts_are_published_once(run, server):
 
 def test_sessions_end_with_a_pause(run, tmp_path):
     clock = ManualClock()
-    with headwater.Bus(tmp_path / "data", clock=clock) as bus:
+    with headwater.bus.Bus(tmp_path / "data", clock=clock) as bus:
         for who, topic, wait_s in (
             ("ann", "home", 1),
             ("bob", "home", 2),

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater
+import headwater.bus
 from cli.command import ENVIRONMENT, objects, one_sentence, run
 from client.served import Served
 from headwater import Config, Conflict, Failed, Gap, Malformed, ManualClock, Retention
@@ -50,7 +51,7 @@ def all_of(reading: Any) -> list[Seen]:
     return [seen(message) for message in reading]
 
 
-def publish(bus: headwater.Bus, count: int, root: str = "home") -> None:
+def publish(bus: headwater.bus.Bus, count: int, root: str = "home") -> None:
     bus.publish_many(
         [
             headwater.Outgoing(
@@ -64,11 +65,11 @@ def publish(bus: headwater.Bus, count: int, root: str = "home") -> None:
     )
 
 
-def roll(bus: headwater.Bus) -> None:
+def roll(bus: headwater.bus.Bus) -> None:
     bus.core.roots.commit.run(bus.core.data.streams.seal)
 
 
-def forget(bus: headwater.Bus, root: str, upto: int) -> None:
+def forget(bus: headwater.bus.Bus, root: str, upto: int) -> None:
     """Delete the segments up to an offset, as retention does."""
     found = bus.core.roots.get(root)
     assert found is not None
@@ -81,12 +82,12 @@ def lake(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bus(tmp_path: Path, lake: Path) -> Iterator[headwater.Bus]:
+def bus(tmp_path: Path, lake: Path) -> Iterator[headwater.bus.Bus]:
     with headwater.open(tmp_path / "data", SMALL, lake=lake) as made:
         yield made
 
 
-def filled(bus: headwater.Bus, lake: Path, archived: int = 60, forgotten: int = 40) -> list[Seen]:
+def filled(bus: headwater.bus.Bus, lake: Path, archived: int = 60, forgotten: int = 40) -> list[Seen]:
     """100 messages of which some are archived, and some are in the log no more; all of them as they were."""
     for _ in range(10):
         publish(bus, 10)
@@ -159,7 +160,7 @@ def by_place(rows: list[Seen]) -> list[Seen]:
     return sorted(rows, key=lambda row: (row[0].partition("/")[0], row[1]))
 
 
-def test_what_is_only_in_the_lake_is_read_from_each_place(bus: headwater.Bus, lake: Path) -> None:
+def test_what_is_only_in_the_lake_is_read_from_each_place(bus: headwater.bus.Bus, lake: Path) -> None:
     whole = filled(bus, lake, 100, 100)
     assert bus.extents()[0].first == 101
     assert all_of(bus.replay("home/#")) == whole
@@ -171,7 +172,7 @@ def test_what_is_only_in_the_lake_is_read_from_each_place(bus: headwater.Bus, la
     assert all_of(bus.replay("home/#", since=moment - timedelta(days=1))) == whole
 
 
-def test_a_gap_is_what_neither_has(bus: headwater.Bus, lake: Path) -> None:
+def test_a_gap_is_what_neither_has(bus: headwater.bus.Bus, lake: Path) -> None:
     whole = filled(bus, lake, archived=20, forgotten=40)
     reading = bus.replay("home/#", after=5)
     found = [next(reading) for _ in range(15)]
@@ -182,7 +183,7 @@ def test_a_gap_is_what_neither_has(bus: headwater.Bus, lake: Path) -> None:
     assert all_of(reading) == whole[40:]
 
 
-def test_without_a_lake_yet_it_is_as_without_one(bus: headwater.Bus, lake: Path) -> None:
+def test_without_a_lake_yet_it_is_as_without_one(bus: headwater.bus.Bus, lake: Path) -> None:
     whole = filled(bus, lake, archived=0)
     assert all_of(bus.replay("home/#")) == whole[40:]
     with pytest.raises(Gap, match="1 to 40"):
@@ -190,7 +191,7 @@ def test_without_a_lake_yet_it_is_as_without_one(bus: headwater.Bus, lake: Path)
     assert not lake.exists()
 
 
-def test_a_damaged_batch_is_read_from_the_lake(bus: headwater.Bus, lake: Path, tmp_path: Path) -> None:
+def test_a_damaged_batch_is_read_from_the_lake(bus: headwater.bus.Bus, lake: Path, tmp_path: Path) -> None:
     whole = filled(bus, lake, 60, 0)
     bus.close()
     segment = sorted((tmp_path / "data").rglob("*.log"))[2]
@@ -199,7 +200,7 @@ def test_a_damaged_batch_is_read_from_the_lake(bus: headwater.Bus, lake: Path, t
         assert all_of(again.replay("home/#", after=0)) == whole
 
 
-def test_what_was_purged_does_not_come_back_from_the_lake(bus: headwater.Bus, lake: Path) -> None:
+def test_what_was_purged_does_not_come_back_from_the_lake(bus: headwater.bus.Bus, lake: Path) -> None:
     whole = filled(bus, lake, 60, 0)
     bus.purge("home/1/#")
     root = bus.core.roots.get("home")
@@ -211,7 +212,7 @@ def test_what_was_purged_does_not_come_back_from_the_lake(bus: headwater.Bus, la
     assert all_of(bus.replay("home/#", after=0)) == []
 
 
-def test_the_log_is_followed_out_of_the_lake(bus: headwater.Bus, lake: Path) -> None:
+def test_the_log_is_followed_out_of_the_lake(bus: headwater.bus.Bus, lake: Path) -> None:
     whole = filled(bus, lake)
     with bus.follow("home/#", after=10) as reading:
         found = [reading.next(WAIT_S) for _ in range(90)]
@@ -222,7 +223,7 @@ def test_the_log_is_followed_out_of_the_lake(bus: headwater.Bus, lake: Path) -> 
     assert found[90].offset == 101
 
 
-def test_a_folder_is_read_beside_its_owner(bus: headwater.Bus, lake: Path, tmp_path: Path) -> None:
+def test_a_folder_is_read_beside_its_owner(bus: headwater.bus.Bus, lake: Path, tmp_path: Path) -> None:
     whole = filled(bus, lake)
     with headwater.open(tmp_path / "data", read_only=True, lake=lake) as beside:
         assert all_of(beside.replay("home/#", after=3)) == whole[3:]
@@ -231,7 +232,7 @@ def test_a_folder_is_read_beside_its_owner(bus: headwater.Bus, lake: Path, tmp_p
         assert all_of(beside.replay("home/#", after=3)) == whole[3:]
 
 
-def test_an_asyncio_reading_does_not_hold_its_loop_up(bus: headwater.Bus, lake: Path, blocked: Blocked) -> None:
+def test_an_asyncio_reading_does_not_hold_its_loop_up(bus: headwater.bus.Bus, lake: Path, blocked: Blocked) -> None:
     whole = filled(bus, lake)
 
     async def read() -> list[int]:
@@ -252,7 +253,7 @@ def test_an_asyncio_reading_does_not_hold_its_loop_up(bus: headwater.Bus, lake: 
 
 
 def test_files_that_vanish_are_planned_anew(
-    spark: SparkSession, tmp_path: Path, lake: Path, bus: headwater.Bus
+    spark: SparkSession, tmp_path: Path, lake: Path, bus: headwater.bus.Bus
 ) -> None:
     for upto in range(3000, 12_001, 3000):
         publish(bus, 3000)
@@ -268,7 +269,7 @@ def test_files_that_vanish_are_planned_anew(
     assert found == list(range(1, 12_001))
 
 
-def test_a_file_that_is_missing_is_an_error_and_not_a_gap(bus: headwater.Bus, lake: Path) -> None:
+def test_a_file_that_is_missing_is_an_error_and_not_a_gap(bus: headwater.bus.Bus, lake: Path) -> None:
     filled(bus, lake)
     (path,) = lake.rglob("*.parquet")
     kept = path.read_bytes()
@@ -368,7 +369,7 @@ def test_nothing_is_missed_while_retention_and_the_archive_go_on(
 
 
 def test_a_lake_of_another_bus_is_refused_when_the_bus_is_opened(
-    bus: headwater.Bus, lake: Path, tmp_path: Path
+    bus: headwater.bus.Bus, lake: Path, tmp_path: Path
 ) -> None:
     filled(bus, lake)
     with pytest.raises(Conflict, match="belongs to another bus"):
@@ -379,7 +380,7 @@ def test_a_lake_of_another_bus_is_refused_when_the_bus_is_opened(
             next(LakeHistory(str(lake), other.id, None).read(stretch, bool))
 
 
-def test_a_log_restored_from_an_older_backup_is_refused(bus: headwater.Bus, lake: Path, tmp_path: Path) -> None:
+def test_a_log_restored_from_an_older_backup_is_refused(bus: headwater.bus.Bus, lake: Path, tmp_path: Path) -> None:
     for _ in range(4):
         publish(bus, 10)
         roll(bus)
@@ -400,7 +401,7 @@ def test_a_missing_extra_is_named_with_the_command(tmp_path: Path, monkeypatch: 
 
 
 def test_nothing_is_loaded_before_a_reading_reaches_back_and_spark_never(
-    bus: headwater.Bus, lake: Path, tmp_path: Path
+    bus: headwater.bus.Bus, lake: Path, tmp_path: Path
 ) -> None:
     filled(bus, lake)
     bus.close()

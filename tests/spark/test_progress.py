@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import headwater
+import headwater.bus
 from client.served import Served
 from headwater.clock import SystemClock
 from headwater.config import Retention
@@ -35,7 +36,7 @@ ALL = ReadAllAvailable()
 class Place:
     """A bus, and how its reader finds it."""
 
-    def __init__(self, bus: headwater.Bus, options: dict[str, str]) -> None:
+    def __init__(self, bus: headwater.bus.Bus, options: dict[str, str]) -> None:
         self.bus = bus
         self.options = options
 

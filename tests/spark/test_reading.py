@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
 import headwater
+import headwater.bus
 from headwater.errors import Gap, Malformed, NotFound
 from headwater.spark.folder import Folder
 from headwater.spark.pieces import Pieces
@@ -26,7 +27,7 @@ SMALL = headwater.Config(segment_bytes=64 * KIB)
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def fill(bus: headwater.Bus, root: str = "home", count: int = 300, size: int = 700) -> None:
+def fill(bus: headwater.bus.Bus, root: str = "home", count: int = 300, size: int = 700) -> None:
     """Batches of 1 to 20 messages."""
     done = batch = 0
     while done < count:
@@ -167,7 +168,7 @@ def test_a_whole_root_that_was_purged_is_no_loss(tmp_path):
 def test_a_read_between_times(tmp_path):
     clock = headwater.ManualClock()
     begin = clock.now_us()
-    with headwater.Bus(tmp_path / "data", clock=clock) as bus:
+    with headwater.bus.Bus(tmp_path / "data", clock=clock) as bus:
         for n in range(10):
             bus.publish("home/a", b"%d" % n)
             clock.advance(60)

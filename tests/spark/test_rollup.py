@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater
+import headwater.bus
 from headwater.clock import ManualClock, from_datetime
 from headwater.errors import Conflict, Malformed, NotFound
 from headwater.lake.lake import LostRace
@@ -27,7 +28,7 @@ WIDTH_US = 10_000_000
 
 
 def publish(folder: Path, clock: ManualClock, count: int) -> None:
-    with headwater.Bus(folder, clock=clock) as bus:
+    with headwater.bus.Bus(folder, clock=clock) as bus:
         for n in range(count):
             payload = [b"%d.5" % n, json.dumps({"t": n, "name": "12", "x": {"y": 1}}).encode(), b"\xff\0"][n % 3]
             bus.publish(f"home/{n % 4}", payload)
@@ -123,7 +124,7 @@ def test_messages_that_come_too_late_are_counted_and_change_nothing(spark: Spark
     job = job_of(spark, tmp_path)
     job.run()
     before = rolled(job)
-    with headwater.Bus(tmp_path / "data", clock=ManualClock(clock.now_us() - 30_000_000)) as bus:
+    with headwater.bus.Bus(tmp_path / "data", clock=ManualClock(clock.now_us() - 30_000_000)) as bus:
         bus.publish("home/0", b"late")
     clock.advance(60)
     publish(tmp_path / "data", clock, 3)

@@ -93,7 +93,7 @@ def test_a_frame_from_a_server(spark, served):
 def test_tables_come_from_a_server_too(spark, tmp_path):
     with Served(tmp_path / "data") as server:
         server.bus.publish("home/a", b"x")
-        server.bus.subscribe("home/#", id="thermostat", start="earliest").next(1).reject("no")
+        server.bus.subscribe("home/#", id="thermostat", start="earliest").next(1).reject("no")  # type: ignore[union-attr]
         for name in ("dead_letters", "subscriptions"):
             frame = spark.read.format("headwater").option("url", server.url).option("table", name).load()
             assert frame.count() == 1

@@ -20,9 +20,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
         bus.publish("home/a", b"bad", key=b"k", headers=(("unit", "C"), ("unit", "F")))
         bus.publish_many([("home/a", b"%d" % n) for n in range(5)])
         sub = bus.subscribe("home/#", id="thermostat", start="earliest", order="none")
-        sub.next(1).reject("cannot be")
-        sub.next(1).nack("later", delay_s=600)
-        sub.next(1).ack()
+        sub.next(1).reject("cannot be")  # type: ignore[union-attr]
+        sub.next(1).nack("later", delay_s=600)  # type: ignore[union-attr]
+        sub.next(1).ack()  # type: ignore[union-attr]
         bus.acl.allow("ann", "publish", "home/#")
         bus.durables.pause("thermostat")
         bus.durables.resume("thermostat")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import headwater
+import headwater.bus
 from headwater.config import Retention
 from headwater.store import marks
 from headwater.store.files import DiskFiles
@@ -14,7 +15,7 @@ from headwater.store.files import DiskFiles
 FILES = DiskFiles()
 
 
-def retain(bus: headwater.Bus) -> None:
+def retain(bus: headwater.bus.Bus) -> None:
     root = bus.core.roots.get("home")
     assert root is not None
     bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(root))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater import Bus, Damaged, Failed, NotFound
+from headwater import Damaged, Failed, NotFound
+from headwater.bus import Bus
 from headwater.store import chain, snapshots
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles

@@ -11,7 +11,7 @@ import pytest
 
 import headwater
 from cli.command import objects_here
-from headwater import Bus
+from headwater.bus import Bus
 from headwater.cli.state_rows import DECODERS
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles

@@ -16,7 +16,8 @@ import pytest
 
 import headwater
 from faults.faulty_files import FaultyFiles
-from headwater import Bus, Outgoing
+from headwater import Outgoing
+from headwater.bus import Bus
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
 from headwater.store import stream as streams_module

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import headwater
+import headwater.bus
 from headwater import Conflict, Malformed, Message, Reject, Retry
 from headwater.work.pace import Pace
 from headwater.work.pool import FLUSH_US
@@ -387,7 +388,7 @@ def test_what_is_behind_a_message_that_its_handler_acked_is_handled_at_once(
         seen.append(message.offset)
         if message.offset == 1:  # until all others can be taken at once
             bus._workers._pool._roster.queues[0].pace.size = 6
-            until(lambda: isinstance(bus, headwater.Bus) or bus.subscriptions()[0].in_flight == 6)
+            until(lambda: isinstance(bus, headwater.bus.Bus) or bus.subscriptions()[0].in_flight == 6)
         elif message.offset == 2:
             message.ack()
             threading.Event().wait(2 * FLUSH_US / 1e6)

@@ -11,8 +11,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from headwater import Bus
 from headwater.access.destination import Destinations
+from headwater.bus import Bus
 from headwater.channels.table import read_table, write_table
 from headwater.cli.clients import given_secret
 from headwater.cli.options import At, CommandGroup, Data, Url, is_served, place

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from headwater import Bus, Gap, Message
+from headwater import Gap, Message
+from headwater.bus import Bus
 from headwater.cli.output import remark
 from headwater.clock import SECOND_US, SystemClock
-from headwater.delivery.live import Live
 from headwater.delivery.replay import Reading
+from headwater.surface import Live
 
 LOT = 1000
 """Messages that are asked of a server at once."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 from urllib.parse import quote
 
 import typer
@@ -17,8 +17,12 @@ import typer
 import headwater
 from headwater.cli.output import remark
 from headwater.clock import SystemClock, to_datetime
+from headwater.delivery.start import Start
 from headwater.errors import Disconnected, Malformed, NotFound, Owned
 from headwater.settings import folder_of_settings
+
+if TYPE_CHECKING:
+    from headwater.bus import Bus
 
 DATA = "headwater-data"
 
@@ -56,7 +60,7 @@ class At(NamedTuple):
         """Whether it is a server that was named."""
         return self.url is not None
 
-    def own(self, *, make: bool = False) -> headwater.Bus:
+    def own(self, *, make: bool = False) -> Bus:
         """The bus on a folder, to change it; or that of a server: the one that is named, or else owns the folder.
 
         With `make` a folder that is missing is made."""
@@ -72,7 +76,7 @@ class At(NamedTuple):
                 raise
             return bus
 
-    def look(self, lake: str | None = None) -> headwater.Bus:
+    def look(self, lake: str | None = None) -> Bus:
         """The bus on a folder, to look at it, also while another process owns it; or that of a server."""
         if self.url is None:
             self._check_there()
@@ -139,14 +143,16 @@ def lake_of(lake: str | None, url: str | None) -> str | None:
     return lake if lake is not None or url is not None else os.environ.get("HEADWATER_LAKE") or None
 
 
-def connect(url: str) -> headwater.Bus:
+def connect(url: str) -> Bus:
     """The bus of a server: another class with the same methods."""
-    return cast("headwater.Bus", headwater.connect(url))
+    return cast("Bus", headwater.connect(url))
 
 
-def is_served(bus: headwater.Bus) -> bool:
+def is_served(bus: Bus) -> bool:
     """Whether it is the bus of a server."""
-    return not isinstance(bus, headwater.Bus)
+    from headwater.bus import Bus
+
+    return not isinstance(bus, Bus)
 
 
 def owner_url(folder: str) -> str:
@@ -156,7 +162,7 @@ def owner_url(folder: str) -> str:
     return "headwater+unix://" + quote(socket_of(folder))
 
 
-def served_by_owner(folder: str) -> headwater.Bus | None:
+def served_by_owner(folder: str) -> Bus | None:
     """The bus of the server that owns a folder, as its administrator; None if no server does."""
     from headwater.store.files import DiskFiles
     from headwater.store.owner import owner_of
@@ -198,10 +204,12 @@ def moment(text: str, *, ago: bool = False) -> datetime:
         ) from None
 
 
-def start(text: str) -> str | int | datetime:
+def start(text: str) -> Start:
     """Where a subscription begins: earliest, latest, an offset, or a moment."""
-    if text in ("earliest", "latest"):
-        return text
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
     return int(text) if text.isdecimal() else moment(text, ago=True)
 
 

@@ -16,7 +16,8 @@ from headwater import config as bus_settings
 from headwater import settings as process_settings
 from headwater.cli.output import console, emit, safe
 from headwater.config import SCOPES, Config, Retention, Serving
-from headwater.settings import DEFAULT, Loaded, Process, is_size, known
+from headwater.settings import DEFAULT, Loaded, Process, known
+from headwater.units import is_size
 
 SECTION = re.compile(r"    # (.+)")
 LINE_CHARS = 100

@@ -16,7 +16,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headwater import Bus, Malformed, Outgoing, Receipt
+from headwater import Malformed, Outgoing, Receipt
+from headwater.bus import Bus
 from headwater.cli.options import At, moment
 from headwater.cli.output import emit, iso, progress, safe, say, size
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from headwater import Bus, Message
+from headwater import Message
+from headwater.bus import Bus
 from headwater.cli.following import Follower, messages_of, served
 from headwater.cli.options import At, Hex, Lake, Raw, lake_of, moment
 from headwater.cli.options import after as after_of

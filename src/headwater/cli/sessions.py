@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import headwater
 from headwater.admin import Admin
 from headwater.admin.client import Sessions
 from headwater.cli.options import At, CommandGroup, connect, served_by_owner
@@ -16,6 +15,9 @@ from headwater.clock import to_datetime
 from headwater.errors import Malformed, NotFound
 from headwater.server.session_row import SessionRow, stored_sessions
 from headwater.wire.administration import SessionInfo
+
+if TYPE_CHECKING:
+    from headwater.bus import Bus
 
 app = CommandGroup(help="Sessions of a server: list, show, disconnect, end.", no_args_is_help=True)
 
@@ -92,7 +94,7 @@ def _at_server(at: At, work: Callable[[Sessions], Any]) -> Any:
         return work(Admin(bus).sessions)
 
 
-def _server(at: At) -> headwater.Bus | None:
+def _server(at: At) -> Bus | None:
     """The server that is named, or that owns the folder."""
     return connect(at.url) if at.url is not None else served_by_owner(at.data)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from headwater import Bus, Gap, Malformed, Message
+from headwater import Gap, Malformed, Message
+from headwater.bus import Bus
 from headwater.cli.following import Follower, served
-from headwater.cli.options import At, Hex, Raw, is_served, start
+from headwater.cli.options import At, Hex, Raw, start
 from headwater.cli.output import Messages, remark
 from headwater.cli.pipe import pipe_of_stdout
 from headwater.clock import SECOND_US, SystemClock
-from headwater.delivery.consumer import Consumer
+from headwater.delivery.consumer import Consumer as EmbeddedConsumer
+from headwater.delivery.options import Order
+from headwater.surface import Consumer
 
 BATCH = 100
 
@@ -64,10 +67,10 @@ def sub(
     else:
         with at.own(make=True) as bus:
             begin = start(from_) if from_ is not None else "latest"
-            consumer = bus.subscribe(filter, id=id, start=begin, order=order)
+            consumer = bus.subscribe(filter, id=id, start=begin, order=cast("Order | None", order))
             try:
                 # How many may be in flight, a server keeps to itself; there, it just sends no more.
-                window = None if is_served(bus) else consumer.subscriber.options.max_in_flight
+                window = consumer.options.max_in_flight if isinstance(consumer, EmbeddedConsumer) else None
                 seen = _consume(consumer, messages, None if ack else window, ack, count, timeout_s)
             finally:
                 consumer.close()  # gives back what was not shown: nothing was wrong with it

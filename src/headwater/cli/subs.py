@@ -8,8 +8,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from headwater import Bus, StateInfo, SubscriptionInfo
+from headwater import StateInfo, SubscriptionInfo
 from headwater.admin import Admin
+from headwater.bus import Bus
 from headwater.cli.options import At, CommandGroup, Data, Json, Url, place, start
 from headwater.cli.output import Columns, clock_time, done, emit, iso, named, number, safe, say, show_all
 

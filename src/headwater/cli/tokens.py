@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-import headwater
 from headwater.access.tokens import TokenInfo
 from headwater.admin import Admin
 from headwater.cli.addresses import addresses
@@ -77,4 +76,6 @@ def _object(token: TokenInfo) -> dict[str, str]:
 
 def tokens_of(bus: Any) -> Any:
     """The tokens of a bus, or of a server's."""
-    return bus.tokens if isinstance(bus, headwater.Bus) else Admin(bus).tokens
+    from headwater.bus import Bus
+
+    return bus.tokens if isinstance(bus, Bus) else Admin(bus).tokens

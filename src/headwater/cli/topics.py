@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from headwater import Bus, TopicInfo
+from headwater import TopicInfo
+from headwater.bus import Bus
 from headwater.cli.following import pause
 from headwater.cli.options import At
 from headwater.cli.output import console, emit, safe

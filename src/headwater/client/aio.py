@@ -18,7 +18,6 @@ from headwater import surface
 from headwater.awaitables import (
     BusOpening,
     Message,
-    Opening,
     Reader,
     Retained,
     WorkingBus,
@@ -26,6 +25,8 @@ from headwater.awaitables import (
     asynchronous,
     fail,
 )
+from headwater.awaitables import Consumer as AnyConsumer
+from headwater.awaitables import Live as AnyLive
 from headwater.client.client import Client
 from headwater.client.feed import Feed
 from headwater.client.kept import KeptSession
@@ -132,11 +133,9 @@ class FeedReader(Reader):
 
 
 @documented(EmbeddedConsumer)
-class Consumer(FeedReader):
+class Consumer(FeedReader, AnyConsumer):
     """Takes messages of one durable subscription."""
 
-    _ahead = 1  # the ack timer of a message starts when it is taken
-    _is_acked = True
     _is_done = True
 
     def __init__(self, client: Client, feed: Feed) -> None:
@@ -166,7 +165,7 @@ class Consumer(FeedReader):
 
 
 @documented(EmbeddedLive)
-class Live(FeedReader):
+class Live(FeedReader, AnyLive):
     """A live subscription."""
 
     def __init__(self, client: Client, feed: Feed) -> None:
@@ -257,17 +256,13 @@ class Bus(Operations, WorkingBus):
     async def send(self, topic: str, payload: Payload, **options: Any) -> None:
         await self._client.send(self._client.prepare_quiet(topic, payload, **options))
 
-    @like(surface.Bus.subscribe)
-    def subscribe(self, filter: str, **options: Any) -> Opening[Any]:
-        async def make() -> Any:
-            client = self._client
-            asked = client.subscription(filter, **options)
-            if isinstance(asked, wire.SubscribeTo):
-                return (await self.ask(asked)).id
-            feed = await client.subscribe(asked, self._verbs)
-            return self._keeping(Live(client, feed) if asked.kind == "live" else Consumer(client, feed))
-
-        return Opening(make)
+    async def _subscribe(self, filter: str, **options: Any) -> Consumer | Live | str:
+        client = self._client
+        asked = client.subscription(filter, **options)
+        if isinstance(asked, wire.SubscribeTo):
+            return (await self.ask(asked)).id
+        feed = await client.subscribe(asked, self._verbs)
+        return self._keeping(Live(client, feed) if asked.kind == "live" else Consumer(client, feed))
 
     @like(surface.Bus.replay)
     def replay(self, filter: str, **options: Any) -> Reading:

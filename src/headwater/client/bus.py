@@ -266,8 +266,7 @@ class Bus(Served, surface.Threaded):
 
     # Subscribing
 
-    @like(surface.Bus.subscribe)
-    def subscribe(self, filter: str, **options: Any) -> Any:
+    def _subscribe(self, filter: str, **options: Any) -> Consumer | Live | str:
         self._check_open()
         asked = self._client.subscription(filter, **options)
         if isinstance(asked, wire.SubscribeTo):

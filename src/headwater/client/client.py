@@ -359,7 +359,7 @@ class Client:
             filter=filter,
             kind=kind,
             id=id,
-            start="latest" if isinstance(start, datetime) else start,  # type: ignore[arg-type]  # it was checked
+            start="latest" if isinstance(start, datetime) else start,
             start_us=from_datetime(start) if isinstance(start, datetime) else None,
             options=given,
         )

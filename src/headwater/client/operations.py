@@ -287,4 +287,4 @@ def seek_of(feed: Feed, to: Start) -> wire.Seek:
     check_start(feed.filter, to)
     if isinstance(to, datetime):
         return wire.Seek(number=feed.number, to_us=round(to.timestamp() * 1_000_000))
-    return wire.Seek(number=feed.number, to=to)  # type: ignore[arg-type]  # it was checked
+    return wire.Seek(number=feed.number, to=to)

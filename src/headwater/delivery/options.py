@@ -12,6 +12,8 @@ import msgspec
 from headwater.config import Config
 from headwater.errors import Conflict, Malformed
 
+Order = Literal["strict", "key", "none"]
+OnGap = Literal["raise", "skip"]
 CHANNEL_PREFIX = "channel:"
 """Of the ids of channels' subscriptions, which nobody else may use."""
 
@@ -35,7 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     filter: str
-    order: Literal["strict", "key", "none"] = "strict"
+    order: Order = "strict"
     max_in_flight: int = 64
     ack_timeout_s: float = 30.0
     """0: never."""
@@ -44,7 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_deliveries: int = 10
     """To consumers that are gone without a word, as one that the message kills; 0: no limit."""
     expire_after_s: float | None = None
-    on_gap: Literal["raise", "skip"] = "raise"
+    on_gap: OnGap = "raise"
     on_resume: OnResume = "keep"
     """What becomes of its dead letters when somebody comes back to it, and nobody took from it meanwhile."""
     retry_delay_s: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -11,7 +12,7 @@ from headwater.errors import Malformed
 from headwater.log.root import Root
 from headwater.topics.name import root_of_filter
 
-Start = str | int | datetime
+Start = Literal["earliest", "latest"] | int | datetime
 
 
 class Ends(msgspec.Struct):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from statistics import median
 
 import headwater
-from headwater import Bus, Message
+from headwater import Message
+from headwater.bus import Bus
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import MANY_TOPICS, PAGE, ROUNDS, RawFile, fill, latencies_s, variant
 from headwater.cli.temporary import temporary_folder

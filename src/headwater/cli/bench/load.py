@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from headwater import Bus
+from headwater.bus import Bus
 from headwater.store.batch import Seed, aligned, seal_header
 from headwater.store.body import encode_body
 from headwater.store.files import DiskFiles, File

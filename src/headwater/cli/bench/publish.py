@@ -10,7 +10,7 @@ from itertools import cycle
 from statistics import median
 
 import headwater
-from headwater import Bus
+from headwater.bus import Bus
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import (
     BATCH,

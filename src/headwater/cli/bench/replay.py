@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 import headwater
-from headwater import Bus
+from headwater.bus import Bus
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import MANY_TOPICS, ROUNDS, fill, variant
 from headwater.cli.temporary import temporary_folder

@@ -8,10 +8,11 @@ from collections import defaultdict
 
 from rich.table import Table
 
-from headwater import Bus, Closed, Message
+from headwater import Closed, Message
+from headwater.bus import Bus
 from headwater.cli.demo.stage import Worker, sparkline
 from headwater.cli.following import pause
-from headwater.delivery.live import Live
+from headwater.surface import Live
 
 ROOMS = ("attic", "bath", "cellar", "hall", "kitchen", "study")
 SENSORS = ("temp", "humidity", "light")

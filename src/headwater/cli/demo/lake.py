@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from headwater import Bus
+from headwater.bus import Bus
 from headwater.cli.demo.house import House
 from headwater.cli.demo.stage import Stage, sparkline
 from headwater.cli.following import pause

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 import headwater
-from headwater import Bus, Closed
+from headwater import Closed
+from headwater.bus import Bus
 from headwater.cli.demo.administration import look_after
 from headwater.cli.demo.house import ROOMS, House, Watcher
 from headwater.cli.demo.lake import archive_and_ask

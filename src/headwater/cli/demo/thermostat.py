@@ -9,10 +9,11 @@ from collections.abc import Callable
 from rich.console import RenderableType
 from rich.table import Table
 
-from headwater import Bus, Closed, Message, Recalled
+from headwater import Closed, Message, Recalled
+from headwater.bus import Bus
 from headwater.cli.demo.stage import Worker, meter, pairs
 from headwater.cli.following import pause
-from headwater.delivery.consumer import Consumer
+from headwater.surface import Consumer
 
 ID = "thermostat"
 FILTER = "home/+/temp"

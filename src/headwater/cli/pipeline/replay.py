@@ -23,6 +23,7 @@ from headwater.errors import Malformed, Owned
 from headwater.topics.name import check_filter, check_topic
 
 if TYPE_CHECKING:
+    from headwater.bus import Bus
     from headwater.spark.pipelines.replay import Pace, Replay
 
 SPEED = re.compile(r"(\d+(?:\.\d+)?)x?")
@@ -134,7 +135,7 @@ def served(at: At) -> Iterator[str]:
         yield from _serving(bus)
 
 
-def _serving(bus: headwater.Bus) -> Iterator[str]:
+def _serving(bus: Bus) -> Iterator[str]:
     """Serve it on loopback, in a thread with a loop of its own: Spark's sink writes to servers."""
     from headwater.serving.composition import server_of
 

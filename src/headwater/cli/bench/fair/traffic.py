@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,9 @@ from headwater.cli.bench.served.broker import SECRET, USER, Broker, running
 from headwater.cli.bench.served.raw import Raw, publish_frame
 from headwater.clock import SystemClock
 from headwater.wire.frame import Kind, pack
+
+if TYPE_CHECKING:
+    from headwater.bus import Bus
 
 LIVE_RATIO_MAX = 3
 DEVICES_MS_MAX = 50
@@ -71,7 +75,7 @@ def retained(place: str, seconds: float) -> Iterator[Figure]:
         yield from _retained_served(broker, topics, seconds)
 
 
-def _retained_embedded(bus: headwater.Bus, topics: int, seconds: float) -> Iterator[Figure]:
+def _retained_embedded(bus: Bus, topics: int, seconds: float) -> Iterator[Figure]:
     def publish() -> None:
         bus.publish("fair/x", b"x")
 

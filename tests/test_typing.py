@@ -1,0 +1,137 @@
+"""What type checkers, and so editors, know of a user's program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+import headwater
+import headwater.aio
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = """
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_type
+
+import headwater
+import headwater.aio
+from headwater import Bus, Consumer, HeaderMap, Live, Message, Reading, Receipt, Receipts, Retained, SubscriptionInfo
+
+
+@dataclass
+class Sample:
+    celsius: float
+
+
+def both(bus: Bus) -> None:
+    assert_type(bus.publish("a/b", {"celsius": 21.5}), Receipt)
+    bus.publish("a/b", Sample(21.5), headers=[("unit", "C")], ttl_s=5)
+    bus.publish("a/b", "text", headers={"unit": "C"})
+    assert_type(bus.publish_soon("a/b", [1, 2]).result(), Receipt)
+    assert_type(bus.publish_many([("a/b", b"1"), ("a/b", 2)]), Receipts)
+    durable = bus.subscribe("a/#", id="s", start="earliest", order="key")
+    assert_type(durable, Consumer)
+    assert_type(durable.id, str)
+    live = bus.subscribe("a/#")
+    assert_type(live, Live)
+    assert_type(live.dropped, int)
+    with live as same:
+        assert_type(same, Live)
+    assert_type(bus.subscribe("a/#", destination=("127.0.0.1", 9000)), str)
+    for message in durable:
+        assert_type(message, Message)
+        assert_type(message.headers, HeaderMap)
+        assert_type(message.json(Sample), Sample)
+        message.ack()
+    reading = bus.replay("a/#", since=datetime.now())
+    assert_type(reading, Reading)
+    assert_type(reading.next(), Message | None)
+    assert_type(bus.follow("a/#"), Reading)
+    values = bus.retained("a/#")
+    assert_type(values, Retained)
+    assert_type(values["a/b"], Message)
+    assert_type(bus.subscriptions(), list[SubscriptionInfo])
+    assert_type(bus.request("a/b", 1), Message)
+
+    @bus.handler("a/#", id="h", order="strict")
+    def handle(message: Message) -> None: ...
+
+    handle(message)
+
+
+with headwater.open("folder", headwater.Config(segment_bytes=64 << 20)) as embedded:
+    both(embedded)
+    assert_type(embedded.subscribe("a/#", id="s"), Consumer)
+    assert_type(embedded.publish("a/b", b""), Receipt)
+with headwater.connect("headwater://127.0.0.1:7411") as served:
+    both(served)
+    assert_type(served.subscribe("a/#"), Live)
+    assert_type(served.publish_soon("a/b", b"").result(), Receipt)
+
+
+async def asynchronous() -> None:
+    async with headwater.aio.open("folder") as bus:
+        assert_type(await bus.publish("a/b", {"a": 1}), Receipt)
+        async with bus.subscribe("a/#", id="s") as sub:
+            assert_type(sub, headwater.aio.Consumer)
+            async for message in sub:
+                assert_type(message, headwater.aio.Message)
+                await message.ack()
+        assert_type(await bus.subscribe("a/#"), headwater.aio.Live)
+    async with headwater.aio.connect("headwater://127.0.0.1:7411") as bus2:
+        assert_type(await bus2.subscribe("a/#", id="s"), headwater.aio.Consumer)
+        assert_type(await bus2.subscribe("a/#"), headwater.aio.Live)
+        assert_type(await bus2.publish_many([("a/b", b"")]), Receipts)
+"""
+WRONG = {
+    'bus.subscribe("a/#", id="s", order="odd")': "call-overload",
+    'bus.subscribe("a/#", id="s", start="middle")': "call-overload",
+    'bus.subscribe("a/#", max_attempts=5)': "call-overload",
+    'bus.subscribe("a/#").ack([])': "attr-defined",
+    'bus.publish("a/b", None)': "arg-type",
+    'bus.publish("a/b", object())': "arg-type",
+    'bus.publish("a/b", b"", retian=True)': "call-arg",
+    'bus.publish_soon("a/b", b"", ttl="5")': "call-arg",
+    'bus.retained("a/#")[0]': "index",
+}
+
+
+def checked(program: Path) -> list[str]:
+    said, errors, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(program)])  # which is strict
+    assert not errors, errors
+    return said.splitlines()
+
+
+@pytest.fixture(scope="module")
+def verdict(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What mypy says of a program with what is right, and below it one line for each thing that is wrong."""
+    program = tmp_path_factory.mktemp("typing") / "program.py"
+    wrong = "".join(f"    {line}\n" for line in WRONG)
+    program.write_text(f"{PROGRAM}\n\ndef wrong(bus: Bus) -> None:\n{wrong}")
+    return checked(program)
+
+
+def test_a_users_program_is_known_and_what_is_wrong_in_it_is_told(verdict: list[str]) -> None:
+    first = f"{PROGRAM}\n\ndef wrong(bus: Bus) -> None:\n".count("\n") + 1
+    found = {
+        int(match[1]): match[2]
+        for match in (re.search(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", line) for line in verdict)
+        if match is not None
+    }
+    assert found == dict(enumerate(WRONG.values(), first)), "\n".join(verdict)
+
+
+def test_what_open_and_connect_give_is_a_bus() -> None:
+    with headwater.open(":memory:") as bus:
+        assert isinstance(bus, headwater.Bus)
+    assert headwater.Bus in headwater.client.bus.Bus.__mro__
+    assert not isinstance(object(), headwater.Bus)
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    assert all(getattr(headwater, name) is not None for name in headwater.__all__)
+    assert len(set(headwater.__all__)) == len(headwater.__all__)
