@@ -202,6 +202,9 @@ class Bus(WorkingBus):
         self.tokens = InThreads(bus, "tokens")
         self.durables = InThreads(bus, "durables")
 
+    def __repr__(self) -> str:
+        return repr(self.threads)
+
     @property
     def id(self) -> str:
         return self.threads.id

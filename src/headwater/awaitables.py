@@ -14,7 +14,7 @@ from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER, Policy
 from headwater.delivery.live import Live as ThreadLive
-from headwater.delivery.reader import check_max
+from headwater.delivery.reader import check_max, told_of
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, TimedOut
 from headwater.message import Envelope, Receipt, Verdict, verdict_of
@@ -281,6 +281,9 @@ class Reader(Closing):
 
         self._ring = ring
         """There may be something to take; in the loop."""
+
+    def __repr__(self) -> str:
+        return told_of(self)
 
     @abstractmethod
     def _take(self, max: int) -> list[ThreadMessage] | None:

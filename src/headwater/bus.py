@@ -98,6 +98,10 @@ class Bus(surface.Threaded):
         self._workers = Workers(weakly(self.subscribe), core.clock, lambda: core.check_open(writes=True))
         self._process = os.getpid()
 
+    def __repr__(self) -> str:
+        how = " (closed)" if self.core.is_closed else " (read only)" if self.is_read_only else ""
+        return f"<headwater bus in {self.folder}{how}>"
+
     @property
     def id(self) -> str:
         return self.core.id

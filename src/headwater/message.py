@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, TypeVar, overload
 
 import msgspec
 
+from headwater import html
 from headwater.clock import to_datetime
 from headwater.errors import Conflict, HeadwaterError, Malformed, Reject, Retry
 from headwater.headers import HeaderMap
@@ -146,6 +147,11 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
         stated = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
         more = "".join(f", {name}={value!r}" for name, value in stated.items())
         return f"{type(self).__name__}({self.topic!r}, offset={self.offset}, payload={self.payload!r}{more})"
+
+    def _repr_html_(self) -> str:
+        key = None if self.key is None else html.shortened(self.key)
+        named = (("offset", self.offset), ("time", self.time.isoformat()), ("key", key), *self.header_pairs)
+        return html.facts(self.topic, (("payload", html.shortened(self.payload)), *named, ("retained", self.retained)))
 
     def _origin(self, verb: str) -> Origin:
         if self.origin is None:
@@ -283,6 +289,18 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, gc=False):
     """Consumers that messages go to, the first hundred; none where `consumers` is not known."""
     standing_by: tuple[ConsumerInfo, ...] = ()
     """With order="strict": those that wait for the active one to leave, the next first."""
+
+    def __repr__(self) -> str:
+        told = [f"{name}={value!r}" for name, value in self._facts() if value or name == "lag"]
+        return f"SubscriptionInfo({self.id!r}, {', '.join(told)})"
+
+    def _repr_html_(self) -> str:
+        return html.facts(self.id, self._facts())
+
+    def _facts(self) -> list[tuple[str, object]]:
+        """What matters of it, in this order."""
+        names = ("filter", "order", "lag", "in_flight", "retrying", "dead", "consumers", "paused")
+        return [(name, getattr(self, name)) for name in names]
 
 
 class StateInfo(msgspec.Struct, frozen=True, gc=False):

@@ -8,7 +8,11 @@ from typing import overload
 
 import msgspec
 
+from headwater import html
 from headwater.clock import to_datetime
+
+SHOWN_MAX = 5
+"""Receipts that the repr of several has one by one."""
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -31,6 +35,10 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     def timestamp(self) -> datetime:
         """`time`, by its older name."""
         return self.time
+
+    def __repr__(self) -> str:
+        repeat = ", duplicate=True" if self.duplicate else ""
+        return f"Receipt({self.topic!r}, offset={self.offset}, time={self.time.isoformat()}{repeat})"
 
 
 class Receipts(Sequence[Receipt]):
@@ -65,4 +73,10 @@ class Receipts(Sequence[Receipt]):
         return (receipt for receipt in placed if receipt is not None)
 
     def __repr__(self) -> str:
-        return repr(list(self))
+        if len(self) <= SHOWN_MAX:
+            return f"Receipts({list(self)!r})"
+        return f"<{len(self)} receipts, from {self[0]!r} to {self[-1]!r}>"
+
+    def _repr_html_(self) -> str:
+        rows = ((one.topic, one.offset, one.time.isoformat(), one.duplicate or "") for one in self)
+        return html.table(("topic", "offset", "time", "repeat"), rows, len(self))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
+from headwater import html
 from headwater.clock import SECOND_US, Clock
 from headwater.delivery.reader import Reader, check_max
 from headwater.message import Envelope, Message
@@ -42,6 +43,10 @@ class Values(Mapping[str, E], Generic[E]):
 
     def __repr__(self) -> str:
         return f'<retained messages of "{self.filter}": {len(self)} topics>'
+
+    def _repr_html_(self) -> str:
+        rows = ((one.topic, html.shortened(one.payload), one.offset, one.time.isoformat()) for one in self.values())
+        return html.table(("topic", "payload", "offset", "time"), rows, len(self))
 
     def note(self, messages: Iterable[E]) -> list[E]:
         """Take in what was published since; those messages that changed something."""

@@ -46,6 +46,9 @@ class Reader(ABC):
             if message is not None:
                 yield message
 
+    def __repr__(self) -> str:
+        return told_of(self)
+
     def __enter__(self) -> Self:
         return self
 
@@ -58,6 +61,20 @@ class Reader(ABC):
                         fail(message, verdict)
         finally:
             self.close()
+
+
+def told_of(reader: object) -> str:
+    """What a reader's repr says: what it is, of what, and whether it goes on."""
+    name, wanted = getattr(reader, "id", None), getattr(reader, "filter", "")
+    dropped = getattr(reader, "dropped", 0)
+    is_closed = bool(getattr(reader, "_closed", False)) or getattr(reader, "ended", None) is not None
+    told = (
+        type(reader).__name__.removeprefix("Embedded"),
+        f'"{name}" of "{wanted}"' if name else f'"{wanted}"',
+        f"({dropped} dropped)" if dropped else "",
+        "(closed)" if is_closed else "",
+    )
+    return f"<{' '.join(part for part in told if part)}>"
 
 
 def check_max(max: int) -> None:
