@@ -74,7 +74,7 @@ def recover(
     applied: list[int] = []
     found = Recovery(
         DiskFiles(),
-        stream._pool,
+        stream.pool,
         stream,
         checkpoint or Checkpoint(),
         evidence,

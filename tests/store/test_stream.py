@@ -20,14 +20,15 @@ from headwater import Outgoing
 from headwater.bus import Bus
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly
-from headwater.store import stream as streams_module
+from headwater.store import indexes
 from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
 from headwater.store.file_pool import FilePool
 from headwater.store.files import DiskFile, DiskFiles, Files
+from headwater.store.indexes import LOADED_MAX
 from headwater.store.log import Hole, Write
 from headwater.store.segment import ENTRY_BYTES, whole_batches
-from headwater.store.stream import INDEXES_LOADED_MAX, LET_GO_BYTES, DiskStream, open_segments
+from headwater.store.stream import LET_GO_BYTES, DiskStream, open_segments
 
 SEGMENT_BYTES = 64 * 1024
 MIB = 1 << 20
@@ -211,10 +212,10 @@ def test_the_newest_batches_stay_in_memory_within_their_limit(tmp_path: Path) ->
     payloads = [bytes([number]) * 3000 for number in range(30)]
     for payload in payloads:
         append(stream, payload)
-        assert stream.tail_bytes <= 20_000
+        assert stream.tail.bytes <= 20_000
     assert read_on(stream) == numbered(payloads)
-    stream.drop_tail()
-    assert stream.tail_bytes == 0
+    stream.tail.drop()
+    assert stream.tail.bytes == 0
     assert read_on(stream) == numbered(payloads)
 
 
@@ -319,11 +320,11 @@ def test_a_reader_crosses_segments(stream: DiskStream, bytes_max: int) -> None:
 
 def test_more_segments_than_indexes_may_be_in_memory_are_read(tmp_path: Path) -> None:
     stream = make(tmp_path)
-    payloads = fill(stream, segments=INDEXES_LOADED_MAX + 8, payload_bytes=30_000)
+    payloads = fill(stream, segments=LOADED_MAX + 8, payload_bytes=30_000)
     loaded = [segment for segment in stream.segments if segment.index is not None]
-    assert len(loaded) <= INDEXES_LOADED_MAX + 1
+    assert len(loaded) <= LOADED_MAX + 1
     assert read_on(stream) == numbered(payloads)
-    assert sum(segment.index is not None for segment in stream.segments) <= INDEXES_LOADED_MAX + 1
+    assert sum(segment.index is not None for segment in stream.segments) <= LOADED_MAX + 1
 
 
 # The index is a hint
@@ -479,7 +480,7 @@ def test_trimmed_messages_are_not_read_from_memory(tmp_path: Path) -> None:
     append(stream, b"1")
     stream.trim(1)
     assert read_on(stream) == [Hole(1, 1, "deleted by retention")]
-    assert stream.tail_bytes == 0
+    assert stream.tail.bytes == 0
 
 
 def test_a_reader_that_is_trimmed_away_gets_a_hole_and_no_other_error(tmp_path: Path) -> None:
@@ -707,7 +708,7 @@ def test_the_tail_holds_no_more_memory_than_it_counts_and_may(publish: Callable[
     with headwater.open(":memory:", config) as bus:
         publish(bus)
         stream: Any = bus.core.roots.get("home").stream  # type: ignore[union-attr]
-        stream.drop_tail()
+        stream.tail.drop()
         tracemalloc.start()
         try:
             # Read by a filter with a wildcard and by a topic, as what is remembered then stays.
@@ -718,8 +719,8 @@ def test_the_tail_holds_no_more_memory_than_it_counts_and_may(publish: Callable[
             list(bus.replay("home/a", after=stream.durable - 2))
             bus.core.roots.commit.run(bus.core.roots.checkpoints.make)
             gc.collect()
-            counted, batches, before = stream.tail_bytes, len(stream._tail), tracemalloc.get_traced_memory()[0]
-            stream.drop_tail()
+            counted, batches, before = stream.tail.bytes, len(stream.tail), tracemalloc.get_traced_memory()[0]
+            stream.tail.drop()
             gc.collect()
             held = before - tracemalloc.get_traced_memory()[0]
         finally:
@@ -741,9 +742,9 @@ def test_an_index_that_is_made_while_a_batch_is_written_has_it_once(
                 append(stream, b"5")
             yield found
 
-    monkeypatch.setattr(streams_module, "whole_batches", slowly)
+    monkeypatch.setattr(indexes, "whole_batches", slowly)
     segment = stream.segments[-1]
-    stream._rebuild_index(segment, segment.index)
+    stream.indexes.rebuild(segment, segment.index)
     append(stream, b"6")
     assert segment.index is not None
     assert list(segment.index.offsets) == [1, 2, 3, 4, 5, 6, 7]

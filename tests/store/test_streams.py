@@ -447,7 +447,7 @@ def test_the_newest_batches_of_all_roots_together_stay_within_their_limit(tmp_pa
     streams = opened(tmp_path, Config(tails_bytes=50_000))
     for number in range(40):
         append(streams, **{f"r{number % 8}": [bytes(3000)]})
-        assert sum(stream.tail_bytes for stream in streams.all()) <= 50_000 + 3200
+        assert sum(stream.tail.bytes for stream in streams.all()) <= 50_000 + 3200
     assert all(payloads_of(streams, f"r{number}") == [bytes(3000)] * 5 for number in range(8))
     streams.close()
 

@@ -146,7 +146,7 @@ class Folder:
         for at, segment in self._overlapping(stream, first, last):
             end = min(last, self._last_of(stream, at))
             while start <= end and self._bytes(stream, at, start, end) > bytes_max:
-                index = stream.index_of(segment)
+                index = stream.indexes.of(segment)
                 if not len(index):
                     break  # nothing in it is whole
                 entry = max(0, index.locate(start))
@@ -168,7 +168,7 @@ class Folder:
         segment = stream.segments[at]
         position = 0
         if span.first > segment.base:
-            index = stream.index_of(segment)
+            index = stream.indexes.of(segment)
             position = index.positions[max(0, index.locate(span.first))] if len(index) else 0
         size = self.bytes_between(span.root, span.first, span.last)
         return msgspec.structs.replace(span, base=segment.base, position=position, bytes=size)

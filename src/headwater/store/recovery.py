@@ -67,7 +67,7 @@ class Recovery:
             if place + 1 < len(stream.segments):
                 self._walk_closed(segment, start, stream.segments[place + 1].base)
                 assert segment.index is not None
-                stream.mend_index(segment, segment.index)
+                stream.indexes.mend(segment, segment.index)
             else:
                 self._cut(segment, self._walk_last(segment, start))
             start = 0
@@ -158,7 +158,7 @@ class Recovery:
 
     def _last_time_us(self, segment: Segment) -> int:
         """When the last batch of a closed segment was appended."""
-        index = self._stream.index_of(segment)
+        index = self._stream.indexes.of(segment)
         header = self._header_at(segment, index.positions[-1]) if len(index) else None
         return header.time_us if header is not None else 0
 
@@ -319,7 +319,7 @@ class Recovery:
         header = batch.header
         self._pool.get(segment.log_path).pwritev(self._sealed(header, stored), segment.end)
         self._pool.written(segment.log_path)
-        index = stream.index_of(segment)
+        index = stream.indexes.of(segment)
         index.add(header.first_offset, segment.end, header.time_us)
         segment.end += header.bytes
 

@@ -9,7 +9,7 @@ One thread appends (the one that commits); any thread reads.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import attrgetter
@@ -22,24 +22,20 @@ from headwater.store.body import held_bytes
 from headwater.store.file_pool import FilePool
 from headwater.store.files import PIECE_BYTES as AT_ONCE_BYTES
 from headwater.store.files import Files
+from headwater.store.indexes import Indexes
 from headwater.store.log import REMOVED, Hole, Write, untold
 from headwater.store.manifest import Listed
 from headwater.store.segment import (
-    UNBOUNDED,
     Index,
     Segment,
     bases,
     header_at,
-    load_index,
-    store_index,
-    walk,
-    whole_batches,
 )
+from headwater.store.tail import Tail
 
 ZEROS = bytes(8)
 RETENTION = "deleted by retention"
 MISSING = "its segment is missing"
-INDEXES_LOADED_MAX = 32
 PREALLOCATE_BYTES_MIN = 64 * 1024
 PIECE_BYTES = 256 * 1024
 """How much of a large group is written before it is synced, where others use the disk too."""
@@ -49,7 +45,6 @@ LARGE_BYTES_MIN = 256 * 1024
 """A batch that takes more memory than this is kept when it was read, one at a time of all streams, as long as it takes
 less than half of `tails_bytes`: thousands who are behind may want it, and each would read and check all of it."""
 
-_first_offset = attrgetter("first_offset")
 _base = attrgetter("base")
 
 
@@ -64,8 +59,8 @@ class DiskStream:
         self.folder = folder
         self.seed = seed
         self.root_bytes = root.encode()
-        self._files = files
-        self._pool = pool
+        self.files = files
+        self.pool = pool
         self._config = config
         self.segments: list[Segment] = []
         self.holes: list[Hole] = []
@@ -89,12 +84,10 @@ class DiskStream:
         """Where it should begin, if its first segments are missing; 0 otherwise."""
         self._mark = (0, 0, 0)
         """Where the stream stood before the last group: newest offset, base and end of the active segment."""
-        self._tail: list[Batch] = []
-        self.tail_bytes = 0
-        self._loaded: list[Segment] = []
+        self.tail = Tail(config.tail_bytes)
+        self.indexes = Indexes(self)
         self._lock = threads.Lock()
-        self._mending = threads.Lock()
-        """Held by the one reader that makes an index anew."""
+        """Held while `holes` changes."""
 
     # Appending: by the thread that commits.
 
@@ -185,18 +178,18 @@ class DiskStream:
             self._let_go()
         start = segment.end
         if start + length > segment.allocated:
-            self._pool.with_room(lambda: self._preallocate(segment, length))
+            self.pool.with_room(lambda: self._preallocate(segment, length))
         try:
             if is_shared is None:
-                self._pool.write(segment.log_path, buffers, start)
+                self.pool.write(segment.log_path, buffers, start)
             else:
                 self._write_pieces(segment.log_path, buffers, start, is_shared)
         except OSError:
             self.undo(self.end, start)
             raise
-        index = segment.index if segment.index is not None else self.index_of(segment)
+        index = segment.index if segment.index is not None else self.indexes.of(segment)
         if segment.mended is not None:
-            index = self._take_mended(segment)
+            index = self.indexes.take_mended(segment)
         batches = [batch for write in writes if (batch := write.batch) is not None]
         *positions, end = accumulate([write.room for write in writes], initial=start)
         newest = batches[-1]
@@ -210,7 +203,7 @@ class DiskStream:
         for piece in pieces(buffers, at_once):
             if is_written and is_shared():
                 self.sync()
-            self._pool.write(path, piece, position)
+            self.pool.write(path, piece, position)
             position += sum(map(len, piece))
             is_written = True
 
@@ -218,7 +211,7 @@ class DiskStream:
         """Make what was written durable; if that fails, the stream takes no more."""
         path = self.segments[-1].log_path
         try:
-            self._pool.datasync(path)
+            self.pool.datasync(path)
         except OSError as error:
             raise self._failed_sync(path, error) from error
 
@@ -230,18 +223,14 @@ class DiskStream:
         """Append nothing any more."""
         self.failed = reason
         for segment in self.segments:
-            self._pool.give_up(segment.log_path)
+            self.pool.give_up(segment.log_path)
         self.on_failure()
 
     def commit(self, writes: Sequence[Write]) -> int:
         """What was written is durable: let readers see it; answers by how many bytes the tail has grown."""
-        before = self.tail_bytes
-        self._tail += [batch for write in writes if (batch := write.batch) is not None]
-        self.tail_bytes += sum([held_bytes(write.body) for write in writes])
-        if self.tail_bytes > self._config.tail_bytes:
-            self._shorten_tail()
+        grown = self.tail.add(writes)
         self.durable = self.end
-        return self.tail_bytes - before
+        return grown
 
     def _let_go(self) -> None:
         """Let the page cache keep the newest alone. What is written next then takes memory that was in use a moment
@@ -255,7 +244,7 @@ class DiskStream:
     def _let_go_of(self, segment: Segment, upto: int) -> None:
         if segment.cached_from < upto:
             try:
-                self._pool.get(segment.log_path).let_go(segment.cached_from, upto - segment.cached_from)
+                self.pool.get(segment.log_path).let_go(segment.cached_from, upto - segment.cached_from)
             except OSError:
                 pass  # memory alone is at stake
             segment.cached_from = upto
@@ -269,34 +258,17 @@ class DiskStream:
     def undo(self, end: int, position: int) -> None:
         """Take back writes that were never synced, durably: they must not be found by the next process."""
         segment = self.segments[-1]
-        index = self.index_of(segment) if segment.mended is None else self._take_mended(segment)
+        index = self.indexes.of(segment) if segment.mended is None else self.indexes.take_mended(segment)
         index.cut(position)
         segment.end = position
         self.end = end
         try:
-            file = self._pool.with_room(lambda: self._pool.get(segment.log_path))
+            file = self.pool.with_room(lambda: self.pool.get(segment.log_path))
             file.truncate(position)
             segment.allocated = position
             file.datasync()
         except (OSError, TooManyFiles) as error:
             self.fail(f"{segment.log_path} could not be cut back ({error})")
-
-    def drop_tail(self) -> None:
-        """Give back the memory of the newest batches; readers find them on disk."""
-        self._tail, self.tail_bytes = [], 0
-
-    def _shorten_tail(self) -> None:
-        keep = len(self._tail)
-        kept_bytes = 0
-        while keep > 0:
-            more_bytes = held_bytes(self._tail[keep - 1].data)
-            # The newest is what all who are up to date read next: each for itself from disk, if it were not here.
-            limit = self._config.tail_bytes // 2 if kept_bytes else self._config.tail_bytes * 2
-            if kept_bytes + more_bytes > limit:
-                break
-            keep -= 1
-            kept_bytes += more_bytes
-        self._tail, self.tail_bytes = self._tail[keep:], kept_bytes
 
     def _preallocate(self, segment: Segment, length: int) -> None:
         """Zeros ahead: a sync that need not record a new length is a third faster."""
@@ -304,7 +276,7 @@ class DiskStream:
         ahead = min(max(segment.end, PREALLOCATE_BYTES_MIN), self._config.preallocate_bytes)
         target = max(needed, min(needed + ahead, self._config.segment_bytes))
         try:
-            self._pool.get(segment.log_path).allocate(segment.allocated, target - segment.allocated)
+            self.pool.get(segment.log_path).allocate(segment.allocated, target - segment.allocated)
         except OSError:
             return  # no room to be generous; whether there is enough, the write itself will tell
         segment.allocated = target
@@ -314,11 +286,11 @@ class DiskStream:
     def start_segment(self, base: int) -> Segment:
         """Make an empty segment for the messages from `base` on."""
         segment = Segment(self.folder, base)
-        if not self._files.exists(self.folder):
-            self._pool.with_room(lambda: self._files.make_folder(self.folder))
-        self._pool.with_room(lambda: self._files.open(segment.log_path, create=True)).close()
+        if not self.files.exists(self.folder):
+            self.pool.with_room(lambda: self.files.make_folder(self.folder))
+        self.pool.with_room(lambda: self.files.open(segment.log_path, create=True)).close()
         try:
-            self._pool.with_room(lambda: self._files.sync_folder(self.folder))
+            self.pool.with_room(lambda: self.files.sync_folder(self.folder))
         except OSError as error:
             raise self._failed_sync(self.folder, error) from error
         segment.index = Index()
@@ -329,13 +301,13 @@ class DiskStream:
     def roll(self) -> Segment:
         """Close the active segment for good, and start the next."""
         segment = self.segments[-1]
-        file = self._pool.with_room(lambda: self._pool.get(segment.log_path))
+        file = self.pool.with_room(lambda: self.pool.get(segment.log_path))
         file.truncate(segment.end)
         segment.allocated = segment.end
         self.sync()
-        self._store_index(segment, sync=True)
+        self.indexes.store(segment, sync=True)
         fresh = self.start_segment(self.end + 1)
-        self._remember(segment)
+        self.indexes.remember(segment)
         return fresh
 
     def trim(self, upto: int) -> int:
@@ -348,11 +320,10 @@ class DiskStream:
             self.kept_from = 0
         for _ in range(kept):
             segment = self.segments.pop(0)
-            self._pool.forget(segment.log_path)
-            self._files.remove(segment.index_path)
-            self._files.remove(segment.log_path)
-        self._tail = [batch for batch in self._tail if batch.last_offset >= self.first_offset]
-        self.tail_bytes = sum(held_bytes(batch.data) for batch in self._tail)
+            self.pool.forget(segment.log_path)
+            self.files.remove(segment.index_path)
+            self.files.remove(segment.log_path)
+        self.tail.trim(self.first_offset)
         self.holes = [hole for hole in self.holes if hole.last >= self.first_offset]
         return self.first_offset
 
@@ -360,24 +331,17 @@ class DiskStream:
         """Have nothing any more, and say so to whoever reads on; answers the files that it had."""
         paths = [path for segment in self.segments for path in (segment.index_path, segment.log_path)]
         self.failed = self.gone = REMOVED
-        self.segments, self.kept_from, self.holes, self._loaded = [], 0, [], []
-        self.drop_tail()
+        self.segments, self.kept_from, self.holes = [], 0, []
+        self.indexes.clear()
+        self.tail.drop()
         for path in paths:
-            self._pool.forget(path)
+            self.pool.forget(path)
         return paths
 
     def store_indexes(self) -> None:
         """Bring the active segment's index file up to date; a hint, so not synced."""
         if self.segments:
-            self._store_index(self.segments[-1], sync=False)
-
-    def _store_index(self, segment: Segment, sync: bool) -> None:
-        if segment.mended is not None:
-            self._take_mended(segment)
-        try:
-            store_index(self._files, segment, sync)
-        except (OSError, TooManyFiles):
-            pass  # what the file lacks is found in the log; whether that has room, its own writes tell
+            self.indexes.store(self.segments[-1], sync=False)
 
     def place_of_end(self) -> tuple[int, int]:
         """The segment and position where the newest durable batch ends."""
@@ -387,7 +351,7 @@ class DiskStream:
         if self.end == self.durable:
             return segment.base, segment.end
         # A sync failed: batches that were written stand behind the last that is durable.
-        index = self.index_of(segment)
+        index = self.indexes.of(segment)
         return segment.base, index.positions[index.locate(self.durable + 1)]
 
     # Reading: by any thread.
@@ -410,42 +374,27 @@ class DiskStream:
         except FileNotFoundError:
             later = [segment.base for segment in self.segments if segment.base > offset]
             last = min(later, default=self.durable + 1) - 1
-            if self._pool.is_writable and offset >= self.first_offset:
+            if self.pool.is_writable and offset >= self.first_offset:
                 return self._note_damage(Hole(offset, last, MISSING))
             # Retention took it meanwhile, in this process or beside it.
             return (Hole(offset, last, self.gone),)
 
     def held(self, offset: int, bytes_max: int) -> Sequence[Batch] | None:
         """The same out of memory; None if they are not there."""
-        tail = self._tail
-        if tail and tail[0].first_offset <= offset:
-            place = bisect_right(tail, offset, key=_first_offset) - 1
-            if tail[place].last_offset >= offset:
-                return self._from_tail(tail, place, bytes_max)
-        stream, large = self._pool.large
+        found = self.tail.read(offset, self.durable, bytes_max)
+        if found is not None:
+            return found
+        stream, large = self.pool.large
         if stream is self and large is not None and large.first_offset <= offset <= large.last_offset:
             return (large,) if offset >= self.first_offset else None
         return None
 
-    def _from_tail(self, tail: list[Batch], place: int, bytes_max: int) -> list[Batch]:
-        found: list[Batch] = []
-        expected = tail[place].first_offset
-        for batch in tail[place:]:
-            if batch.first_offset != expected or batch.last_offset > self.durable:
-                break
-            found.append(batch)
-            expected = batch.last_offset + 1
-            bytes_max -= len(batch.data)
-            if bytes_max <= 0:
-                break
-        return found
-
     def _from_disk(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
         segment = self._segment_of(offset)
-        index = self.index_of(segment)
+        index = self.indexes.of(segment)
         entry = index.locate(offset)
         entry = max(entry, 0)
-        data = self._pool.get(segment.log_path).pread(max(bytes_max, 4096), index.positions[entry] if len(index) else 0)
+        data = self.pool.get(segment.log_path).pread(max(bytes_max, 4096), index.positions[entry] if len(index) else 0)
         found = self._parse(data, offset, bytes_max)
         if found:
             return found
@@ -472,9 +421,9 @@ class DiskStream:
 
     def _one_from_disk(self, segment: Segment, offset: int) -> Sequence[Batch | Hole]:
         """The slow way: a large batch, a stale index, or a damaged batch."""
-        file = self._pool.get(segment.log_path)
+        file = self.pool.get(segment.log_path)
         for attempt in ("index", "rebuilt"):
-            index = self.index_of(segment)
+            index = self.indexes.of(segment)
             entry = max(0, index.locate(offset))
             position = index.positions[entry] if len(index) else 0
             header = header_at(self.seed, file, position)
@@ -486,10 +435,10 @@ class DiskStream:
                     return self._note_damage(Hole(offset, header.last_offset, f"damaged: {error}"))
                 if batch is not None:
                     if LARGE_BYTES_MIN < held_bytes(batch.data) < self._config.tails_bytes // 2:
-                        self._pool.large = (self, batch)
+                        self.pool.large = (self, batch)
                     return (batch,)
             if attempt == "index":
-                self._rebuild_index(segment, index)
+                self.indexes.rebuild(segment, index)
         last = self._next_known(segment, offset) - 1
         return self._note_damage(Hole(offset, last, "damaged: no batch where one was written"))
 
@@ -501,7 +450,7 @@ class DiskStream:
 
     def _next_known(self, segment: Segment, offset: int) -> int:
         """The next offset, after a damaged place, that the index or the next segment knows."""
-        index = self.index_of(segment)
+        index = self.indexes.of(segment)
         place = index.locate(offset) + 1
         if place < len(index):
             return index.offsets[place]
@@ -514,7 +463,7 @@ class DiskStream:
         found = self._find_time(time_us, looked_at)
         if not self._is_first_at(found, time_us):
             for segment in looked_at:
-                self._rebuild_index(segment, self.index_of(segment))
+                self.indexes.rebuild(segment, self.indexes.of(segment))
             found = self._find_time(time_us, looked_at)
         return found
 
@@ -525,14 +474,14 @@ class DiskStream:
         while low < high:
             middle = (low + high) // 2
             looked_at.append(segments[middle])
-            index = self.index_of(segments[middle])
+            index = self.indexes.of(segments[middle])
             if len(index) and index.times[-1] < time_us:
                 low = middle + 1
             else:
                 high = middle
         if low == len(segments):
             return self.durable + 1
-        found = self.index_of(segments[low]).first_at(time_us)
+        found = self.indexes.of(segments[low]).first_at(time_us)
         return min(found, self.durable + 1) if found is not None else self.durable + 1
 
     def _is_first_at(self, offset: int, time_us: int) -> bool:
@@ -548,102 +497,17 @@ class DiskStream:
     def _header_of(self, offset: int) -> Header | None:
         """The header of the batch that holds an offset; None if it is not where the index says."""
         segment = self._segment_of(offset)
-        index = self.index_of(segment)
+        index = self.indexes.of(segment)
         entry = index.locate(offset)
         if entry < 0:
             return None
-        header = header_at(self.seed, self._pool.get(segment.log_path), index.positions[entry])
+        header = header_at(self.seed, self.pool.get(segment.log_path), index.positions[entry])
         is_it = header is not None and header.root == self.root and header.first_offset <= offset <= header.last_offset
         return header if is_it else None
 
     def _segment_of(self, offset: int) -> Segment:
         segments = self.segments
         return segments[max(0, bisect_right(segments, offset, key=_base) - 1)]
-
-    def index_of(self, segment: Segment) -> Index:
-        """A segment's index, from memory, its file, or its log."""
-        mended = segment.mended
-        if mended is not None:
-            return mended[0]
-        index = segment.index
-        if index is not None:
-            return index
-        index, is_right = load_index(self._files, segment, self._below(segment))
-        if not is_right or not self._is_whole(segment, index):
-            return self._rebuild_index(segment, None)
-        segment.index = index
-        self._remember(segment)
-        return index
-
-    def _below(self, segment: Segment) -> int:
-        """The first offset that a later segment has."""
-        return min((other.base for other in self.segments if other.base > segment.base), default=UNBOUNDED)
-
-    def _is_whole(self, segment: Segment, index: Index) -> bool:
-        """Whether an index begins where its segment does and, if no more is written to that, ends where it does."""
-        if not len(index) or index.offsets[0] != segment.base or index.positions[0] != 0:
-            return False
-        if not self.segments or segment.base == self.segments[-1].base:
-            return True
-        header = header_at(self.seed, self._pool.get(segment.log_path), index.positions[-1])
-        return header is not None and index.positions[-1] + header.bytes == segment.end
-
-    def _rebuild_index(self, segment: Segment, doubted: Index | None) -> Index:
-        """Make an index from the log, in place of one that did not lead to a batch; the file is mended with it."""
-        with self._mending:
-            is_active = bool(self.segments) and segment is self.segments[-1]
-            known = segment.mended[0] if segment.mended is not None else segment.index
-            if known is not None and known.is_fresh and (known is not doubted or not is_active):
-                return known  # another reader was faster, or it is the log that is damaged
-            fresh, last, below, upto = Index(), segment.base - 1, self._below(segment), segment.end
-            fresh.is_fresh = True
-            for place, header, _ in whole_batches(self.seed, self._pool.get(segment.log_path), 0, self.root):
-                if last < header.first_offset <= self.end and header.last_offset < below and place < upto:
-                    fresh.add(header.first_offset, place, header.time_us)
-                    last = header.last_offset
-            if is_active and self._pool.is_writable:
-                segment.mended = fresh, upto  # the thread that commits adds to the one that is there, meanwhile
-                if doubted is not None and not doubted.has_all_of(fresh):
-                    self.on_mended(segment.index_path)
-                return fresh
-            segment.index, segment.mended = fresh, None
-            if self._pool.is_writable:
-                self.mend_index(segment, fresh)
-            self._remember(segment)
-            return fresh
-
-    def _take_mended(self, segment: Segment) -> Index:
-        """Go on with the index that a reader made; by the thread that commits."""
-        assert segment.mended is not None
-        fresh, upto = segment.mended
-        old = segment.index if segment.index is not None else fresh
-        place = bisect_left(old.positions, upto)
-        fresh.positions += old.positions[place:]
-        fresh.times += old.times[place:]
-        fresh.offsets += old.offsets[place:]  # last, as it is here that readers look first
-        segment.index, segment.mended = fresh, None
-        return fresh
-
-    def mend_index(self, segment: Segment, index: Index) -> None:
-        """Bring the file of a segment that is no more written to in line with its log."""
-        index.stored = 0
-        try:
-            told = Index.unpack(self._read_if_there(segment.index_path))
-            is_right = told.keep_possible(segment.base, self._below(segment), segment.end)
-            if not is_right or not told.has_all_of(index):
-                self._files.write(segment.index_path, index.pack())
-                self.on_mended(segment.index_path)
-            index.stored = len(index)
-        except (OSError, TooManyFiles):
-            pass  # a hint: what the file lacks is found in the log
-        if segment not in self.segments:  # retention took it meanwhile
-            self._files.remove(segment.index_path)
-
-    def _read_if_there(self, path: str) -> bytes:
-        try:
-            return self._files.read(path)
-        except OSError:
-            return b""
 
     def catch_up(self, segments: list[Segment], durable: int) -> None:
         """See what the owner of the folder wrote meanwhile; for a reader beside it."""
@@ -656,9 +520,9 @@ class DiskStream:
                 segment.index, segment.mended = old.index, old.mended
         self.segments = segments
         self.end = self.durable = durable
-        self.drop_tail()
+        self.tail.drop()
         if segments:
-            self._extend_index(segments[-1])
+            self.indexes.extend(segments[-1])
 
     def note_missing(self, listed: Listed) -> None:
         """Know as gaps what should be there and is not; for a reader beside the owner."""
@@ -668,28 +532,6 @@ class DiskStream:
                 self.holes.append(Hole(start, end, MISSING))
         self.holes.sort(key=lambda hole: hole.first)
         self.kept_from = listed.first
-
-    def _extend_index(self, segment: Segment) -> None:
-        """Add what the active segment's index file does not have yet."""
-        index = segment.index if segment.index is not None else load_index(self._files, segment, UNBOUNDED)[0]
-        last = index.positions[-1] if len(index) else -1
-        for place, header, _ in walk(self.seed, self._pool.get(segment.log_path), max(0, last)):
-            if header.root != self.root or header.last_offset > self.durable:
-                break
-            if place > last:
-                index.add(header.first_offset, place, header.time_us)
-        segment.index = index
-
-    def _remember(self, segment: Segment) -> None:
-        """Keep the indexes of the segments used last; the active one's is always there."""
-        with self._lock:
-            if segment in self._loaded:
-                self._loaded.remove(segment)
-            self._loaded.append(segment)
-            if len(self._loaded) > INDEXES_LOADED_MAX:
-                oldest = self._loaded.pop(0)
-                if self.segments and oldest is not self.segments[-1]:
-                    oldest.index = None
 
 
 def pieces(buffers: Sequence[bytes], bytes_max: int) -> Iterator[list[memoryview]]:

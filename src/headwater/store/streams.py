@@ -393,7 +393,7 @@ class Streams:
             show(stream.number, watermark(stream.durable))
         if self._tails_bytes > self._config.tails_bytes:
             for stream in self._by_root.values():
-                stream.drop_tail()
+                stream.tail.drop()
             self._tails_bytes = 0
 
     def _restart_journal(self, length: int) -> None:
