@@ -304,7 +304,7 @@ class Core:
             part.time_us = self.clock.now_us()
             shown = roots.showing.show(part, self.dispatcher.listeners.show, self._new_shown)
             if shown is not None:
-                if is_due or shown.is_much:
+                if is_due or shown[0].is_much:
                     roots.commit.kick()
                 return
         roots.commit.submit(Sent(item, roots.counts))

@@ -117,9 +117,9 @@ class Showing:
         self._roots = roots
         self._ways: defaultdict[str, _Way] = defaultdict(_Way)
 
-    def show(self, part: Part, tell: Callable[[Batch], None], new: Callable[[str, int], S]) -> S | None:
-        """Tell of messages of a root at once: what they join on their way to disk; None if they have to be there first,
-        or may be refused."""
+    def show(self, part: Part, tell: Callable[[Batch], None], new: Callable[[str, int], S]) -> tuple[S, int] | None:
+        """Tell of messages of a root at once: what they join on their way to disk, and what they weigh; None if they
+        have to be there first, or may be refused."""
         roots, name = self._roots, part.root
         root = roots.get(name)
         if root is None or part.retain is not None or root.stream.failed is not None or not roots.room.is_left:
@@ -129,6 +129,7 @@ class Showing:
         is_plain = part.is_plain
         if not is_plain:
             part.decode()
+        weight = part.weight
         commit = roots.commit
         with commit.places:
             way = self._ways[name]
@@ -138,9 +139,9 @@ class Showing:
             tell(_one(part, offset) if is_plain else _batch(part, offset))
             shown = self._place(way, name, new)
             shown.add(part)
-            commit.grow(shown, part.weight if is_plain else part.weight + BATCH_WEIGHT)
+            commit.grow(shown, weight if is_plain else weight + BATCH_WEIGHT)
             way.next = offset + len(part.topics)
-        return shown
+        return shown, weight
 
     def _place(self, way: _Way, name: str, new: Callable[[str, int], S]) -> S:
         """What is to be committed with the next group, of what was shown of a root."""
