@@ -189,11 +189,14 @@ def test_credit_in_bytes_counts_too(connect: Connect) -> None:
 
 
 def test_a_reader_that_has_taken_all_gives_all_credit_back(connect: Connect) -> None:
-    bus, talk = connect()
+    bus, talk = connect(prefetch_messages=160)
     live, request = subscribe(bus, talk)
-    talk.deliver(request.number, 1, [b"x"])
+    talk.deliver(request.number, 1, [b"x"] * 9)
+    live.batch(9, WAIT_S)
+    assert talk.is_quiet(), "most of the window is left"
+    talk.deliver(request.number, 10, [b"x"])
     live.next(WAIT_S)
-    assert read_credit(talk.next(Kind.CREDIT))[0] == 1
+    assert read_credit(talk.next(Kind.CREDIT))[0] == 10
 
 
 # Acks
@@ -627,7 +630,6 @@ def test_answers_come_back_on_the_sessions_topic(connect: Connect) -> None:
     talk.send(_answer(request.number, headers["correlation-id"]))
     assert asking().payload == b"!"
     asking = in_thread(lambda: bus.request("rpc/x", b"?", timeout_s=0.1))
-    talk.next(Kind.CREDIT)
     talk.published((talk.publish()[0], 2))
     with pytest.raises(HeadwaterError, match="nobody answered"):
         asking()

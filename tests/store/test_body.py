@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -262,6 +262,40 @@ def test_a_body_with_a_bit_turned_over_is_refused_or_can_be_read(data: bytes) ->
         except REFUSED:
             continue
         look_at_everything(body)
+
+
+WITH_HEADERS = st.builds(
+    lambda some, pairs: some[0]._replace(headers=pairs), PLAIN, st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4)
+)
+
+
+@given(WITH_HEADERS, st.integers(12, 200), st.sampled_from([0, 1, 4, 128]))
+@settings(max_examples=300)
+def test_a_message_with_headers_is_read_at_a_glance_as_it_is_with_all_care(one: Given, place: int, bit: int) -> None:
+    data = bytearray(encode([one]))
+    if place < len(data):
+        data[place] ^= bit
+    raw = bytes(data)
+
+    def careful() -> tuple[object, ...]:
+        body = Body.__new__(Body)
+        body.data, body.count, body.columns, body._span, body._where = raw, 1, HEADERS, None, None
+        body._read(1)
+        return (*map(said, body.messages(7)), body.end, body.time_span())
+
+    def at_a_glance() -> tuple[object, ...]:
+        body = Body(raw)
+        return (*map(said, body.messages(7)), body.end, body.time_span())
+
+    if struct.unpack_from("<III", raw) == (1, 1, HEADERS):
+        assert outcome(at_a_glance) == outcome(careful)
+
+
+def outcome(read: Callable[[], tuple[object, ...]]) -> object:
+    try:
+        return read()
+    except REFUSED:
+        return "refused"
 
 
 @given(st.binary(max_size=300))

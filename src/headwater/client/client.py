@@ -492,10 +492,11 @@ class Client:
         taken, messages, size = feed.owed()
         if self._feeds.get(feed.number) is not feed or not self.link.is_up:
             return
-        if taken:
-            self.link.send((pack_ranges(Kind.TAKEN, feed.number, 0, taken),))
+        said = [pack_ranges(Kind.TAKEN, feed.number, 0, taken)] if taken else []
         if messages or size:
-            self.link.send((pack_credit(feed.number, messages, size),))
+            said.append(pack_credit(feed.number, messages, size))
+        if said:
+            self.link.send(said)
 
     def ack(self, feed: Feed, epoch: int, ranges: list[Range]) -> asyncio.Future[Any]:
         """Ack messages; in the loop. The future fails with Recalled if the connection is lost."""

@@ -33,6 +33,9 @@ from headwater.wire.batches import Range
 from headwater.wire.contents import Deliver
 from headwater.wire.request import Request
 
+SOME = 16
+"""A reader that has taken all there is gives credit back once this part of a window is used: not for each message, as
+that would be a frame of its own for each."""
 _offset = attrgetter("offset")
 _origin = attrgetter("origin")
 
@@ -304,11 +307,17 @@ class Feed:
     def _is_half_used(self) -> bool:
         return 2 * self._used_messages >= self._window_messages or 2 * self._used_bytes >= self._window_bytes
 
+    @property
+    def _is_some_used(self) -> bool:
+        used, size = SOME * self._used_messages, SOME * self._used_bytes
+        return used >= self._window_messages or size >= self._window_bytes
+
     def _note_flush(self) -> None:
-        """Ask for a flush if one is due: half a window is used, nothing is left here, or timers are to start."""
+        """Ask for a flush if one is due: half a window is used, nothing is left here and some of it is used, or timers
+        are to start."""
         if self._is_flushing:
             return
-        if self._taken or self._is_half_used or (not self._chunks and self._used_messages):
+        if self._taken or self._is_half_used or (not self._chunks and self._is_some_used):
             self._is_flushing = True
             self._flush(self)
 

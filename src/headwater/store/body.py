@@ -43,6 +43,13 @@ ONE_HEAD = struct.Struct("<IIIIii")
 """One message without optional columns, up to the topic's bytes;"""
 ONE_TAIL = struct.Struct("<iiqii")
 """and what is after them: index, time, and where the payload begins and ends."""
+LED = struct.Struct("<i4xqii")
+"""One message with headers alone: its index and time, and where its pairs begin and end;"""
+PAYLOAD = struct.Struct("<ii")
+"""and behind its pairs where its payload begins and ends."""
+ONE_PAIRS_MAX = 16
+REMEMBERED_BYTES_MAX = 1024
+"""Names of headers that are longer together are read and encoded each time."""
 ONE_FIXED = struct.pack("<III", 1, 1, 0)
 """How each of these begins."""
 NAME_AT = ONE_HEAD.size - 4
@@ -72,6 +79,12 @@ HELD_PAIR_BYTES = 192
 
 _names_cache: Memo[bytes, tuple[str, ...]] = Memo(NAMES_CACHED_MAX)
 """Decoded topic dictionaries, as the same few hundred devices tend to come together again and again."""
+
+_header_names_cache: Memo[bytes, tuple[str, ...]] = Memo(NAMES_CACHED_MAX)
+"""Decoded names of headers, as the same few come in all messages of a kind."""
+
+_header_columns_cache: Memo[tuple[str, ...], bytes] = Memo(NAMES_CACHED_MAX)
+"""Encoded names of the headers of a single message, for the same reason."""
 
 _columns_cache: Memo[tuple[str, ...], tuple[bytes, int, bytes]] = Memo(COLUMNS_CACHED_MAX, COLUMNS_CACHED_MESSAGES_MAX)
 """Encoded topic columns, for the same reason."""
@@ -186,6 +199,15 @@ def _key_columns(keys: Sequence[bytes | None]) -> tuple[bytes, ...]:
 
 def _header_columns(headers: Sequence[Headers]) -> tuple[bytes, ...]:
     """Where each message's pairs begin, their names and their values."""
+    if len(headers) == 1:
+        names = tuple([name for name, _ in headers[0]])
+        known = _header_columns_cache.known.get(names)
+        if known is None:
+            columns = (_int32((0, len(names))), *_binary([name.encode() for name in names]))
+            known = b"".join(columns)
+            if len(known) <= REMEMBERED_BYTES_MAX:
+                _header_columns_cache.keep(names, known)
+        return (known, *_binary([value.encode() for _, value in headers[0]]))
     return (
         _int32(list(accumulate(map(len, headers), initial=0))),
         *_binary([name.encode() for pairs in headers for name, _ in pairs]),
@@ -326,6 +348,8 @@ class Body:
         self.columns: int = columns
         self._span: tuple[int, int] | None = None
         self._where: list[list[int]] | None = None
+        if count == 1 and columns == HEADERS and self._read_one_with_headers():
+            return
         if not columns:
             if count == 1:
                 self._read_one()
@@ -391,6 +415,43 @@ class Body:
         self.expiries = self.retain = self._keys = self._headers = None
         self._payloads = [0, length], start
         self.end = (start + length + 7) & ~7
+
+    def _read_one_with_headers(self) -> bool:
+        """A single message with headers, as questions and their answers are; False if it is laid out otherwise than
+        usual, to be read with all care."""
+        data = self.data
+        end = len(data)
+        names_end = _values_end(data, NAMES_AT, 1)
+        at = names_end + 7 & ~7
+        if end < at + LED.size:
+            return False
+        index, time_us, first, pairs = LED.unpack_from(data, at)
+        names_at = at + LED.size
+        if index or first or not 0 < pairs <= ONE_PAIRS_MAX or end < names_at + 8 * pairs:
+            return False
+        values_at = _values_end(data, names_at, pairs) + 7 & ~7
+        if values_at > names_at + REMEMBERED_BYTES_MAX or end < values_at + 4 * pairs + 4:
+            return False
+        lengths_at = _values_end(data, values_at, pairs) + 7 & ~7
+        start = lengths_at + 8
+        if end < start:
+            return False
+        raw = data[names_at:values_at]
+        header_names = _header_names_cache.known.get(raw)
+        if header_names is None:
+            header_names = _header_names_cache.keep(raw, tuple(_strings(data, names_at, pairs)))
+        begin, length = PAYLOAD.unpack_from(data, lengths_at)
+        if begin or not 0 <= length <= end - start:
+            return False
+        self._headers = [tuple(zip(header_names, _strings(data, values_at, pairs), strict=True))]
+        raw = data[NAMES_AT:names_end]
+        names = _names_cache.known.get(raw)
+        self.names = names if names is not None else _names(data, names_end, 1)
+        self._index, self._is_each_once, self._times = FIRST, True, (time_us,)
+        self.expiries = self.retain = self._keys = None
+        self._payloads = [0, length], start
+        self.end = start + length + 7 & ~7
+        return True
 
     def time_span(self) -> tuple[int, int]:
         """The earliest and the latest time at which its messages were published."""
