@@ -49,7 +49,8 @@ RESUBSCRIBE_S = 0.5
 """Delay before a subscription that the server ended, and asks for again, is made again; half of it drawn."""
 FORGOTTEN_S = 30.0
 """How long a consumer that nobody holds any more is waited with, for acks of what it handed out."""
-REPLY_WINDOW = (1000, 8 * 1024 * 1024)
+REPLY_WINDOW = (1 << 40, 1 << 50)
+"""Credit for answers: those who wait have them as they come, so that none wait here, nor for credit."""
 
 
 class Client:
@@ -189,7 +190,11 @@ class Client:
         if checksum(deliver.body) != deliver.crc:
             raise Malformed(f'a batch of "{deliver.root}" arrived damaged; the connection is made anew')
         self._again.discard(frame.id)
-        feed.put(deliver)
+        if feed is self._reply_feed:
+            for message in feed.messages_of(deliver):
+                self.replies.answer(message)
+        else:
+            feed.put(deliver)
 
     def _on_notice(self, number: int, notice: Notice) -> None:
         feed = self._feeds.get(number)
@@ -566,17 +571,12 @@ class Client:
         self.replies.topic = topic
         self._reply_feed = feed
 
-        def take() -> None:
-            try:
-                while found := feed.take(1000):
-                    for message in found:
-                        self.replies.answer(message)
-            except HeadwaterError:
-                if self._reply_feed is feed:
-                    self._reply_feed = self._listening = None
+        def look() -> None:
+            if feed.error is not None and self._reply_feed is feed:
+                self._reply_feed = self._listening = None
 
-        feed.add_waker(take)
-        take()
+        feed.add_waker(look)
+        look()
 
     async def _listen_again(self, verbs: Verbs) -> None:
         """For those who wait for answers since the last connection."""

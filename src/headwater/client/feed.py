@@ -183,6 +183,11 @@ class Feed:
                 self._chunks.append(Chunk(deliver, held, deliver.count, len(deliver.body)))
         self.wake()
 
+    def messages_of(self, deliver: Deliver) -> list[Message]:
+        """The messages of a batch, for whoever has them as they come: then nothing is put in here."""
+        held = Held(self, self._verbs, deliver.lease, self.epoch, None)
+        return Chunk(deliver, held, deliver.count, 0).decode(None)
+
     def put_gap(self, gap: Gap) -> None:
         """Messages are gone: the reader gets the gap once, in order."""
         self.places[gap.root] = max(gap.last, self.places.get(gap.root, 0))
