@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from cli.command import ENVIRONMENT
 from headwater.cli.app import COMMANDS, app_for
 
 
@@ -33,3 +36,36 @@ def test_a_server_starts_without_what_other_commands_need():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_ctrl_c_while_it_loads_is_no_traceback(tmp_path: Path):
+    """At any moment: it is pressed while a module of ours is loaded, which is made to wait there."""
+    (tmp_path / "sitecustomize.py").write_text(WAITS)
+    for module in ("headwater.message", "headwater.cli.app", "headwater.cli.pub", "headwater.bus"):
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from headwater_command import main; main()", "pub", "home/x", "1"],
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path), "WAIT_AT": module},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  (nothing else is done)
+        )
+        with process:
+            assert process.stderr is not None
+            assert process.stderr.readline() == b"waiting\n", module
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.read() == b"", module
+        assert process.returncode in (130, -signal.SIGINT), module
+
+
+WAITS = """
+import os, sys
+
+class Waits:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["WAIT_AT"]:
+            os.write(2, b"waiting\\n")
+            while True:
+                pass
+
+sys.meta_path.insert(0, Waits())
+"""

@@ -11,7 +11,7 @@ from rich.text import Text
 import headwater
 from headwater.access.acl import Rule
 from headwater.cli.options import At, CommandGroup
-from headwater.cli.output import Columns, named, safe, show_all, tell
+from headwater.cli.output import Columns, counted, named, safe, show_all, tell
 from headwater.errors import Malformed
 
 app = CommandGroup(help="Rules for what clients may do: allow, deny, remove, list, confirm.", no_args_is_help=True)
@@ -60,7 +60,7 @@ def confirm(at: At) -> None:
         at.folder("confirm is for whoever has the folder, as nobody is let in over the network")
     ) as bus:
         count = bus.acl.confirm()
-    tell(at.json, {"confirmed": count}, f"{count} loss{'' if count == 1 else 'es'} confirmed; rules count")
+    tell(at.json, {"confirmed": count}, f"{counted(count, 'loss')} confirmed; rules count")
 
 
 @app.command("list")

@@ -16,8 +16,9 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from headwater.cli.advice import at_the_command_line
+from headwater.cli.help import Command, Group, paragraphs
 from headwater.cli.options import placed
 from headwater.cli.output import complain
 from headwater.errors import HeadwaterError
@@ -30,7 +31,7 @@ EPILOG = (
 )
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """The commands, which end in one sentence rather than a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -38,7 +39,7 @@ class Commands(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except HeadwaterError as error:
-            complain(str(error))
+            complain(at_the_command_line(str(error)))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
@@ -103,7 +104,7 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:
-            app.command(name)(placed(found))
+            app.command(name, cls=Command, help=paragraphs(found.__doc__))(placed(found))
     return app
 
 

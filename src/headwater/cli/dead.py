@@ -12,6 +12,7 @@ from headwater.cli.options import At, CommandGroup, Hex
 from headwater.cli.output import (
     Columns,
     clock_time,
+    counted,
     emit,
     iso,
     message_object,
@@ -113,7 +114,7 @@ def _check(offsets: list[int] | None, all: bool) -> None:
 
 
 def _done(id: str, what: str, count: int, offsets: list[int] | None, json: bool) -> None:
-    said = f"  {count:,} dead letter{'' if count == 1 else 's'} {what}"
+    said = f"  {counted(count, 'dead letter')} {what}"
     tell(json, {"id": id, what: count}, (safe(id), "cyan"), said)
     if offsets and count < len(set(offsets)):
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ import typer
 import headwater
 from headwater import Malformed
 from headwater.cli.options import At, without_secret
-from headwater.cli.output import emit, safe, say, side, tell
+from headwater.cli.output import counted, emit, safe, say, side, tell
 from headwater.clock import to_datetime
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles
@@ -27,10 +27,10 @@ def purge(
     """Remove messages for good: those that a filter matches, their retained values and topics."""
     with at.own() as bus:
         if not yes:
-            warning = f"{len(bus.topics(filter)):,} topics and all their messages will be gone."
+            warning = f"{counted(len(bus.topics(filter)), 'topic')}, with all messages there, will be gone."
             _ask("purge", f"Purge {safe(filter)}?", warning)
         count = bus.purge(filter)
-    said = f"  {count:,} topic{'' if count == 1 else 's'} purged"
+    said = f"  {counted(count, 'topic')} purged"
     tell(at.json, {"filter": filter, "topics": count}, (safe(filter), "cyan"), said)
 
 
@@ -142,7 +142,7 @@ def _restore_state(target: str, without_snapshot: bool, json: bool) -> None:
         say(("whole", "bold green"), ": the state can be read, and nothing was done")
         return
     of = f"the snapshot of {when:%Y-%m-%d %H:%M:%S} UTC" if when is not None else "what can be read"
-    say(f"restored: {done.rows:,} rows, of {of}; the old files are in quarantine/")
+    say(f"restored: {counted(done.rows, 'row')}, of {of}; the old files are in quarantine/")
     for loss in done.losses:
         say((safe(str(loss)), "yellow"))
     if any(loss.closes_access for loss in done.losses):

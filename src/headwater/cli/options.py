@@ -15,6 +15,7 @@ from urllib.parse import quote
 import typer
 
 import headwater
+from headwater.cli.help import Command, Group, paragraphs
 from headwater.cli.output import remark
 from headwater.clock import SystemClock, to_datetime
 from headwater.delivery.start import Start
@@ -132,10 +133,17 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
 class CommandGroup(typer.Typer):
     """A group of commands."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"cls": Group, **settings})
+
     def command(self, *names: Any, **settings: Any) -> Callable[[Any], Any]:
         """Add a command, which may have `at`."""
-        add = super().command(*names, **settings)
-        return lambda command: add(placed(command))
+
+        def add(command: Any) -> Any:
+            given = {"cls": Command, "help": paragraphs(command.__doc__), **settings}
+            return super(CommandGroup, self).command(*names, **given)(placed(command))
+
+        return add
 
 
 def lake_of(lake: str | None, url: str | None) -> str | None:

@@ -71,6 +71,11 @@ def tell(as_json: bool, found: dict[str, Any], *parts: str | tuple[str, str]) ->
     emit(found) if as_json else say(*parts)
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of something: 1 message, 2 messages."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
 def done(name: str, what: str, as_json: bool) -> None:
     """Say what was done with something that has a name."""
     tell(as_json, {"id": name, "done": what}, (safe(name), "cyan"), f"  {what}")

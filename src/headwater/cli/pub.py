@@ -19,7 +19,7 @@ import typer
 from headwater import Malformed, Outgoing, Receipt
 from headwater.bus import Bus
 from headwater.cli.options import At, moment
-from headwater.cli.output import emit, iso, progress, safe, say, size
+from headwater.cli.output import counted, emit, iso, progress, safe, say, size
 
 CHUNK_MESSAGES = 1000
 """Messages published with one call."""
@@ -207,7 +207,7 @@ def _publish_all(bus: Bus, note: Note, chunks: Iterator[list[bytes]], total: int
     where = f", offsets {first} to {last}" if last else ""
     say(
         (safe(note.topic), "cyan"),
-        f"  {messages:,} message{'' if messages == 1 else 's'}, {size(length)} in {seconds:.2f} s{rate}{where}",
+        f"  {counted(messages, 'message')}, {size(length)} in {seconds:.2f} s{rate}{where}",
     )
 
 

@@ -50,7 +50,7 @@ def add(
 
     With --json: an object, as of list.
     """
-    with at.own() as bus:
+    with at.own(make=True) as bus:
         made = bus.schedule(
             topic,
             payload.encode(errors="surrogateescape"),

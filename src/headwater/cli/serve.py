@@ -72,7 +72,7 @@ def serve(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Serve a folder to clients: headwater.connect("headwater://127.0.0.1:7411").
+    """Serve a folder to clients, at headwater://127.0.0.1:7411 if nothing else is said.
 
     Settings come from headwater.toml, then HEADWATER_*, then flags. When it is ready it prints one line with its URL;
     logs go to stderr. SIGTERM or Ctrl-C: it takes no more connections, finishes what is under way, tells its clients

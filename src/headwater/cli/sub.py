@@ -11,7 +11,7 @@ from headwater import Gap, Malformed, Message
 from headwater.bus import Bus
 from headwater.cli.following import Follower, served
 from headwater.cli.options import At, Hex, Raw, start
-from headwater.cli.output import Messages, remark
+from headwater.cli.output import Messages, counted, remark
 from headwater.cli.pipe import pipe_of_stdout
 from headwater.clock import SECOND_US, SystemClock
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
@@ -75,7 +75,7 @@ def sub(
             finally:
                 consumer.close()  # gives back what was not shown: nothing was wrong with it
     if count is not None and seen < count:
-        remark(f"{seen} of {count} messages came")
+        remark(f"{seen} of {counted(count, 'message')} came")
         raise typer.Exit(1)
 
 
@@ -99,7 +99,7 @@ def _consume(
     while count is None or seen < count:
         if window is not None and seen >= window:
             remark(
-                f"{window} messages are in flight, as many as this subscription allows; without acks there are no more"
+                f"in flight: {counted(window, 'message')}, as many as this subscription allows; without acks, no more"
             )
             break
         left = most if count is None else min(most, count - seen)

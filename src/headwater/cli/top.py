@@ -20,7 +20,7 @@ from headwater.admin.client import Admin, connect
 from headwater.admin.rates import Rates
 from headwater.cli.following import pause
 from headwater.cli.options import At, owner_url, served_by_owner, without_secret
-from headwater.cli.output import console, emit, iso, named, number, safe, size
+from headwater.cli.output import console, counted, emit, iso, named, number, safe, size
 from headwater.clock import to_datetime
 from headwater.counts import COUNTERS
 from headwater.wire.administration import Figures
@@ -170,7 +170,7 @@ def _head(figures: Figures, url: str) -> Text:
         ("headwater  ", "bold"),
         (safe(without_secret(url)), "cyan"),
         (f"  up {up}  ", "dim"),
-        f"{gauges['connections']:,.0f} connections  {gauges['sessions']:,.0f} sessions  "
+        f"{counted(int(gauges['connections']), 'connection')}  {counted(int(gauges['sessions']), 'session')}  "
         f"{gauges['subscriptions_durable']:,.0f} durable  {gauges['subscriptions_live']:,.0f} live  ",
         (f"{size(gauges['disk_free_bytes'])} free", "dim"),
     )

@@ -17,7 +17,7 @@ from headwater import TopicInfo
 from headwater.bus import Bus
 from headwater.cli.following import pause
 from headwater.cli.options import At
-from headwater.cli.output import console, emit, safe
+from headwater.cli.output import console, counted, emit, safe
 
 INTERVAL_S = 1.0
 RETAINED = "●"
@@ -135,7 +135,7 @@ def tree_of(topics: Sequence[TopicInfo], rates: Rates, depth: int | None = None)
     summary = Text.assemble(
         (f"{top.topics:,}", "bold"),
         " topic" if top.topics == 1 else " topics",
-        f" in {len(top.below):,} root{'' if len(top.below) == 1 else 's'}, {top.messages:,} messages",
+        f" in {counted(len(top.below), 'root')}, {counted(top.messages, 'message')}",
         f", {top.rate:,.1f}/s" if rates is not None else "",
     )
     trees = []

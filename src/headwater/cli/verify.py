@@ -11,7 +11,7 @@ from rich.text import Text
 import headwater
 from headwater import Failed, NotFound, Owned
 from headwater.cli.options import At
-from headwater.cli.output import Columns, console, emit, named, progress, safe, say, size, table
+from headwater.cli.output import Columns, console, counted, emit, named, progress, safe, say, size, table
 from headwater.cli.state_rows import DECODERS
 from headwater.log.root import RootRow
 from headwater.store import state as rows
@@ -136,18 +136,21 @@ def _show(report: Report, state: StateReport, data: str, quarantine: bool) -> No
         _show_findings(stream, quarantine)
     if report.journal_batches:
         say(f"journal: {report.journal_batches:,} batches")
-    say(f"state: {state.rows:,} rows, {state.last_write:,} writes")
+    say(f"state: {counted(state.rows, 'row')}, {counted(state.last_write, 'write')}")
     for loss in state.losses:
         say((safe(loss), "yellow"), " (known)")
     for trouble in report.troubles:
         say((safe(trouble), "red"))
     total = sum(stream.messages for stream in report.streams)
     if report.is_whole:
-        say(("whole", "bold green"), f": {total:,} messages in {len(report.streams):,} roots of {safe(data)}")
+        say(
+            ("whole", "bold green"),
+            f": {counted(total, 'message')} in {counted(len(report.streams), 'root')} of {safe(data)}",
+        )
     else:
         bad = sum(not damage.is_known for stream in report.streams for damage in stream.damages)
         bad += len(report.troubles)
-        say(("damaged", "bold red"), f": {bad:,} finding{'' if bad == 1 else 's'} in {safe(data)}")
+        say(("damaged", "bold red"), f": {counted(bad, 'finding')} in {safe(data)}")
 
 
 def _verdict(stream: StreamReport) -> Text:
@@ -156,7 +159,7 @@ def _verdict(stream: StreamReport) -> Text:
     if bad:
         return Text(f"{bad} damaged", style="red")
     if known:
-        return Text(f"{known} known gap{'' if known == 1 else 's'}", style="yellow")
+        return Text(counted(known, "known gap"), style="yellow")
     return Text("whole", style="green")
 
 

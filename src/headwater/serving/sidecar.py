@@ -91,7 +91,11 @@ class Sidecar:
     async def _run(self) -> None:
         """Start it, and wait for its end."""
         process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "headwater.admin", stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX
+            *(sys.executable, "-m", "headwater.admin"),
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,  # Ctrl-C is for the server, which ends it in order
         )
         assert process.stdin is not None
         assert process.stdout is not None

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Json
+from headwater.cli.options import CommandGroup, Json
 
 if TYPE_CHECKING:
     from headwater.cli.bench.figure import Figure
 
-app = typer.Typer(
+app = CommandGroup(
     no_args_is_help=True,
     help="Measure: publish, deliver, replay, match, open, import, or all of these; served: the broker over the wire; "
     "fair: the same beside a noisy neighbour. "

@@ -177,14 +177,17 @@ def _publish_and_kill(stage: Stage, folder: str, wanted: int) -> int:
     command = [sys.executable, "-m", "headwater.cli.demo.writer", folder]
     with (
         stage.moving(lambda: meter(calls * CALL, wanted)),
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child,  # noqa: S603  (our own module)
+        # In a session of its own, as Ctrl-C is for the demo, which ends it.
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child,  # noqa: S603
     ):
         assert child.stdout is not None
-        for calls, line in enumerate(child.stdout, 1):
-            last = int(line.split()[1])
-            if calls * CALL >= wanted:
-                break
-        child.kill()
+        try:
+            for calls, line in enumerate(child.stdout, 1):
+                last = int(line.split()[1])
+                if calls * CALL >= wanted:
+                    break
+        finally:
+            child.kill()
         # What it had said before it died, and we had not read yet, was promised too.
         for line in child.stdout:
             if line.endswith("\n"):

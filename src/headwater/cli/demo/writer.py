@@ -6,6 +6,7 @@ returned. The payload of a message is its offset, so that whoever reads it back 
 
 from __future__ import annotations
 
+import os
 import sys
 
 import headwater
@@ -31,4 +32,7 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except BrokenPipeError:  # the demo is gone
+        os._exit(1)

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from headwater.cli.following import pause
 from headwater.cli.options import RELATIVE, UNITS_S, At, CommandGroup, connect
-from headwater.cli.output import emit, progress, remark, safe, say, size, tell
+from headwater.cli.output import counted, emit, progress, remark, safe, say, size, tell
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> N
         _show_compacted(compacted, as_json)
     deleted = job.sweep()
     if deleted:
-        tell(as_json, {"deleted": deleted}, f"{deleted} files that nobody needs any more were deleted")
+        tell(as_json, {"deleted": deleted}, f"deleted: {counted(deleted, 'file')} that nobody needs any more")
 
 
 def _show_step(step: Step, as_json: bool) -> None:
@@ -97,7 +97,8 @@ def _show_step(step: Step, as_json: bool) -> None:
     rate = step.rows / step.seconds if step.seconds else 0
     say(
         (safe(step.root), "cyan"),
-        f"  {step.first:,} to {step.last:,}  {step.rows:,} messages  {step.files} files, {size(step.bytes)}",
+        f"  {step.first:,} to {step.last:,}  {counted(step.rows, 'message')}",
+        f"  {counted(step.files, 'file')}, {size(step.bytes)}",
         (f"  {rate:,.0f} messages/s", "dim"),
     )
 
@@ -106,7 +107,7 @@ def _show_compacted(done: Compacted, as_json: bool) -> None:
     if as_json:
         emit(asdict(done))
         return
-    say((safe(done.root), "cyan"), f"  {done.files_before} files of a day became {done.files_after}")
+    say((safe(done.root), "cyan"), f"  {counted(done.files_before, 'file')} of a day became {done.files_after}")
 
 
 @app.command()
@@ -172,9 +173,9 @@ def _show_rolled(done: Rolled, as_json: bool) -> None:
         return
     from headwater.spark.pipelines.rollup import moment
 
-    late = f", {done.late:,} messages came too late" if done.late else ""
+    late = f", {counted(done.late, 'message')} came too late" if done.late else ""
     say(
-        f"{done.rows:,} rows, from {moment(done.since_us)} to {moment(done.upto_us)}{late}",
+        f"{counted(done.rows, 'row')}, from {moment(done.since_us)} to {moment(done.upto_us)}{late}",
         (f"  {done.seconds:.1f} s", "dim"),
     )
 

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 import headwater
 from headwater.cli.options import At, lake_of, moment, owner_url, served_by_owner
-from headwater.cli.output import emit, progress, safe, say
+from headwater.cli.output import counted, emit, progress, safe, say
 from headwater.cli.pipeline import Master, SparkLogs, check_source, running, source_of
 from headwater.cli.temporary import temporary_folder, temporary_place
 from headwater.clock import from_datetime
@@ -84,7 +84,7 @@ def _play(job: Replay, pace: Pace, as_json: bool) -> None:
             if as_json:
                 emit(asdict(window))
     if not as_json:
-        say(f"{left:,} messages were published below ", (safe(job.plan.asked.to), "cyan"))
+        say(f"{counted(left, 'message')} published below ", (safe(job.plan.asked.to), "cyan"))
 
 
 def prefix(to: str) -> str:

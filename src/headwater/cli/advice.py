@@ -1,0 +1,28 @@
+"""What errors advise, as whoever is at the command line can do it: the bus advises in Python."""
+
+from __future__ import annotations
+
+import re
+
+IN_PYTHON = {
+    r", or open it here with read_only=True": "",
+    r"; a bus makes it with headwater\.open\(.*?\)$": "; headwater init makes one, and so does the first headwater pub",
+    r'\bunsubscribe\("(.*?)"\) first': r"headwater subs delete \1 first",
+    r"\bbus\.subscriptions\(\) lists": "headwater subs lists",
+    r"\bbus\.schedules\(\) lists": "headwater schedule list shows",
+    r"\bbus\.topics\(\) lists": "headwater topics shows",
+    r'\bsee bus\.dead_letters\("(.*?)"\)': r"see headwater dead list \1",
+    r"\buse after=\{root: offset\}, or since=datetime": "say --after ROOT=OFFSET for each, or --since",
+    r"\ba sequence needs a producer: publish\(.*?\)": "--sequence needs --producer NAME",
+    r'; read faster, or subscribe with when_full="drop_oldest" or with an id': "; read faster, or say --id NAME",
+    r'; read on to continue after them, or subscribe with on_gap="skip".*': "",
+    r"; open it without read_only=True": "",
+}
+"""What is said, and what is said instead."""
+
+
+def at_the_command_line(sentence: str) -> str:
+    """The same sentence, with commands in place of calls."""
+    for python, instead in IN_PYTHON.items():
+        sentence = re.sub(python, instead, sentence)
+    return sentence
