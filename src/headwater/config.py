@@ -288,6 +288,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     delay, until there is room; an event says so."""
     dead_letter_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
     """The same, in bytes."""
+    dead_letter_age_s: float = 7 * 86_400.0
+    """How long the dead letters of a session's own subscription are kept when the session is gone; 0: not at all."""
     dead_topics: bool = True
     """Whether each dead letter is also published, once, on `$dead/<subscription>`."""
     dead_topics_waiting_max: Annotated[int, IN_ALL] = 100_000

@@ -217,6 +217,7 @@ class Core:
         self.roots.commit.run(self._let_go)
         self.staging.expire()
         self.mending.expire()
+        self.dead_letters.expire(self.clock.now_us(), self.config.dead_letter_age_s)
         self.dispatcher.count_dead()
 
     # Closing

@@ -33,14 +33,14 @@ def test_sessions_are_listed_shown_cut_and_ended_at_a_server(tmp_path: Path):
 def test_a_folder_has_the_sessions_that_are_stored_and_nobody_to_cut(tmp_path: Path):
     with Served(tmp_path) as served:
         bus = headwater.connect(served.url.replace("://", "://ann@"))
-        bus.subscribe("home/#", id="mine")
+        mine = bus.subscribe("home/#", id="mine")
         (session,) = [row.row.id for row in served.server.sessions.all()]
         (beside,) = objects_here("sessions", "list", "--data", tmp_path)
         served.stop()
         (stored,) = objects_here("sessions", "list", "--data", tmp_path)
         bus._loop.call_soon_threadsafe(bus._client.link.close)
         bus.close()
-    assert stored == beside
+    assert (mine.id, stored) == ("mine", beside)
     assert set(stored) == {"id", "user", "expire_after_s", "subscriptions"}
     assert (stored["id"], stored["user"], len(stored["subscriptions"])) == (session, "ann", 1)
     assert "ann" in here("sessions", "show", session, "--data", tmp_path).stdout

@@ -6,7 +6,8 @@ import asyncio
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ while True:
 def served(tmp_path: Path) -> Iterator[Served]:
     with Served(tmp_path / "data") as made:
         yield made
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def work_and_die(url: str, file: Path, answers: list[str]) -> list[str]:
@@ -218,3 +226,26 @@ def test_kinds_that_contradict_the_id_are_told(served: Served) -> None:
         with pytest.raises(Malformed, match="an embedded bus has no sessions"):
             embedded.subscribe("a/#", kind="session")
         assert (embedded.session, embedded.client_id) == (None, None)
+
+
+def test_letters_of_a_session_that_was_reclaimed_are_its_users_to_read(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", auth="scram") as served:
+        for name in ("ann", "ben"):
+            served.bus.clients.add(name, "secret")
+            served.bus.acl.allow(name, "subscribe", "#")
+        host = served.url.partition("://")[2]
+        served.bus.publish("jobs/a", b"0")
+        expiring = Connecting(session_expire_after_s=0.0)
+        with headwater.connect(f"headwater://ann:secret@{host}", expiring, session=tmp_path / "session") as bus:
+            sub = bus.subscribe("jobs/#", kind="session", start="earliest")
+            message = sub.next(timeout_s=WAIT_S)
+            assert message is not None
+            message.reject("bad")
+        with headwater.connect(f"headwater://ann:secret@{host}") as bus:
+            wait_for(lambda: not served.bus.subscriptions())
+            (event,) = (event for event in served.bus.events() if event.kind == "dead-kept")
+            assert sub.id in event.text
+            assert [letter.payload for letter in bus.dead_letters(sub.id)] == [b"0"]
+            with headwater.connect(f"headwater://ben:secret@{host}") as other, pytest.raises(headwater.HeadwaterError):
+                other.dead_letters(sub.id)
+            assert bus.drop_dead_letters(sub.id) == 1

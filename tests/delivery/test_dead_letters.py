@@ -201,3 +201,50 @@ def test_what_is_wished_of_letters_may_change_and_is_checked(bus: Bus) -> None:
     with bus.subscribe("jobs/#", id="s", on_resume="keep") as sub:
         assert sub.batch(1, 0) == []
     assert len(bus.dead_letters("s")) == 1
+
+
+def left_by_a_session(bus: Bus) -> None:
+    """Two letters of a subscription whose session is over."""
+    bus.publish_many([("jobs/a", b"0"), ("jobs/a", b"1"), ("jobs/a", b"2")])
+    with bus.subscribe("jobs/#", id="x:jobs/#", start="earliest", order="none") as sub:
+        for message in sub.batch(2):
+            message.reject("bad")
+    bus.core.durables.expire("x:jobs/#", "ann")
+
+
+def test_letters_of_a_session_that_is_over_are_kept_for_a_while_and_an_event_says_so(
+    bus: Bus, state: CountingState
+) -> None:
+    left_by_a_session(bus)
+    assert bus.subscriptions() == []
+    (event,) = (event for event in bus.events() if event.kind == "dead-kept")
+    assert 'bus.dead_letters("x:jobs/#")' in event.text
+    assert payloads(bus.dead_letters("x:jobs/#")) == [b"0", b"1"]
+    assert bus.dead_letter("x:jobs/#", 2).errors == ("bad",)
+    for clock_s in (6 * 86_400, 2 * 86_400):
+        assert len(bus.dead_letters("x:jobs/#")) == 2
+        bus.core.clock._clock.advance(clock_s)  # type: ignore[attr-defined]  # the test's own
+        bus.core._expire()
+    with pytest.raises(NotFound):
+        bus.dead_letters("x:jobs/#")
+    assert not [key for key, _ in state.scan(b"") if key[:1] in (b"L", b"k")]
+
+
+def test_letters_that_a_session_left_can_be_dropped_and_not_redriven(bus: Bus, state: CountingState) -> None:
+    left_by_a_session(bus)
+    with pytest.raises(Conflict, match="went with its session"):
+        bus.redrive("x:jobs/#")
+    assert bus.drop_dead_letters("x:jobs/#", [1]) == 1
+    assert payloads(bus.dead_letters("x:jobs/#")) == [b"1"]
+    assert bus.drop_dead_letters("x:jobs/#") == 1
+    with pytest.raises(NotFound):
+        bus.dead_letters("x:jobs/#")
+    assert not [key for key, _ in state.scan(b"") if key[:1] in (b"L", b"k")]
+
+
+def test_a_session_that_leaves_no_letters_or_none_that_are_kept_leaves_nothing(state: CountingState) -> None:
+    with headwater.open(":memory:", Config(dead_letter_age_s=0), state=state) as bus:
+        left_by_a_session(bus)
+        with pytest.raises(NotFound):
+            bus.dead_letters("x:jobs/#")
+        assert not [key for key, _ in state.scan(b"") if key[:1] in (b"L", b"k")]

@@ -13,7 +13,7 @@ from headwater.channels.row import ChannelRow
 from headwater.delivery.lane import Failure
 from headwater.delivery.letterbox import Posted
 from headwater.delivery.mending import MendedRow, RedrivenRow
-from headwater.delivery.rows import DeadRow, SubscriptionRow, decode_waiting
+from headwater.delivery.rows import DeadRow, KeptRow, SubscriptionRow, decode_waiting
 from headwater.log.producers import Producer
 from headwater.log.retained import RetainedRow
 from headwater.log.root import RootRow
@@ -78,6 +78,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.COPY: _waiting,
     rows.DEAD: _row(DeadRow, key_bytes=17),
     rows.POSTED: _row(Posted, key_bytes=9),
+    rows.KEPT: _row(KeptRow, name_at=1),
     rows.MENDED: _row(MendedRow),
     rows.REDRIVEN: _row(RedrivenRow, name_at=5),
     rows.PURGE: _row(tuple[str, int], key_bytes=13),

@@ -12,9 +12,11 @@ from itertools import islice
 import msgspec
 
 from headwater.audit import Audit
+from headwater.clock import SECOND_US
+from headwater.delivery import rows as stored
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.letterbox import ATTEMPTS, ERROR, FROM, MENDED, NOTES, OFFSET, TOPIC
-from headwater.delivery.rows import CopyRow, DeadRow
+from headwater.delivery.rows import CopyRow, DeadRow, KeptRow
 from headwater.delivery.subscriber import Subscriber
 from headwater.errors import Conflict, Malformed, NotFound
 from headwater.log.roots import Roots
@@ -69,8 +71,25 @@ class DeadLetters:
             raise NotFound(f'subscription "{id}" has no dead letter {offset}; headwater dead list {id} shows them')
         return found[0]
 
+    def kept(self, id: str) -> KeptRow | None:
+        """What is left of a subscription that went with its session, where that has left letters."""
+        found = stored.kept_of(self._state, id) if self._dispatcher.row(id) is None else None
+        return found[-1] if found else None
+
+    def expire(self, now_us: int, age_s: float) -> None:
+        """Drop letters whose session is gone for so long."""
+        for row in list(stored.all_kept(self._state)):
+            if now_us - row.ended_us >= age_s * SECOND_US:
+                keys = [key for key, _ in self._state.scan(rows.key_u32(rows.DEAD, row.number))]
+                self._dispatcher.drop_kept(row, dict.fromkeys([*keys, stored.kept_key(row)]), 0, 0)
+
     def redrive(self, id: str, offsets: Collection[Position] | None, allow: Allow | None = None) -> int:
         """Redeliver them to their subscription, in order; answers how many."""
+        if self.kept(id) is not None:
+            raise Conflict(
+                f'subscription "{id}" went with its session, so nobody takes its letters again; publish what is still '
+                f"wanted, and drop them: headwater dead drop {id}"
+            )
 
         def work(subscriber: Subscriber) -> int:
             changed: Rows = {}
@@ -105,6 +124,9 @@ class DeadLetters:
 
     def drop(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget them; answers how many."""
+        kept = self.kept(id)
+        if kept is not None:
+            return self._noted("dropped", id, self._drop_kept(kept, offsets), offsets)
 
         def work(subscriber: Subscriber) -> int:
             found = self._rows(subscriber.number, offsets)
@@ -117,6 +139,15 @@ class DeadLetters:
 
         return self._noted("dropped", id, self._dispatcher.use(id, work), offsets)
 
+    def _drop_kept(self, kept: KeptRow, offsets: Collection[Position] | None) -> int:
+        found = self._rows(kept.number, offsets)
+        changed: Rows = {rows.key_message(rows.DEAD, kept.number, stream, offset): None for stream, offset, *_ in found}
+        if found:
+            if all(key in changed for key, _ in self._state.scan(rows.key_u32(rows.DEAD, kept.number))):
+                changed[stored.kept_key(kept)] = None
+            self._dispatcher.drop_kept(kept, changed, len(found), sum(size for *_, size in found))
+        return len(found)
+
     def _noted(self, what: str, id: str, count: int, offsets: Collection[Position] | None) -> int:
         if count:
             which = {} if offsets is None else {"offsets": list(offsets)}
@@ -124,7 +155,7 @@ class DeadLetters:
         return count
 
     def _number(self, id: str) -> int:
-        row = self._dispatcher.row(id)
+        row = self._dispatcher.row(id) or self.kept(id)
         if row is None:
             raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
         return row.number

@@ -43,7 +43,7 @@ from headwater.message import Message, Receipt, SubscriptionInfo
 from headwater.payload import Payload
 from headwater.store import state as rows
 from headwater.store.notes import Notes
-from headwater.store.state import State
+from headwater.store.state import Rows, State
 from headwater.topics.name import filter_covers_root, root_of_filter
 
 R = TypeVar("R")
@@ -335,11 +335,12 @@ class Dispatcher:
             subscriber.pause(paused)
             self._keep(subscriber, paused=paused)
 
-    def delete(self, id: str, *, unless_used: bool = False) -> None:
-        """A subscription and everything about it is gone, and its consumers are told."""
-        self._roots.commit.run(lambda: self._delete(id, unless_used))
+    def delete(self, id: str, *, unless_used: bool = False, kept_for: str | None = None) -> None:
+        """A subscription and everything about it is gone, and its consumers are told. Its dead letters are kept for a
+        while, if they are for somebody whose session it went with."""
+        self._roots.commit.run(lambda: self._delete(id, unless_used, kept_for))
 
-    def _delete(self, id: str, unless_used: bool) -> None:
+    def _delete(self, id: str, unless_used: bool, kept_for: str | None = None) -> None:
         with self._lock:
             row = self.row(id)
             if row is None:
@@ -356,16 +357,47 @@ class Dispatcher:
             self._commit.flush()
             changed = stored.every_row(self._state, row.number)
             changed[self.directory.key(id)] = None
+            letters = self._keep_letters(row, kept_for, changed) if kept_for is not None else 0
             self._commit.write(changed)
             self.directory.note_deleted(row)
-            self._shares.drop(row.number)
+            self._shares.drop_redriven(row.number) if letters else self._shares.drop(row.number)
             self.at_rest.known.pop(id, None)
             self._backlog.forget(row.number)
             if any(self.listeners.hears_alone(own_topic(about, id, self._config)) for about in ABOUT):
                 self.on_deleted()
 
+    def _keep_letters(self, row: SubscriptionRow, user: str, changed: Rows) -> int:
+        """Have the dead letters stay of a subscription that goes with its session; how many there are."""
+        letters = [key for key in changed if key.startswith(rows.DEAD)]
+        if not letters or not self._config.dead_letter_age_s:
+            return 0
+        for key in letters:
+            del changed[key]
+        name, now_us = row.options.id, self._clock.now_us()
+        kept = stored.KeptRow(number=row.number, id=name, user=user, owner=row.owner, ended_us=now_us)
+        changed[stored.kept_key(kept)] = rows.pack(kept)
+        self._on_event(
+            "dead-kept",
+            f'the session of subscription "{name}" is over, and {len(letters)} dead letters of it are kept for '
+            f'{self._config.dead_letter_age_s:.0f} s (dead_letter_age_s); see bus.dead_letters("{name}")',
+        )
+        return len(letters)
+
+    def drop_kept(self, row: stored.KeptRow, changed: Rows, letters: int, size: int) -> None:
+        """Some of the letters that a session has left are gone, or all of them, and then nothing is left of it."""
+        with self._lock:
+            self._commit.write(changed)
+            if stored.kept_key(row) in changed:
+                self._shares.drop(row.number)
+            else:
+                self._shares.change(row.number, -letters, -size)
+
     def count_dead(self) -> None:
         """Count the dead letters of subscriptions that nobody has used since the bus was opened; from any thread."""
+        for kept in stored.all_kept(self._state):
+            if kept.owner and not self._shares.is_known(kept.number):
+                sizes = [len(value) for _, value in self._state.scan(rows.key_u32(rows.DEAD, kept.number))]
+                self._shares.load(kept.number, kept.owner, len(sizes), sum(sizes))
         for row in self.directory.each():
             if not row.owner or self._shares.is_known(row.number):
                 continue
@@ -433,6 +465,8 @@ class Dispatcher:
         """Keys of all that subscriptions have of a stream."""
         for row in self.directory.each():
             yield from stored.rows_about(self._state, row.number, stream)
+        for kept in stored.all_kept(self._state):
+            yield from stored.rows_about(self._state, kept.number, stream)
 
     # Looking
 

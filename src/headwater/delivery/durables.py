@@ -172,10 +172,10 @@ class Durables:
         self._dispatcher.delete(id, unless_used=not force)
         self._audit.note("subscription-deleted", id, {"filter": row.options.filter, **options_of(row.options)})
 
-    def expire(self, id: str) -> None:
-        """Delete one whose session is over: no change of an administrator."""
+    def expire(self, id: str, kept_for: str | None = None) -> None:
+        """Delete one whose session is over: no change of an administrator. Its dead letters are kept for its user."""
         self._check_writable()
-        self._dispatcher.delete(id)
+        self._dispatcher.delete(id, kept_for=kept_for)
 
 
 def options_of(options: Options) -> dict[str, Any]:

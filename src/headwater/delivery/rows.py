@@ -134,6 +134,34 @@ class DeadRow(msgspec.Struct, frozen=True, array_like=True):
         return DeadLetter(subscription, topic, offset, *rest)
 
 
+class KeptRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription that went with its session, and whose dead letters are kept."""
+
+    number: int
+    id: str
+    user: str
+    """Whose session it was."""
+    owner: str
+    """In whose share its letters count."""
+    ended_us: int
+
+
+def kept_key(row: KeptRow) -> bytes:
+    """Where it is stored."""
+    return rows.key_words(rows.KEPT, row.id, str(row.number))
+
+
+def kept_of(state: State, id: str) -> list[KeptRow]:
+    """Those of this id, the oldest first."""
+    found = [msgspec.msgpack.decode(value, type=KeptRow) for _, value in state.scan(rows.key_words(rows.KEPT, id, ""))]
+    return sorted(found, key=lambda row: row.number)
+
+
+def all_kept(state: State) -> Iterator[KeptRow]:
+    """Every one of them."""
+    return (msgspec.msgpack.decode(value, type=KeptRow) for _, value in state.scan(rows.KEPT))
+
+
 class Resting(msgspec.Struct, frozen=True, gc=False):
     """A subscription that nobody takes from, in numbers."""
 

@@ -263,7 +263,10 @@ class Broker:
 
     def check_subscription(self, user: str, session: str, name: str) -> None:
         """Whoever may subscribe to what a subscription gets may look after it; a session's own, its user's session and
-        administrators alone."""
+        administrators alone; what is left of one whose session is gone, the user and they."""
+        kept = self.core.dead_letters.kept(name)
+        if kept is not None and (user == kept.user or self.is_admin(user, session)):
+            return
         if not self.may_subscribe(user, session, self.core.durables.row(name).options.filter):
             # What it is that others subscribe to is not told to those who could not.
             raise NotAllowed(

@@ -297,7 +297,7 @@ class Session(Actor):
         itself; in any thread but the loop's."""
         for name in self.sessions.subscriptions_of(self.row.id):
             try:
-                self.sessions.broker.core.durables.expire(name)
+                self.sessions.broker.core.durables.expire(name, self.row.user)
             except NotFound:
                 pass
         self.sessions.forget(self)

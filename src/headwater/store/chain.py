@@ -41,6 +41,7 @@ _MEMBERS: Mapping[int, tuple[bytes, ...]] = {
         rows.COPY,
         rows.DEAD,
         rows.POSTED,
+        rows.KEPT,
         rows.MENDED,
         rows.REDRIVEN,
     ),
