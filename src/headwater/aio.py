@@ -35,10 +35,12 @@ from headwater.delivery.replay import Reading as ThreadReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed
 from headwater.forgotten import weakly
+from headwater.log.checks import Checks
 from headwater.message import Message as ThreadMessage
 from headwater.message import Receipt, Receipts
 from headwater.payload import Payload
 from headwater.surface import Messages, documented, like
+from headwater.work.comparison import Past
 from headwater.work.handlers import Handlers
 from headwater.work.tasks import TaskWorkers
 
@@ -298,6 +300,12 @@ class Bus(WorkingBus):
         ends = await self.ends()
         found = await asyncio.to_thread(self.threads.core.retained, filter)
         return Retained(filter, ends, map(asynchronous, found), lambda *place: self.follow(place[0], after=place[1]))
+
+    def _checking(self) -> Checks:
+        return self.threads._checking()
+
+    async def _past(self, id: str) -> Past:
+        return await asyncio.to_thread(self.threads._past, id)
 
     topics = in_thread(surface.Bus.topics)
     ends = in_thread(surface.Bus.ends)

@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
@@ -15,8 +16,10 @@ from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER, Policy
 from headwater.delivery.live import Live as ThreadLive
 from headwater.delivery.reader import check_max, told_of
+from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, TimedOut
+from headwater.log.checks import Checks
 from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
 from headwater.payload import Payload
@@ -24,7 +27,10 @@ from headwater.surface import Durable, H, documented, like
 from headwater.values import Retained as ThreadRetained
 from headwater.values import Values
 from headwater.values import Watch as ThreadWatch
+from headwater.work.comparison import Comparison, Past
 from headwater.work.handlers import Function, Handlers, handler_of
+from headwater.work.rehearsal import rehearse_async
+from headwater.work.shadow import MESSAGES_MAX, Shadow
 from headwater.work.shift import Shift
 from headwater.work.tasks import TaskWorkers
 
@@ -113,6 +119,27 @@ class Working(ABC):
     @like(surface.Bus.stop)
     def stop(self) -> None:
         self._workers.stop()
+
+    @abstractmethod
+    def _checking(self) -> Checks: ...
+
+    @abstractmethod
+    async def _past(self, id: str) -> Past: ...
+
+    @like(surface.Bus.what_if)
+    async def what_if(
+        self,
+        id: str,
+        handler: Function,
+        *,
+        since: datetime | None = None,
+        after: After = None,
+        against: Function | None = None,
+        messages_max: int = MESSAGES_MAX,
+    ) -> Comparison:
+        making = (self._checking(), self._workers.clock, messages_max)
+        shadow = Shadow(await self._past(id), handler, against, *making, is_asynchronous=True)
+        return await rehearse_async(self, shadow, after, since, asynchronous)
 
 
 like(cast("Callable[..., Any]", surface.Bus.subscribe))(Working.subscribe)  # an overloaded method has no type

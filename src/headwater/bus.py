@@ -34,6 +34,7 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import Failed, HeadwaterError, Malformed, Owned
 from headwater.events import Event
 from headwater.forgotten import let_go, settle, weakly
+from headwater.log.checks import Checks
 from headwater.log.publish import Publish, Sent
 from headwater.message import Headers, Message, Receipt, Receipts
 from headwater.payload import Payload
@@ -43,8 +44,9 @@ from headwater.store import keys
 from headwater.store.files import DiskFiles, Files
 from headwater.store.rocks import RocksReader
 from headwater.surface import GivenHeaders, Messages, documented, like
-from headwater.topics.name import check_filter
+from headwater.topics.name import check_filter, root_of
 from headwater.values import Retained
+from headwater.work.comparison import Past
 from headwater.work.workers import Workers
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     from headwater.access.tokens import Tokens
     from headwater.channels.registry import ChannelRegistry
 
+
+LETTERS = 1000
+"""Dead letters that are read at once."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -233,6 +238,20 @@ class Bus(surface.Threaded):
     subscriptions = done_by(surface.Bus.subscriptions, lambda core: core.subscriptions)
 
     states = done_by(surface.Bus.states, lambda core: core.states.all)
+
+    def _checking(self) -> Checks:
+        return self._checks
+
+    def _past(self, id: str) -> Past:
+        core = self.core
+        self._check_open()
+        past = Past(core.durables.info(id), core.durables.options(id))
+        past.add_states(self.states(id))
+        place: tuple[str, int] | None = None
+        while letters := core.dead_letters.all(id, place, LETTERS):
+            past.add_letters(letters)
+            place = (root_of(letters[-1].topic), letters[-1].offset)
+        return past
 
     # Reading
 

@@ -37,6 +37,7 @@ from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import TimedOut
 from headwater.events import Event
+from headwater.log.checks import Checks
 from headwater.message import (
     DeadLetter,
     Extent,
@@ -51,7 +52,10 @@ from headwater.message import (
 from headwater.payload import Payload
 from headwater.receipt import Receipt, Receipts
 from headwater.values import Retained
+from headwater.work.comparison import Comparison, Past
 from headwater.work.handlers import Function, handler_of
+from headwater.work.rehearsal import rehearse
+from headwater.work.shadow import MESSAGES_MAX, Shadow
 from headwater.work.shift import Shift
 from headwater.work.workers import Workers
 
@@ -389,6 +393,25 @@ class Bus(Protocol):
     def stop(self) -> None:
         """Have `run` take no more, finish what was begun, and return; a handler may call it, too. Waits for nothing."""
 
+    def what_if(
+        self,
+        id: str,
+        handler: Function,
+        *,
+        since: datetime | None = None,
+        after: After = None,
+        against: Function | None = None,
+        messages_max: int = MESSAGES_MAX,
+    ) -> Comparison:
+        """Have new code handle recorded messages in a shadow of a subscription, and compare with what happened to them:
+        `print(bus.what_if("thermostat", regulate, since=yesterday))`.
+
+        The subscription is not touched. What the handler publishes, sends or asks for through this bus is noted and not
+        done, and acks and nacks go to the shadow; what it does elsewhere, as in a database, is done. A message that
+        fails is tried again at once, as often as the subscription says. With `against`, other code handles each message
+        too, and is what is compared with: then it is known what that publishes, and how long it takes.
+        """
+
     # Reading
 
     def replay(
@@ -545,6 +568,12 @@ class Threaded(Bus, Protocol):
     def _subscribe(self, filter: str, **options: Any) -> Consumer | Live | str:
         """A durable subscription, a live one, or the id of a channel."""
 
+    def _checking(self) -> Checks:
+        """What says what is wrong with a publish."""
+
+    def _past(self, id: str) -> Past:
+        """What is known of the messages of a durable subscription."""
+
     @like(Bus.handler)
     def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
         def register(function: H) -> H:
@@ -562,6 +591,21 @@ class Threaded(Bus, Protocol):
 
     def stop(self) -> None:
         self._workers.stop()
+
+    @like(Bus.what_if)
+    def what_if(
+        self,
+        id: str,
+        handler: Function,
+        *,
+        since: datetime | None = None,
+        after: After = None,
+        against: Function | None = None,
+        messages_max: int = MESSAGES_MAX,
+    ) -> Comparison:
+        making = (self._checking(), self._workers.clock, messages_max)
+        shadow = Shadow(self._past(id), handler, against, *making, is_asynchronous=False)
+        return rehearse(self, shadow, after, since)
 
     def request(
         self,

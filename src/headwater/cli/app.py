@@ -63,6 +63,7 @@ COMMANDS = {
     "schedule": "schedule:app",
     "sub": "sub:sub",
     "work": "work:work",
+    "what-if": "what_if:what_if",
     "replay": "replay:replay",
     "topics": "topics:topics",
     "top": "top:top",

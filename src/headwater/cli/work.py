@@ -70,7 +70,7 @@ def _found(place: str) -> Any:
     if not (module and colon and path):
         raise Malformed(f'"{safe(place)}" names no bus; write module:bus, as in house.heating:bus')
     sys.path.insert(0, str(Path.cwd()))
-    found: Any = _imported(module)
+    found: Any = imported(module)
     for name in path.split("."):
         if not hasattr(found, name):
             raise Malformed(f'module "{safe(module)}" has no "{safe(path)}"; name the bus that its handlers are of')
@@ -82,7 +82,8 @@ def _found(place: str) -> Any:
     return found
 
 
-def _imported(module: str) -> Any:
+def imported(module: str) -> Any:
+    """A module of this folder, or one that is installed; Malformed (422) if there is none."""
     try:
         return import_module(module)
     except Exception as error:

@@ -313,6 +313,7 @@ class Bus(Served, surface.Threaded):
     schedules = waiting(Operations.schedules)
     unschedule = waiting(Operations.unschedule)
     states = waiting(Operations.states)
+    _past = waiting(Operations._past)
     _retained_messages = waiting(Operations._retained_messages)
     topics = waiting(Operations.topics)
     ends = waiting(Operations.ends)

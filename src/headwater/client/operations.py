@@ -24,13 +24,16 @@ from headwater.delivery.dead_letters import Position
 from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.start import Start, check_start
 from headwater.errors import HeadwaterError, Malformed, NotFound
+from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.message import DeadLetter, Extent, Message, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
 from headwater.payload import Payload
 from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
+from headwater.wire import administration
 from headwater.wire import requests as wire
-from headwater.wire.request import A, Request
+from headwater.wire.request import PAGE_MAX, A, Request
+from headwater.work.comparison import Past
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,6 +86,9 @@ class Served:
 
     def __repr__(self) -> str:
         return f"<headwater bus at {self.folder}>"
+
+    def _checking(self) -> Checks:
+        return self._client.checks
 
     @property
     def id(self) -> str:
@@ -166,6 +172,17 @@ class Operations(Served):
             return some
 
         return await all_pages(page)
+
+    async def _past(self, id: str) -> Past:
+        """What is known of the messages of a durable subscription."""
+        shown = await self.ask(administration.ShowSubscription(id=id))
+        past = Past(shown.info, shown.options)
+        past.add_states(await self.states(id))
+        place: tuple[str, int] | None = None
+        while letters := await self.ask(wire.DeadLetters(id=id, after=place, limit=PAGE_MAX)):
+            past.add_letters(letters)
+            place = (root_of(letters[-1].topic), letters[-1].offset)
+        return past
 
     async def topics(self, filter: str = "#") -> list[TopicInfo]:
         found = await all_pages(

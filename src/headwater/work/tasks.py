@@ -334,7 +334,7 @@ class TaskWorkers:
         self.handlers = handlers or Handlers(is_asynchronous=True)
         self._subscribe = subscribe
         self._fail = fail
-        self._clock = clock
+        self.clock = clock
         self._pool: TaskPool | None = None
         self._adding: set[asyncio.Task[None]] = set()
 
@@ -344,7 +344,7 @@ class TaskWorkers:
         size = number_of_workers(handlers, workers, TASKS)
         if self._pool is not None:
             raise Conflict("the handlers of this bus are being run already; one pool works for all of them")
-        pool = self._pool = TaskPool(self._subscribe, self._fail, self._clock, size)
+        pool = self._pool = TaskPool(self._subscribe, self._fail, self.clock, size)
         try:
             with stopped_by_signals(pool.stop):
                 for handler in self.handlers.begin(self._add_soon):

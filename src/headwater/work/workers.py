@@ -23,14 +23,14 @@ class Workers:
     def __init__(self, subscribe: Callable[..., Any], clock: Clock, check_open: Callable[[], None]) -> None:
         self.handlers = Handlers(is_asynchronous=False, check_open=check_open)
         self._subscribe = subscribe
-        self._clock = clock
+        self.clock = clock
         self._lock = threads.Lock()
         self._pool: Pool | None = None
 
     def run(self, workers: int | None = None) -> Shift:
         """Run the handlers until SIGTERM, Ctrl-C or `stop`."""
         handlers = self.handlers.all
-        pool = Pool(self._subscribe, self._clock, number_of_workers(handlers, workers, WORKERS))
+        pool = Pool(self._subscribe, self.clock, number_of_workers(handlers, workers, WORKERS))
         with self._lock:
             if self._pool is not None:
                 raise Conflict("the handlers of this bus are being run already; one pool works for all of them")

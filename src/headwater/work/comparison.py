@@ -1,0 +1,290 @@
+"""What new code would do with recorded messages, beside what happened to them. Values alone, no I/O.
+
+What happened is known of messages that failed, from the subscription's rows and its dead letters. Of those below the
+floor that are not dead it is known that they were acked, and not how often they were tried or how long that took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+
+from headwater.delivery.options import Options
+from headwater.message import DeadLetter, Envelope, StateInfo, SubscriptionInfo
+from headwater.topics.name import root_of
+
+End = Literal["acked", "retry", "dead", "waiting"]
+"""How far a message came: done, failed and to be tried again, given up on, or not handled yet."""
+Change = Literal["fails", "succeeds", "retries", "publishes", "longer"]
+"""How that differs, in the order in which it matters."""
+
+CHANGES: Mapping[Change, str] = {
+    "fails": "newly fail",
+    "succeeds": "newly succeed",
+    "retries": "need another attempt",
+    "publishes": "publish something else",
+    "longer": "take longer",
+}
+LONGER_SHARE = 2.0
+"""What takes so many times as long as with the other code,"""
+LONGER_US_MIN = 1000
+"""and at least so much more, takes longer."""
+TEXT_CHARS_MAX = 1000
+"""Of a payload or an error that is kept to be shown."""
+LOOKED_AHEAD = 64
+"""How far what was published is looked for, where it is not the next."""
+ATTEMPTS_MAX = 10
+"""How often a message is tried of a subscription that has no limit."""
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A message that the code would publish."""
+
+    topic: str
+    payload: bytes
+    """The beginning of it."""
+    size: int
+    key: bytes | None
+    verb: str
+    """publish, send, request or reply."""
+    digest: bytes
+    """Of all of it."""
+
+    @property
+    def name(self) -> tuple[str, bytes]:
+        """What it is compared by."""
+        return self.topic, self.digest
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a message."""
+
+    end: End
+    attempts: int | None = None
+    """How often it was tried; None if that is not known."""
+    error: str | None = None
+    """Of the last attempt that failed."""
+    took_us: int | None = None
+    """What the first attempt took; None if that is not known."""
+    published: tuple[Published, ...] | None = None
+    """By all attempts; None if that is not known."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """A message, what became of it, and what the new code would have done."""
+
+    topic: str
+    offset: int
+    time_us: int
+    before: Outcome
+    after: Outcome
+    changes: tuple[Change, ...] = ()
+
+
+class Past:
+    """What happened to the messages of a subscription."""
+
+    def __init__(self, info: SubscriptionInfo, options: Mapping[str, Any]) -> None:
+        given = {name: value for name, value in options.items() if name in Options.__struct_fields__}
+        self.options = Options(id=info.id, filter=info.filter, **{**given, "order": info.order})
+        self._floors = info.floors
+        self._known: dict[tuple[str, int], Outcome] = {}
+
+    @property
+    def attempts_max(self) -> int:
+        """How often a message is tried."""
+        return min(self.options.max_attempts or ATTEMPTS_MAX, ATTEMPTS_MAX)
+
+    def add_states(self, states: Iterable[StateInfo]) -> None:
+        """What is known of messages above the floor."""
+        for one in states:
+            end: End = "acked" if one.state == "acked" else "dead" if one.state == "dead" else "waiting"
+            if one.attempts and end == "waiting":
+                end = "retry"
+            attempts = one.attempts if end in ("retry", "dead") else None
+            self._known[one.root, one.offset] = Outcome(end, attempts, _cut(one.error))
+
+    def add_letters(self, letters: Iterable[DeadLetter]) -> None:
+        """Messages that were given up on."""
+        for one in letters:
+            error = _cut(one.errors[-1]) if one.errors else None
+            self._known[root_of(one.topic), one.offset] = Outcome("dead", one.attempts, error)
+
+    def of(self, message: Envelope) -> Outcome:
+        """What became of a message."""
+        known = self._known.get((message.root, message.offset))
+        if known is not None:
+            return known
+        return Outcome("acked" if message.offset <= self._floors.get(message.root, 0) else "waiting")
+
+
+class Recorded:
+    """What is in the log of the topics that the code would publish to, topic by topic and in order."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, list[bytes]] = {}
+
+    def expect(self, published: Iterable[Published]) -> None:
+        """These are to be looked for."""
+        for one in published:
+            if is_compared(one):
+                self._topics.setdefault(one.topic, [])
+
+    @property
+    def filters(self) -> list[str]:
+        """Where they would be."""
+        return [f"{root}/#" for root in sorted({root_of(topic) for topic in self._topics})]
+
+    def add(self, message: Envelope) -> None:
+        """A message that is there."""
+        there = self._topics.get(message.topic)
+        if there is not None:
+            there.append(digest_of(message.payload))
+
+    def missing(self, trials: Sequence[Trial]) -> set[int]:
+        """The places of trials with something that is not there, of those that were done before: what they published
+        then is in the log."""
+        wanted: dict[str, list[tuple[int, bytes]]] = {}
+        for place, trial in enumerate(trials):
+            if trial.before.end == "acked":
+                for one in filter(is_compared, trial.after.published or ()):
+                    wanted.setdefault(one.topic, []).append((place, one.digest))
+        return {
+            places[at][0]
+            for topic, places in wanted.items()
+            for at in unmatched([digest for _, digest in places], self._topics.get(topic, []))
+        }
+
+
+def is_compared(published: Published) -> bool:
+    """Whether it can be looked for: answers, and what else the broker keeps for itself, are of a moment."""
+    return not published.topic.startswith("$")
+
+
+def unmatched(wanted: Sequence[bytes], there: Sequence[bytes]) -> list[int]:
+    """Places of what is wanted and not there, in this order: where both part, what is replaced is passed over, else the
+    shorter of the ways in which either has something more."""
+    found: list[int] = []
+    at = 0
+    for place, one in enumerate(wanted):
+        if at < len(there) and there[at] == one:
+            at += 1
+            continue
+        following = wanted[place + 1] if place + 1 < len(wanted) else None
+        is_replaced = at + 1 < len(there) and there[at + 1] == following
+        skipped = _place_of(one, there, at)
+        added = _place_of(there[at], wanted, place) if at < len(there) else None
+        if is_replaced and skipped != at + 1:
+            found.append(place)
+            at += 1
+        elif skipped is not None and (added is None or skipped - at <= added - place):
+            at = skipped + 1
+        else:
+            found.append(place)
+    return found
+
+
+def _place_of(one: bytes, values: Sequence[bytes], first: int) -> int | None:
+    """Where it is among the next of these."""
+    for place in range(first, min(first + LOOKED_AHEAD, len(values))):
+        if values[place] == one:
+            return place
+    return None
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What new code would do with the messages of a subscription, beside what happened, or what other code does."""
+
+    subscription: str
+    filter: str
+    handler: str
+    against: str | None
+    """The other code; None if it is what happened that was compared with."""
+    messages: int
+    is_cut: bool
+    """Whether there were more, which were left out."""
+    counts: dict[Change, int]
+    """How many messages change in which way; one may be in several."""
+    ends: dict[str, int]
+    """How many messages went from what to what: "acked → dead"."""
+    trials: list[Trial]
+    """Every message, in order."""
+    notes: tuple[str, ...] = ()
+    """What could not be compared, and what was missing."""
+
+    @property
+    def changed(self) -> list[Trial]:
+        """Messages with which something else would happen."""
+        return [trial for trial in self.trials if trial.changes]
+
+    def of(self, change: Change) -> list[Trial]:
+        """Those that change in a way."""
+        return [trial for trial in self.trials if change in trial.changes]
+
+    def took_us(self, share: float) -> int:
+        """So long did the new code take for a message, at most, with this share of them."""
+        found = sorted(trial.after.took_us or 0 for trial in self.trials)
+        return found[min(len(found) - 1, int(share * len(found)))] if found else 0
+
+    def html(self) -> str:
+        """A page with a picture, that needs nothing from elsewhere."""
+        from headwater.work.report import page
+
+        return page(self)
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{count} {CHANGES[change]}" for change, count in self.counts.items() if count)
+        return f'<what if {self.handler} had "{self.subscription}": {self.messages} messages, {said or "no change"}>'
+
+
+def compared(trials: Sequence[Trial], recorded: Recorded | None, limit_us: int) -> list[Trial]:
+    """The same, with how each differs; `recorded` is None where it is other code that was compared with. What takes
+    longer than the limit is handed out again."""
+    missing = set() if recorded is None else recorded.missing(trials)
+    return [
+        msgspec.structs.replace(trial, changes=_changes(trial, place in missing, limit_us))
+        for place, trial in enumerate(trials)
+    ]
+
+
+def _changes(trial: Trial, is_missing: bool, limit_us: int) -> tuple[Change, ...]:
+    before, after = trial.before, trial.after
+    found: list[Change] = []
+    if after.end == "dead" and before.end == "acked":
+        found.append("fails")
+    if after.end == "acked" and before.end in ("dead", "retry"):
+        found.append("succeeds")
+    if after.end == before.end == "acked" and (after.attempts or 1) > (before.attempts or 1):
+        found.append("retries")
+    if before.end == "acked" and (is_missing if before.published is None else _names(before) != _names(after)):
+        found.append("publishes")
+    if _is_longer(before.took_us, after.took_us or 0, limit_us):
+        found.append("longer")
+    return tuple(found)
+
+
+def _names(outcome: Outcome) -> list[tuple[str, bytes]]:
+    return [one.name for one in outcome.published or ()]
+
+
+def _is_longer(before_us: int | None, after_us: int, limit_us: int) -> bool:
+    if before_us is None:
+        return bool(limit_us) and after_us > limit_us
+    return after_us > LONGER_SHARE * before_us and after_us - before_us >= LONGER_US_MIN
+
+
+def digest_of(payload: bytes) -> bytes:
+    """What a payload is compared by."""
+    return blake2b(payload, digest_size=16).digest()
+
+
+def published_of(verb: str, topic: str, payload: bytes, key: bytes | None = None) -> Published:
+    """A message that would be published."""
+    return Published(topic, payload[:TEXT_CHARS_MAX], len(payload), key, verb, digest_of(payload))
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else text[:TEXT_CHARS_MAX]

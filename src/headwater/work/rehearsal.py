@@ -1,0 +1,109 @@
+"""Rehearsals: recorded messages are read and handed to a shadow, with threads and with asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from headwater.clock import to_datetime
+from headwater.delivery.replay import After
+from headwater.errors import Gap, HeadwaterError
+from headwater.message import Message
+from headwater.work.comparison import Comparison, Outcome
+from headwater.work.handlers import Function
+from headwater.work.shadow import Shadow, Tries, listened_to, plain_envelope
+
+BATCH = 100
+"""Messages that are read at once."""
+
+
+def rehearse(bus: Any, shadow: Shadow, after: After, since: datetime | None) -> Comparison:
+    """Have each message handled, and compare."""
+    with listened_to(bus, is_asynchronous=False):
+        for message in _read(bus.replay(shadow.past.options.filter, after=after, since=since), shadow):
+            if not shadow.wants():
+                break
+            shadow.note(message, [_outcome(code, shadow.tries(message)) for code in shadow.codes])
+    for wanted, first_us in shadow.to_look_for:
+        try:
+            for message in _read(bus.replay(wanted, since=to_datetime(first_us)), shadow):
+                shadow.record(message)
+        except HeadwaterError as error:
+            shadow.miss(f'what was published to "{wanted}" could not be read: {error}')
+    return shadow.comparison()
+
+
+def _outcome(code: Function, tries: Tries) -> Outcome:
+    given, error = next(tries), None
+    while True:
+        try:
+            code(given)
+            error = None
+        except Exception as raised:
+            error = raised
+        try:
+            given = tries.send(error)
+        except StopIteration as end:
+            found: Outcome = end.value
+            return found
+
+
+def _read(reading: Any, shadow: Shadow) -> Iterator[Message]:
+    with reading:
+        while True:
+            try:
+                found = reading.batch(BATCH)
+            except Gap as gap:
+                shadow.miss(str(gap))
+                continue
+            if not found:
+                return
+            yield from map(plain_envelope, found)
+
+
+async def rehearse_async(
+    bus: Any, shadow: Shadow, after: After, since: datetime | None, awaitable: Callable[[Message], Any]
+) -> Comparison:
+    """The same with coroutine functions; `awaitable` gives a message verbs that are coroutines."""
+    with listened_to(bus, is_asynchronous=True):
+        async for message in _read_async(bus.replay(shadow.past.options.filter, after=after, since=since), shadow):
+            if not shadow.wants():
+                break
+            shadow.note(message, [await _awaited(code, shadow.tries(message), awaitable) for code in shadow.codes])
+    for wanted, first_us in shadow.to_look_for:
+        try:
+            async for message in _read_async(bus.replay(wanted, since=to_datetime(first_us)), shadow):
+                shadow.record(message)
+        except HeadwaterError as error:
+            shadow.miss(f'what was published to "{wanted}" could not be read: {error}')
+    return shadow.comparison()
+
+
+async def _awaited(code: Function, tries: Tries, awaitable: Callable[[Message], Any]) -> Outcome:
+    given, error = next(tries), None
+    while True:
+        try:
+            await code(awaitable(given))
+            error = None
+        except Exception as raised:
+            error = raised
+        try:
+            given = tries.send(error)
+        except StopIteration as end:
+            found: Outcome = end.value
+            return found
+
+
+async def _read_async(reading: Any, shadow: Shadow) -> AsyncIterator[Message]:
+    async with reading:
+        while True:
+            try:
+                found = await reading.batch(BATCH)
+            except Gap as gap:
+                shadow.miss(str(gap))
+                continue
+            if not found:
+                return
+            for message in found:
+                yield plain_envelope(message)
