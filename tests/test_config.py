@@ -16,7 +16,7 @@ from headwater import config as module
 
 UNITS = (
     "_max _min _bytes _s _interval_s _messages _batches _topics _changes _window _kept _jitter compression "
-    "retention retention_roots bytes lake"
+    "retention retention_roots bytes lake states"
 ).split()
 
 

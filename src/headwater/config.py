@@ -290,6 +290,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The same, in bytes."""
     dead_letter_age_s: float = 7 * 86_400.0
     """How long the dead letters of a session's own subscription are kept when the session is gone; 0: not at all."""
+    states: Literal["off", "stream"] = "off"
+    """Whether what becomes of messages is told on `$sys/states/<subscription>`, of subscriptions that do not say."""
+    states_waiting_max: Annotated[int, IN_ALL] = 100_000
+    """Entries, of any number of messages each, that wait to be written there; those beyond it are lost, an entry says
+    how many, and an event says so."""
     dead_topics: bool = True
     """Whether each dead letter is also published, once, on `$dead/<subscription>`."""
     dead_topics_waiting_max: Annotated[int, IN_ALL] = 100_000

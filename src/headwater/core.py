@@ -29,6 +29,7 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.history import History
 from headwater.delivery.lane import Ticket
 from headwater.delivery.letterbox import Letterbox
+from headwater.delivery.life import Lives
 from headwater.delivery.listeners import Hearing
 from headwater.delivery.live import BUS_CLOSED, Ear, Live, Policy
 from headwater.delivery.mending import Mending
@@ -148,6 +149,7 @@ class Core:
             self.data.report(roots.recover())
         self.checks = Checks(config, clock)
         self.letterbox = Letterbox(state, self.rows, roots, self.checks, self.timers, config, clock, events)
+        self.lives = Lives(roots, self.checks, self.timers, config, clock, events)
         self.dispatcher = Dispatcher(
             *(
                 roots,
@@ -160,6 +162,7 @@ class Core:
                 events.add,
                 self.data.notes,
                 self.letterbox,
+                self.lives,
                 self.is_read_only,
             )
         )
@@ -183,7 +186,8 @@ class Core:
             *(self.audit, self._check_release),
         )
         self.dispatcher.before_create = self.upkeep.forget_about
-        self.letterbox.on_published = self.upkeep.forget_late
+        self.lives.number_of = lambda name: None if (row := self.dispatcher.row(name)) is None else row.number
+        self.letterbox.on_published = self.lives.on_published = self.upkeep.forget_late
         if isinstance(state, RocksState):
             state.on_failed = self.upkeep.on_state_failed
         if not self.is_read_only:
@@ -252,6 +256,7 @@ class Core:
             if not self.is_read_only:
                 closing.callback(self._end_live)  # those who joined meanwhile
                 closing.callback(self.roots.close)
+                closing.callback(self.lives.write)
 
     def __enter__(self) -> Core:
         return self

@@ -32,7 +32,7 @@ from typing import (
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import Policy
-from headwater.delivery.options import OnGap, OnResume, Order, SubscriptionKind
+from headwater.delivery.options import OnGap, OnResume, Order, SubscriptionKind, Told
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import TimedOut
@@ -148,6 +148,7 @@ class Durable(TypedDict, total=False):
     on_resume: OnResume | None
     retry_delay_s: float | None
     retry_delay_s_max: float | None
+    states: Told | None
 
 
 @runtime_checkable
@@ -305,6 +306,7 @@ class Bus(Protocol):
         on_resume: OnResume | None = None,
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
+        states: Told | None = None,
         when_full: Policy = "drop_oldest",
         destination: tuple[str, int] | None = None,
     ) -> Any:

@@ -148,6 +148,9 @@ def create(
     on_resume: Annotated[
         str | None, typer.Option("--on-resume", help="redrive: dead letters come first for whoever comes back; keep.")
     ] = None,
+    states: Annotated[
+        str | None, typer.Option("--states", help="stream: tell what becomes of messages on $sys/states/…; off.")
+    ] = None,
     expire_after_s: Annotated[
         float | None, typer.Option("--expire-after-s", help="Unused for so long, it is deleted; if not said, never.")
     ] = None,
@@ -161,6 +164,7 @@ def create(
         "on_resume": on_resume,
         "ack_timeout_s": ack_timeout_s,
         "expire_after_s": expire_after_s,
+        "states": states,
     }
     given = {name: value for name, value in stated.items() if value is not None}
     begin = start(from_)

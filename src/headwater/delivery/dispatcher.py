@@ -25,6 +25,7 @@ from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.directory import Directory
 from headwater.delivery.floors import Floors
 from headwater.delivery.letterbox import Letterbox
+from headwater.delivery.life import Lives
 from headwater.delivery.listeners import Listeners
 from headwater.delivery.listing import Listing
 from headwater.delivery.needs import CHECK_EVERY
@@ -67,6 +68,7 @@ class Dispatcher:
         on_event: Callable[[str, str], None],
         notes: Notes,
         letterbox: Letterbox,
+        lives: Lives,
         is_read_only: bool = False,
     ) -> None:
         self._is_read_only = is_read_only
@@ -80,6 +82,7 @@ class Dispatcher:
         self._on_event = on_event
         self._notes = notes
         self._letterbox = letterbox
+        self._lives = lives
         self.before_create: Callable[[str], None] = lambda _id: None
         """Called in the committing role when a subscription is about to be made: nothing is left then of what was told
         about one of this id before it."""
@@ -269,6 +272,7 @@ class Dispatcher:
             self._notes,
             self._shares,
             self._letterbox,
+            self._lives,
             is_read_only=self._is_read_only,
         )
 

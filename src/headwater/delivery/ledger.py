@@ -6,23 +6,30 @@ The ledger moves messages and counts them. It does not decide who may have them:
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, MessageState, step
 from headwater.delivery.waiting import Waiting
 from headwater.errors import Conflict, NotFound, Recalled
 
+OnStep = Callable[[Event, LaneId, Sequence[int], Lease | None, Failure | None], None]
+"""What happened to these messages of a lane; under which lease they were, and what is known of a failure."""
+DIED = (Event.REJECT, Event.EXHAUST)
+
 
 class Ledger:
     """The lanes of a subscription, what waits in them, and how many are in which state."""
 
-    __slots__ = ("acked", "held", "in_flight", "lanes", "number", "retrying", "unread", "waiting")
+    __slots__ = ("acked", "held", "in_flight", "lanes", "number", "on_step", "retrying", "unread", "waiting")
 
     def __init__(self, order: str) -> None:
         self.lanes: dict[LaneId, Lane] = {}
         self.waiting = Waiting(order, self.lanes)
         self.number = 0
         """Of the last lease."""
+        self.on_step: OnStep | None = None
+        """Hears of every change of state, of runs of messages of a lane; nearly always nobody does."""
         self.in_flight = 0
         self.retrying = 0
         self.held = 0
@@ -75,6 +82,8 @@ class Ledger:
         lane.trail.extend(offsets)
         lane.position = position
         self.in_flight += len(offsets)
+        if self.on_step is not None:
+            self.on_step(Event.DELIVER, lane.id, offsets, lease, None)
 
     def advance(
         self, lane: Lane, offsets: Sequence[int], keys: Sequence[Key], position: int, lease: Lease, room: int
@@ -100,6 +109,8 @@ class Ledger:
                 lane.numbers[offset] = lease.number
                 self._wait(lane, offset)
         lane.position = position
+        if self.on_step is not None and lease.offsets:
+            self.on_step(Event.DELIVER, lane.id, lease.offsets, lease, None)
 
     def deliver_again(self, lane: Lane, offsets: Sequence[int], lease: Lease) -> None:
         """Messages that waited; Conflict, and nothing changes, if one of them did not."""
@@ -113,6 +124,8 @@ class Ledger:
                 self.retrying -= 1
             lane.in_flight[offset] = lease
             self.waiting.start(lane, offset, lease.consumer)
+            if self.on_step is not None:
+                self.on_step(Event.DELIVER, lane.id, (offset,), lease, lane.failures.get(offset))
         self.in_flight += len(offsets)
 
     # IN_FLIGHT → ACKED, DEAD, RETRY, PENDING
@@ -120,6 +133,9 @@ class Ledger:
     def finish(self, lane: Lane, offsets: Sequence[int], event: Event, changes: Changes) -> None:
         """A run of messages is acked or dead."""
         step(MessageState.IN_FLIGHT, event)
+        if self.on_step is not None and offsets:
+            failure = changes.dead[-1][2] if event in DIED else None
+            self.on_step(event, lane.id, offsets, lane.in_flight[offsets[0]], failure)
         self._land(lane, offsets)
         if lane.numbers or lane.keys:
             for offset in offsets:
@@ -133,6 +149,8 @@ class Ledger:
         """A message failed and waits until it is due."""
         step(MessageState.IN_FLIGHT, event)
         lane.numbers.setdefault(offset, lane.in_flight[offset].number)
+        if self.on_step is not None:
+            self.on_step(event, lane.id, (offset,), lane.in_flight[offset], failure)
         self._land(lane, (offset,))
         lane.failures[offset] = changes.failures[lane.id, offset] = failure
         if failure.vanished:
@@ -144,6 +162,11 @@ class Ledger:
     def recall(self, messages: list[tuple[Lane, int]], why: str) -> None:
         """Messages are recalled; no attempt is counted."""
         step(MessageState.IN_FLIGHT, Event.RECALL)
+        if self.on_step is not None:
+            for (_, _), run in groupby(messages, key=lambda one: (one[0].id, id(one[0].in_flight[one[1]]))):
+                (lane, first), *others = run
+                offsets = [first, *(offset for _, offset in others)]
+                self.on_step(Event.RECALL, lane.id, offsets, lane.in_flight[first], None)
         for lane, offset in messages:
             lease = lane.in_flight[offset]
             lease.take(offset, why)
@@ -167,6 +190,8 @@ class Ledger:
             else:
                 insort(lane.ahead, offset)
             self._forgive(lane, offset, changes)
+        if self.on_step is not None and (waiting or unread):
+            self.on_step(Event.SPARE, lane.id, sorted({*waiting, *unread}), None, None)
         self.waiting.forget(lane, set(waiting))
         for offset in waiting:
             del lane.numbers[offset]
@@ -185,6 +210,8 @@ class Ledger:
     def forget(self, lane: Lane, offsets: list[int], changes: Changes, why: str) -> None:
         """Nothing is known of these messages any more; leases that held them say why."""
         gone = set(offsets)
+        if self.on_step is not None and offsets:
+            self.on_step(Event.RECALL, lane.id, sorted(gone), None, None)
         self.waiting.forget(lane, gone)
         for offset in offsets:
             step(lane.state(offset), Event.RECALL)

@@ -28,6 +28,7 @@ def check_not_of_channel(id: object) -> None:
 
 
 OnResume = Literal["keep", "redrive"]
+Told = Literal["off", "stream"]
 
 _fields = cache(msgspec.structs.fields)
 
@@ -53,6 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """None: Config's."""
     retry_delay_s_max: float | None = None
     """None: Config's."""
+    states: Told | None = None
+    """None: Config's."""
 
     def check(self, config: Config) -> None:
         """Malformed (422) unless every option can be right."""
@@ -62,6 +65,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise Malformed(f'on_gap is {self.on_gap!r}; use "raise" (the consumer gets Gap) or "skip"')
         if self.on_resume not in ("keep", "redrive"):
             raise Malformed(f'on_resume is {self.on_resume!r}; use "keep" or "redrive" (dead letters come first)')
+        if self.states not in (None, "off", "stream"):
+            raise Malformed(f'states is {self.states!r}; use "off", or "stream" (told on $sys/states/…)')
         for field in _fields(type(self)):
             value = getattr(self, field.name)
             try:

@@ -26,6 +26,7 @@ from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.hand_outs import HandOuts
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote, Ticket
 from headwater.delivery.letterbox import Letterbox
+from headwater.delivery.life import REDRIVEN, Lives
 from headwater.delivery.retained import RETAINED_ROWS
 from headwater.delivery.rows import (
     DeadRow,
@@ -116,6 +117,7 @@ class Subscriber:
         notes: Notes,
         shares: DeadShares,
         letterbox: Letterbox,
+        lives: Lives,
         *,
         is_read_only: bool = False,
     ) -> None:
@@ -161,6 +163,9 @@ class Subscriber:
         """Whether its client has as many dead letters as it may, which was told."""
         self._dead = self._count_dead()
         self._load(is_read_only)
+        self._life = None if is_read_only else lives.of(row, self._supply.name, self._machine.failures)
+        if self._life is not None:
+            self._machine.watch(self._life.note)
 
     def _count_dead(self, but_not: int | None = None) -> int:
         """How many dead letters it has, without those of a stream that is gone."""
@@ -1038,6 +1043,8 @@ class Subscriber:
         self.finish(item)
         with self._lock:
             for stream, found in copies.items():
+                if sizes and self._life is not None:
+                    self._life.note(REDRIVEN, (stream, True), sorted(found))
                 self._machine.add_copies(stream, sorted(found), _keys(found))
         self.wake()
 

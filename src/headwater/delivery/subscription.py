@@ -21,7 +21,7 @@ import msgspec
 from headwater.clock import SECOND_US
 from headwater.config import Config
 from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, MessageState, Moment, step
-from headwater.delivery.ledger import Ledger
+from headwater.delivery.ledger import Ledger, OnStep
 from headwater.delivery.options import Options
 from headwater.delivery.retry import delay_s as backoff_s
 from headwater.errors import Conflict, Malformed
@@ -50,6 +50,10 @@ class Subscription:
         self._ledger.number = last_number
         self.consumers: list[Hashable] = []
         """In the order in which they were attached; with order="strict" the first is active, the others stand by."""
+
+    def watch(self, on_step: OnStep) -> None:
+        """Have every change of state told from now on."""
+        self._ledger.on_step = on_step
 
     # State
 
@@ -113,6 +117,10 @@ class Subscription:
             for lane in self._ledger.lanes.values()
             for offset in lane.known()
         ]
+
+    def failures(self) -> list[tuple[LaneId, int, Failure]]:
+        """What is known of messages that failed before, wherever they are now."""
+        return [(lane.id, *one) for lane in self._ledger.lanes.values() for one in lane.failures.items()]
 
     def lease(self, lane: LaneId, offset: int) -> Lease | None:
         """What a message is in flight under."""

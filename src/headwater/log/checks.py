@@ -408,7 +408,7 @@ class Checks:
     def own(self, messages: Sequence[Outgoing]) -> Publish:
         """What the broker tells about itself, on topics of `$sys` as nobody else may publish to."""
         topics = [message.topic for message in messages]
-        for topic in topics:
+        for topic in dict.fromkeys(topics):
             if check_topic(topic, self._config) != SYS:
                 raise Malformed(f'"{topic}" is none of the broker\'s own topics; they begin with "{SYS}/"')
         payloads = [encode(message.payload)[0] for message in messages]

@@ -244,11 +244,15 @@ class Broker:
         """Whether a filter is about one subscription, and the user may look after that and is not denied this."""
         name = subscription_of(filter, self.core.config)
         row = None if name is None else self.core.dispatcher.row(name)
-        if row is None or name is None or not self.core.letterbox.is_of(name, row.number):
+        if row is None or name is None or not self._is_settled(name, row.number):
             return False
         rights = self._rights(session)
         may = rights.may_subscribe(user, row.options.filter) and not rights.denies(user, filter)
         return may and not self.is_of_another(user, session, name)
+
+    def _is_settled(self, name: str, number: int) -> bool:
+        """Whether nothing is about to be told of another subscription of this id, which is purged then."""
+        return self.core.letterbox.is_of(name, number) and self.core.lives.is_of(name, number)
 
     def may_see_some(self, user: str, session: str, filter: str) -> bool:
         """Whether there may be anything among what a filter matches that the user may see."""

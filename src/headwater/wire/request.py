@@ -38,7 +38,7 @@ Options = Annotated[dict[str, Option], msgspec.Meta(max_length=OPTIONS_MAX)]
 OPTION_NAMES = frozenset(
     (
         *("order", "max_in_flight", "ack_timeout_s", "max_attempts", "max_deliveries"),
-        *("expire_after_s", "on_gap", "on_resume", "retry_delay_s", "retry_delay_s_max"),
+        *("expire_after_s", "on_gap", "on_resume", "retry_delay_s", "retry_delay_s_max", "states"),
     )
 )
 """Options that a request may name; `id` and `filter` are fields of it, where they are checked against the rules."""

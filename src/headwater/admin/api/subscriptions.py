@@ -37,6 +37,7 @@ class SubscriptionOptions(Body):
     on_resume: Literal["keep", "redrive"] | None = None
     retry_delay_s: Seconds | None = None
     retry_delay_s_max: Seconds | None = None
+    states: Literal["off", "stream"] | None = None
 
 
 class NewSubscription(Body):
