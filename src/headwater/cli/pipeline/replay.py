@@ -124,10 +124,10 @@ def served(at: At) -> Iterator[str]:
         return
     try:
         bus = headwater.open(at.data)
-    except Owned:
+    except Owned as error:
         owner = served_by_owner(at.data)
         if owner is None:
-            raise
+            raise Owned(f"{error.args[0]}; if that is a server, replay through it, with --url") from None
         owner.close()
         yield owner_url(at.data)
         return
