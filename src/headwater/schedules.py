@@ -16,8 +16,8 @@ from contextlib import suppress
 import msgspec
 
 from headwater import threads
-from headwater.access.book import Book
 from headwater.audit import Audit
+from headwater.book import Book
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.cron import Cron

@@ -25,7 +25,7 @@ from headwater.wire.request import OPTION_NAMES, Change, Request
 
 IN_PATH = {"id", "name"}
 """Fields that stand in the path of some routes."""
-AS_SHOWN = {"time_us": "time", "dead_at_us": "dead_at"}
+AS_SHOWN = {"time_us": "time", "dead_at_us": "dead_at", "header_pairs": "headers"}
 CONTENTS = {"encoding", "key_encoding"}
 """How payloads and keys, which are bytes, are put into JSON."""
 

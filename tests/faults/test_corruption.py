@@ -322,8 +322,7 @@ def test_a_follower_gets_a_gap_and_goes_on(oracle: Oracle) -> None:
     after.files.flip(place.path, place.position + 70)
     bus = after.open()
     with bus.follow("a/#", after=0) as reading:
-        assert [message.offset for message in reading.batch(100, timeout_s=0)] == [1]
-        offsets: list[int | str] = [1]
+        offsets: list[int | str] = []
         while len(offsets) < 7:
             try:
                 offsets += [message.offset for message in reading.batch(100, timeout_s=0)]

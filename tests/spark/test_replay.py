@@ -258,7 +258,7 @@ def test_whatever_is_killed_every_message_is_replayed_once(tmp_path: Path, seed:
 
 def test_what_is_wrong_is_said_before_spark_is_started(tmp_path: Path, served: Served) -> None:
     for more, says in (
-        (("--data", tmp_path / "data"), "replay through it, with --url"),
+        (("--data", tmp_path / "data"), "is owned by process"),
         (("--data", tmp_path / "none"), "is no Headwater folder"),
         (("--url", served.url, "--speed", "fast"), "no speed"),
         (("--url", served.url, "--since", "1h", "--until", "2h"), "not before"),

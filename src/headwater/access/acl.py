@@ -21,9 +21,9 @@ from typing import Literal, get_args
 import msgspec
 
 from headwater import threads
-from headwater.access.book import Book
 from headwater.access.name import EVERYONE, check_name, is_name, quoted
 from headwater.audit import Audit
+from headwater.book import Book
 from headwater.config import Config
 from headwater.errors import Malformed, NotAllowed, NotFound, QuotaExceeded
 from headwater.memo import Memo

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from headwater import threads
-from headwater.access.book import Book
 from headwater.access.name import check_name, quoted
 from headwater.access.scram import ITERATIONS, REFUSED, Credential, Decoy, derive, is_secret_of
 from headwater.audit import Audit
+from headwater.book import Book
 from headwater.clock import Clock
 from headwater.errors import Conflict, NotAllowed, NotFound, QuotaExceeded, Unauthenticated
 from headwater.store import state as rows

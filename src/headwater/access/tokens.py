@@ -19,10 +19,10 @@ from typing import get_args
 import msgspec
 
 from headwater import threads
-from headwater.access.book import Book
 from headwater.access.clients import Clients
 from headwater.access.name import check_name, quoted
 from headwater.audit import Audit
+from headwater.book import Book
 from headwater.clock import Clock, to_datetime
 from headwater.errors import Malformed, NotFound, QuotaExceeded, Unauthenticated
 from headwater.store import state as rows

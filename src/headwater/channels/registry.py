@@ -20,9 +20,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from headwater import threads
-from headwater.access.book import Book
 from headwater.access.destination import Destinations
 from headwater.access.name import quoted
+from headwater.book import Book
 from headwater.channels.row import BATCH_MESSAGES, ChannelRow, check_row
 from headwater.core import Core
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, QuotaExceeded, SecretMissing

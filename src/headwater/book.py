@@ -1,5 +1,5 @@
-"""The book in which clients, rules and tokens are written: rows of the state, durable when a change returns, and noted
-in the audit."""
+"""The book in which clients, rules, tokens, channels and schedules are written: rows of the state, durable when a
+change returns, and noted in the audit."""
 
 from __future__ import annotations
 
