@@ -300,7 +300,7 @@ def test_leases_that_are_over_take_no_memory(bus: Bus) -> None:
     for _ in range(2000):
         messages = sub.batch(1, 0)
         sub.ack(messages, wait=False)
-    assert len(sub.subscriber._leases) < 200  # type: ignore[attr-defined]
+    assert len(sub.subscriber._deadlines) < 200  # type: ignore[attr-defined]
 
 
 # Waking

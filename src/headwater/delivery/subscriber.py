@@ -8,7 +8,6 @@ waits for and by nothing else.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
@@ -22,14 +21,15 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.delivery import rows as stored
 from headwater.delivery.cursor import UNREAD, Budget, Unread, keys_of
+from headwater.delivery.dead_rows import DeadRows
 from headwater.delivery.dead_shares import DeadShares
+from headwater.delivery.deadlines import Deadlines
 from headwater.delivery.hand_outs import HandOuts
 from headwater.delivery.lane import Changes, Failure, LaneId, Lease, MessageState, Moment, Remote, Ticket
 from headwater.delivery.letterbox import Letterbox
 from headwater.delivery.life import REDRIVEN, Lives
 from headwater.delivery.retained import RETAINED_ROWS
 from headwater.delivery.rows import (
-    DeadRow,
     Resting,
     RetainedRef,
     RetainedRest,
@@ -146,7 +146,7 @@ class Subscriber:
         self._machine.paused = row.paused
         self._supply = Supply(row, self._machine, roots, state, config, clock)
         self._hand_outs = HandOuts(notes, row.number, self._machine.held_under)
-        self._leases: list[tuple[int, int, Lease]] = []
+        self._deadlines = Deadlines(self._machine.is_open, row.options.max_in_flight)
         self._gap: Gap | None = None
         self.is_ended = False
         """Whether the subscription is gone, or the bus closes."""
@@ -157,25 +157,11 @@ class Subscriber:
         """By stream, retained messages that are still to be noted; nothing fresh is handed out before them."""
         self._is_noting = False
         """Whether a thread notes some of them."""
-        self._shares = shares
-        self._letterbox = letterbox
-        self._is_full = False
-        """Whether its client has as many dead letters as it may, which was told."""
-        self._dead = self._count_dead()
+        self._dead = DeadRows(row, state, commit, config, roots.counts, shares, letterbox, on_event)
         self._load(is_read_only)
         self._life = None if is_read_only else lives.of(row, self._supply.name, self._machine.failures)
         if self._life is not None:
             self._machine.watch(self._life.note)
-
-    def _count_dead(self, but_not: int | None = None) -> int:
-        """How many dead letters it has, without those of a stream that is gone."""
-        sizes = [
-            len(value)
-            for key, value in self._state.scan(rows.key_u32(rows.DEAD, self.number))
-            if rows.pair_in(key)[1] != but_not
-        ]
-        self._shares.load(self.number, self.row.owner, len(sizes), sum(sizes))
-        return len(sizes)
 
     def _load(self, is_read_only: bool) -> None:
         now = self._moment()
@@ -458,7 +444,7 @@ class Subscriber:
         """Messages that no other consumer is to get are dead letters."""
         for offset in spent:
             known = {(lease.lane, offset): there.pop(offset)}
-            self._make_room(known)
+            self._machine.dead_room = self._dead.room(known)
             self._store(self._machine.give_up(lease, offset, now), known)
         self._commit.kick()
 
@@ -646,21 +632,14 @@ class Subscriber:
                 if lease.begun is not None:
                     lease.begun.update(offsets)
                 lease.deadline_us = self._clock.monotonic_us() + round(self.options.ack_timeout_s * SECOND_US)
-                self._time(lease)
+                self._deadlines.add(lease)
                 self._arm()
 
     def _hold(self, lease: Lease) -> None:
         if isinstance(lease.consumer, Remote):
             lease.deadline_us = 0  # until `begin`
             lease.begun = set()
-        self._time(lease)
-
-    def _time(self, lease: Lease) -> None:
-        if lease.deadline_us:
-            if len(self._leases) > 64 + 2 * self.options.max_in_flight:
-                self._leases = [entry for entry in self._leases if self._machine.is_open(entry[2])]
-                heapq.heapify(self._leases)
-            heapq.heappush(self._leases, (lease.deadline_us, id(lease), lease))
+        self._deadlines.add(lease)
 
     # Acks and nacks
 
@@ -807,7 +786,7 @@ class Subscriber:
             if message is None:  # read before anything changes: a read that fails must change nothing
                 message = self._fetch(lease.lane, [offset], now).get(offset)
             known = {(lease.lane, offset): message} if message is not None else {}
-            self._make_room(known)
+            self._machine.dead_room = self._dead.room(known)
             item = self._store(apply(now), known, future)
             self._hand_outs.renew()
             self._counts.nacks += 1
@@ -822,23 +801,8 @@ class Subscriber:
         with self._lock:
             self._check_open()
             deadline_us = self._clock.monotonic_us() + round(seconds * SECOND_US)
-            self._time(self._machine.extend(lease, offset, deadline_us))
+            self._deadlines.add(self._machine.extend(lease, offset, deadline_us))
             self._arm()
-
-    def _make_room(self, known: Messages) -> None:
-        """See how many of these messages may die: a copy of a letter that was redriven has its place."""
-        own = min(sum(lane[1] for lane, _ in known), self._shares.redriven(self.number))
-        sizes = (len(message.payload) for message in known.values())
-        self._machine.dead_room = max(own, self._shares.room(self.row.owner, sizes)) if known else 1 << 62
-        is_full = self._machine.dead_room < len(known)
-        if is_full and not self._is_full:
-            self._on_event(
-                "dead-full",
-                f'client "{self.row.owner}", who made subscription "{self.options.id}", has as many dead letters as '
-                "dead_letters_per_client_max or dead_letter_bytes_per_client_max allow: what fails is tried again, and "
-                "dies once some were redriven or dropped",
-            )
-        self._is_full = is_full
 
     def finish(self, item: RowsItem | None, wait: bool = True) -> None:
         """Have rows that were enqueued written, and wait until they are on disk."""
@@ -858,67 +822,29 @@ class Subscriber:
         """
         if not changes:
             return None
-        dead = self._dead_rows(changes, known or {})
+        dead = self._dead.rows_of(changes, known or {}, self._clock.now_us())
         changed = self._rows_of(changes)
         changed.update(dead)
         item = self._commit.enqueue(changed, future)
         if dead:
-            self._letterbox.wake()
+            self._dead.wake()
         return item
 
     def _rows_of(self, changes: Changes) -> Rows:
         if changes.copies_done:
-            self._shares.done(self.number, len(changes.copies_done))
+            self._dead.done(len(changes.copies_done))
         return stored.rows_of(self.number, changes)
-
-    def _dead_rows(self, changes: Changes, known: Messages) -> Rows:
-        """Copies of the messages that the subscription gives up on."""
-        changed: Rows = {}
-        now = self._moment()
-        for lane, offset, failure in changes.dead:
-            m = known.get((lane, offset))
-            if m is None:
-                continue
-            tried = (failure.attempts, failure.errors, now.wall_us, failure.by)
-            row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.header_pairs, *tried)
-            value = changed[rows.key_message(rows.DEAD, self.number, lane[0], offset)] = rows.pack(row)
-            changed.update(self._letterbox.rows_of(self.options.id, self.number, offset, row))
-            self._shares.change(self.number, 1, len(value))
-            self._dead += 1
-            self._counts.dead += 1
-            self._on_event(
-                "dead",
-                f'subscription "{self.options.id}" gave up on message {offset} of "{m.topic}" '
-                f"after {failure.attempts} attempts",
-            )
-        if self._dead > self._config.dead_letters_max:
-            self._drop_oldest_dead(changed)
-        return changed
-
-    def _drop_oldest_dead(self, changed: Rows) -> None:
-        self._commit.flush()
-        for key, value in self._state.scan(rows.key_u32(rows.DEAD, self.number)):
-            if self._dead <= self._config.dead_letters_max:
-                return
-            if key not in changed:
-                changed[key] = None
-                self._dead -= 1
-                self._shares.change(self.number, -1, -len(value))
-                self._on_event(
-                    "dead-dropped", f'subscription "{self.options.id}" has too many dead letters; the oldest is gone'
-                )
 
     # Timers
 
     def _arm(self, but_not: int | None = None) -> None:
         """Set the timer to the next retry or ack timeout."""
-        while self._leases and not self._machine.is_open(self._leases[0][2]):
-            heapq.heappop(self._leases)
+        times_out_us = self._deadlines.next_us()
         due_us = self._machine.next_due_us() if self._machine.consumers else None
         if due_us == but_not:
             due_us = None
-        if self._leases and (due_us is None or self._leases[0][0] < due_us):
-            due_us = self._leases[0][0]
+        if times_out_us is not None and (due_us is None or times_out_us < due_us):
+            due_us = times_out_us
         self._timers.set(self, due_us, self._ring)
 
     def _ring(self) -> None:
@@ -927,14 +853,10 @@ class Subscriber:
             if self._commit.failed is not None:  # what times out meanwhile does so when that can be noted
                 self._timers.set(self, now.monotonic_us + SECOND_US, self._ring)
                 return
-            while self._leases and self._leases[0][0] <= now.monotonic_us:
-                lease = self._leases[0][2]
-                if lease.deadline_us > now.monotonic_us:  # it was given more time since
-                    heapq.heappop(self._leases)
-                    continue
+            while (lease := self._deadlines.over(now.monotonic_us)) is not None:
                 known = self._doomed(lease, now)
-                self._make_room(known)
-                heapq.heappop(self._leases)
+                self._machine.dead_room = self._dead.room(known)
+                self._deadlines.drop_next()
                 self._store(self._machine.expire(lease, now), known)
             self._hand_outs.renew()
             due_us = self._machine.next_due_us()
@@ -1009,8 +931,7 @@ class Subscriber:
             self._machine.close_lanes(stream, REMOVED)
             self._hand_outs.renew()
             self._supply.close(stream)
-            self._shares.drop_redriven(self.number)
-            self._dead = self._count_dead(but_not=stream)
+            self._dead.leave(stream)
             self._arm()
         self.wake()
 
@@ -1036,8 +957,7 @@ class Subscriber:
     ) -> None:
         with self._lock:
             self._check_open(writes=True)
-            self._dead -= len(sizes)
-            self._shares.redrive(self.number, len(sizes), sum(sizes))
+            self._dead.redrive(len(sizes), sum(sizes))
             self._rests.update(rests)
             item = self._commit.enqueue(changed)
         self.finish(item)
@@ -1052,8 +972,7 @@ class Subscriber:
         """Dead letters that nobody wants any more, and how large they are."""
         with self._lock:
             self._check_open(writes=True)
-            self._dead -= len(changed)
-            self._shares.change(self.number, -len(changed), -size)
+            self._dead.drop(len(changed), size)
             item = self._commit.enqueue(changed)
         self.finish(item)
 
@@ -1097,7 +1016,7 @@ class Subscriber:
             known = {(lane[0], offset) for lane, offset, _, _ in states if not lane[1]}
             lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
             lag += sum(state is not MessageState.ACKED for _, _, state, _ in states) + len(self._rests)
-            return lag, self._machine.in_flight, self._machine.retrying, self._dead
+            return lag, self._machine.in_flight, self._machine.retrying, self._dead.count
 
     def _count_ahead(self) -> None:
         """Count what waits in slices, between which those who take from it have their turn."""
@@ -1120,14 +1039,14 @@ class Subscriber:
             lag = sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held
             lag += len(self._rests)  # there is one more at least
             unseen = sum(unseen for _, unseen in counted)
-            return Standing(lag, machine.in_flight, machine.retrying, self._dead, self.consumers, unseen)
+            return Standing(lag, machine.in_flight, machine.retrying, self._dead.count, self.consumers, unseen)
 
     def resting(self) -> Resting:
         """What is left of it in the state when nobody is served any more."""
         with self._lock:
             machine = self._machine
             floors = {stream: machine.floor(stream) for stream in self._supply.streams}
-            return Resting(floors, machine.acked, machine.failed, machine.copies + len(self._rests), self._dead)
+            return Resting(floors, machine.acked, machine.failed, machine.copies + len(self._rests), self._dead.count)
 
     def known(self) -> list[Known]:
         """Each message that is not plainly pending or acked."""
