@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+import headwater
 from faults.faulty_files import Keep
 from faults.machine import SMALL, Machine
 from headwater.bus import Bus
@@ -83,3 +87,21 @@ def test_so_it_is_after_a_kill_and_another_before_anything_is_published(count: i
         machine.settle(bus)
         assert published(bus).total() == count
         assert set(published(bus).values()) == {1}
+
+
+def test_after_kill_9_in_the_middle_each_letter_that_is_stored_is_published_once(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    for lines in (1, 7):
+        command = [sys.executable, "-m", "faults.letters_child", str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent) as child:
+            assert child.stdout is not None
+            for _ in range(lines):
+                assert child.stdout.readline()
+            child.kill()
+        with headwater.open(folder) as bus:
+            expected = Counter(letter.offset for letter in bus.dead_letters("s"))
+            reader = bus.follow("$dead/s", after=0)
+            told = [reader.next(60) for _ in range(expected.total())]
+            assert Counter(int(one.headers["headwater-dead-offset"]) for one in told if one is not None) == expected
+            assert reader.next(0) is None
+            assert not [event for event in bus.events() if event.kind == "trouble"]
