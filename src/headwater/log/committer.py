@@ -14,6 +14,7 @@ from headwater.counts import Counts
 from headwater.errors import DiskFull, Failed, HeadwaterError
 from headwater.log.admission import Admission
 from headwater.log.checkpoints import Checkpoints
+from headwater.log.disk_share import DiskShare
 from headwater.log.due_rows import DueRows
 from headwater.log.free_room import FreeRoom
 from headwater.log.group import CommitGroup
@@ -27,9 +28,6 @@ from headwater.store.log import Appending, Log
 OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], Callable[[Publish], None] | None]
 """Hears of what is on disk. What it answers, if anything, finishes clients' publishes of that in its own time: so that
 none publishes faster than is delivered."""
-
-SHARED_US = 1_000_000
-"""So long after a group, the disk is counted as shared by a large one that comes."""
 
 
 class Committer:
@@ -64,15 +62,14 @@ class Committer:
         """When the group that is being committed began to be, on the monotonic clock; None while none is."""
         self.bulk_since_us: int | None = None
         """The same of a large group, which is committed while others are."""
-        self.last_us = -SHARED_US
-        """When a group, large ones apart, last began to be."""
+        self._share = DiskShare(clock)
         self.took_us = 0
         """How long the last group took to be on disk."""
 
     def commit(self, items: list[Publish]) -> None:
         """Commit a group, whatever comes of it: one batch per call and root, single messages of a root together."""
         now_us, begun_us = self._clock.read()
-        self.since_us = self.last_us = begun_us
+        self.since_us = self._share.last_us = begun_us
         group = CommitGroup(now_us, begun_us)
         checkpoints = self._checkpoints
         try:
@@ -117,7 +114,7 @@ class Committer:
             self._admission.admit(items, group)
             roots = [*group.places, *group.singles]
             if roots:
-                bulk.appending = self._log.append_apart(roots[0].stream, now_us, self._is_shared)
+                bulk.appending = self._log.append_apart(roots[0].stream, now_us, self._share)
         except HeadwaterError as error:
             bulk.refusal = error
         except BaseException:
@@ -157,10 +154,6 @@ class Committer:
         self._admission.forget_promises(bulk.group)
         self.bulk_since_us = None
         self._showing.leave(bulk.items)
-
-    def _is_shared(self) -> bool:
-        """Whether others use the disk, besides a large group; from any thread."""
-        return self._clock.monotonic_us() - self.last_us < SHARED_US
 
     def _note_failure(self, group: CommitGroup, error: BaseException) -> None:
         """A group could not be written."""

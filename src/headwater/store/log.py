@@ -125,6 +125,16 @@ class Stream(Protocol):
         """Append nothing any more."""
 
 
+class Share(Protocol):
+    """Of the disk, for what is appended while others are."""
+
+    def is_shared(self) -> bool:
+        """Whether others use it; from any thread."""
+
+    def give_way(self, sync: Callable[[], None]) -> None:
+        """Between two pieces of what is written: let others have theirs, after a sync of what was written."""
+
+
 class Appending(Protocol):
     """Batches on their way to one stream, which takes nothing else until they are shown or dropped."""
 
@@ -163,9 +173,8 @@ class Log(Protocol):
         """Write batches to streams. If it raises, nothing of the group stays. What it answers waits until the group is
         durable; that raises, and shows nobody the group, if it fails."""
 
-    def append_apart(self, stream: Stream, now_us: int, is_shared: Callable[[], bool]) -> Appending:
-        """Prepare to append much to one stream, while others are appended to. While `is_shared` says that there are
-        such, it goes to disk in pieces, so that no sync of theirs has to wait for all of it."""
+    def append_apart(self, stream: Stream, now_us: int, share: Share) -> Appending:
+        """Prepare to append much to one stream, while others are appended to, with so much of the disk."""
 
     def recover(
         self,

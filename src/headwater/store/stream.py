@@ -23,7 +23,7 @@ from headwater.store.file_pool import FilePool
 from headwater.store.files import PIECE_BYTES as AT_ONCE_BYTES
 from headwater.store.files import Files
 from headwater.store.indexes import Indexes
-from headwater.store.log import REMOVED, Hole, Write, untold
+from headwater.store.log import REMOVED, Hole, Share, Write, untold
 from headwater.store.manifest import Listed
 from headwater.store.segment import (
     Index,
@@ -165,11 +165,9 @@ class DiskStream:
             offset += count
         return buffers
 
-    def write(
-        self, writes: Sequence[Write], buffers: Sequence[bytes], is_shared: Callable[[], bool] | None = None
-    ) -> None:
-        """Append what `place` made, without a sync. Nothing has changed if it raises. While `is_shared` says that
-        others use the disk, it is written in pieces that are synced one by one, so that theirs come in between."""
+    def write(self, writes: Sequence[Write], buffers: Sequence[bytes], share: Share | None = None) -> None:
+        """Append what `place` made, without a sync. Nothing has changed if it raises. With a share of the disk, it is
+        written in pieces, between which others have theirs."""
         config, length = self._config, sum([write.room for write in writes])
         segment = self.segments[-1] if self.segments else self.start_segment(self.end + 1)
         if segment.end and segment.end + length > config.segment_bytes:
@@ -180,10 +178,10 @@ class DiskStream:
         if start + length > segment.allocated:
             self.pool.with_room(lambda: self._preallocate(segment, length))
         try:
-            if is_shared is None:
+            if share is None:
                 self.pool.write(segment.log_path, buffers, start)
             else:
-                self._write_pieces(segment.log_path, buffers, start, is_shared)
+                self._write_pieces(segment.log_path, buffers, start, share)
         except OSError:
             self.undo(self.end, start)
             raise
@@ -197,12 +195,12 @@ class DiskStream:
         self.end, self.time_us = newest.last_offset, newest.header.time_us
         segment.end = end
 
-    def _write_pieces(self, path: str, buffers: Sequence[bytes], position: int, is_shared: Callable[[], bool]) -> None:
+    def _write_pieces(self, path: str, buffers: Sequence[bytes], position: int, share: Share) -> None:
         is_written = False
-        at_once = min(PIECE_BYTES, self._config.bulk_bytes_min) if is_shared() else AT_ONCE_BYTES
+        at_once = min(PIECE_BYTES, self._config.bulk_bytes_min) if share.is_shared() else AT_ONCE_BYTES
         for piece in pieces(buffers, at_once):
-            if is_written and is_shared():
-                self.sync()
+            if is_written:
+                share.give_way(self.sync)
             self.pool.write(path, piece, position)
             position += sum(map(len, piece))
             is_written = True

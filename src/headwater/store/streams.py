@@ -18,7 +18,7 @@ from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.file_pool import FilePool
 from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
-from headwater.store.log import Checkpoint, Found, Hole, Stream, Write
+from headwater.store.log import Checkpoint, Found, Hole, Share, Stream, Write
 from headwater.store.manifest import Listed, Manifest, found, intruders
 from headwater.store.recovery import Recovery
 from headwater.store.segment import INDEX, LOG, Segment, bases
@@ -362,7 +362,7 @@ class Streams:
             self._sync_journal()
         self.show(group)
 
-    def append_apart(self, stream: Stream, now_us: int, is_shared: Callable[[], bool]) -> Appending:
+    def append_apart(self, stream: Stream, now_us: int, share: Share) -> Appending:
         """Prepare to write much to one stream, while others are written to."""
         found = self._by_root[stream.root]
         try:
@@ -373,7 +373,7 @@ class Streams:
             raise _refusal(error) from error
         self._pool.lend(found.folder)
         self._is_lent = True
-        return Appending(self, found, now_us, is_shared)
+        return Appending(self, found, now_us, share)
 
     def borrow(self) -> None:
         """This thread writes apart."""
@@ -508,11 +508,11 @@ class Streams:
 class Appending:
     """Much that is on its way to one stream, while others are written to."""
 
-    def __init__(self, streams: Streams, stream: DiskStream, now_us: int, is_shared: Callable[[], bool]) -> None:
+    def __init__(self, streams: Streams, stream: DiskStream, now_us: int, share: Share) -> None:
         self._streams = streams
         self._stream = stream
         self._now_us = now_us
-        self._is_shared = is_shared
+        self._share = share
         self._writes: Sequence[Write] = ()
 
     def write(self, writes: Sequence[Write]) -> None:
@@ -522,7 +522,7 @@ class Appending:
         self._streams.borrow()
         buffers = stream.place(writes, self._now_us)
         try:
-            stream.write(writes, buffers, self._is_shared)
+            stream.write(writes, buffers, self._share)
         except (OSError, HeadwaterError) as error:
             stream.take_back()
             raise _refusal(error) from error
