@@ -10,7 +10,6 @@ Promises:
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -186,6 +185,8 @@ def _instead(name: str, really: Callable[..., Any] | None, is_asynchronous: bool
         return await found if inspect.isawaitable(found) else found
 
     def soon(*given: Any, **options: Any) -> Any:
+        import asyncio  # a bus for threads does without
+
         found = call(*given, **options)
         return asyncio.wrap_future(found) if isinstance(found, Future) else found
 
