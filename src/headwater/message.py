@@ -358,6 +358,11 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     """Of a server's clients, the one that it is of; empty for whoever owns the folder."""
 
     @property
+    def header_pairs(self) -> Headers:
+        """Its headers, as messages have them."""
+        return self.headers
+
+    @property
     def next_at(self) -> datetime:
         """When it is due next, UTC."""
         return to_datetime(self.next_us)
