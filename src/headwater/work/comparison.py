@@ -34,7 +34,7 @@ LONGER_US_MIN = 1000
 """and at least so much more, takes longer."""
 TEXT_CHARS_MAX = 1000
 """Of a payload or an error that is kept to be shown."""
-LOOKED_AHEAD = 64
+LOOKED_AHEAD = 128
 """How far what was published is looked for, where it is not the next."""
 ATTEMPTS_MAX = 10
 """How often a message is tried of a subscription that has no limit."""
@@ -165,34 +165,47 @@ def is_compared(published: Published) -> bool:
 
 
 def unmatched(wanted: Sequence[bytes], there: Sequence[bytes]) -> list[int]:
-    """Places of what is wanted and not there, in this order: where both part, what is replaced is passed over, else the
-    shorter of the ways in which either has something more."""
+    """Places of what is wanted and not there, in this order: where both part, as little as can be is left out of the
+    next of both."""
     found: list[int] = []
-    at = 0
-    for place, one in enumerate(wanted):
-        if at < len(there) and there[at] == one:
-            at += 1
+    at = place = 0
+    while place < len(wanted):
+        if at < len(there) and there[at] == wanted[place]:
+            at, place = at + 1, place + 1
             continue
-        following = wanted[place + 1] if place + 1 < len(wanted) else None
-        is_replaced = at + 1 < len(there) and there[at + 1] == following
-        skipped = _place_of(one, there, at)
-        added = _place_of(there[at], wanted, place) if at < len(there) else None
-        if is_replaced and skipped != at + 1:
-            found.append(place)
-            at += 1
-        elif skipped is not None and (added is None or skipped - at <= added - place):
-            at = skipped + 1
-        else:
-            found.append(place)
+        next_wanted, next_there = wanted[place : place + LOOKED_AHEAD], there[at : at + LOOKED_AHEAD]
+        is_end = place + LOOKED_AHEAD >= len(wanted) and at + LOOKED_AHEAD >= len(there)
+        pairs = _common(next_wanted, next_there)
+        if not is_end:  # what is far ahead is looked at again, with more behind it
+            pairs = [pair for pair in pairs if max(pair) < LOOKED_AHEAD // 2] or pairs[:1]
+        whole = len(next_wanted) if is_end or not pairs else pairs[-1][0] + 1
+        matched = {one for one, _ in pairs}
+        found += [place + one for one in range(whole) if one not in matched]
+        place += whole
+        at += pairs[-1][1] + 1 if pairs else 0
     return found
 
 
-def _place_of(one: bytes, values: Sequence[bytes], first: int) -> int | None:
-    """Where it is among the next of these."""
-    for place in range(first, min(first + LOOKED_AHEAD, len(values))):
-        if values[place] == one:
-            return place
-    return None
+def _common(some: Sequence[bytes], others: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Places of the longest that both have in the same order."""
+    lengths = [[0] * (len(others) + 1)]
+    for one in reversed(some):
+        below, row = lengths[-1], [0] * (len(others) + 1)
+        for at in range(len(others) - 1, -1, -1):
+            row[at] = below[at + 1] + 1 if one == others[at] else max(below[at], row[at + 1])
+        lengths.append(row)
+    lengths.reverse()
+    pairs: list[tuple[int, int]] = []
+    place = at = 0
+    while place < len(some) and at < len(others):
+        if some[place] == others[at]:
+            pairs.append((place, at))
+            place, at = place + 1, at + 1
+        elif lengths[place + 1][at] > lengths[place][at + 1]:
+            place += 1
+        else:
+            at += 1
+    return pairs
 
 
 class Comparison(msgspec.Struct, frozen=True):
