@@ -7,10 +7,8 @@ answered with a message that is stored first.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Mapping
-from concurrent.futures import InvalidStateError
 from typing import Any, ClassVar
 
 from headwater import threads
@@ -100,8 +98,9 @@ def settle(future: Any, value: object, error: BaseException | None) -> None:
             future.set_exception(error)
         else:
             future.set_result(value)
-    except (InvalidStateError, asyncio.InvalidStateError):
-        return  # given up in this moment
+    except Exception:  # each kind of future has an error of its own for what was given up in this moment
+        if not future.done():
+            raise
 
 
 def pairs_of(headers: Mapping[str, str] | Any) -> Headers:
