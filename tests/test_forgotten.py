@@ -236,3 +236,13 @@ def test_a_server_tells_of_a_process_elsewhere_which_a_killed_one_leaves_to(serv
         assert mine.next(timeout_s=WAIT_S) is not None
         (info,) = bus.subscriptions()
         assert [(one.host, one.pid) for one in (*info.active, *info.standing_by)] == [HERE]
+
+
+def test_a_process_that_ends_waits_for_what_is_being_closed() -> None:
+    """A thread that Python stops within the state store would take the process down with it."""
+    code = (
+        "import time; from headwater import forgotten\n"
+        "forgotten.close_soon(lambda: (time.sleep(0.5), print('closed', flush=True)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "closed\n")

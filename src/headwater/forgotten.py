@@ -6,8 +6,8 @@ of its own.
 
 from __future__ import annotations
 
+import atexit
 import gc
-import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,11 +25,13 @@ SETTLE_S = 10.0
 """How long `settle` waits for what is under way."""
 
 _closing: dict[threads.Thread, None] = {}
+_has_ended = False
+"""The process is about to end: everything is let go of, and nothing begins."""
 
 
 def let_go(what: object, said: str, close: Callable[[], object]) -> None:
     """Called where an object is finalised: close what it held, soon. `close` does not hold the object itself."""
-    if not sys.is_finalizing():  # else everything is let go of
+    if not _has_ended:
         close_soon(close)
         warn_of(what, said, stacklevel=4)
 
@@ -46,7 +48,7 @@ def close_soon(close: Callable[[], object]) -> None:
 
 def warn_of(what: object, said: str, stacklevel: int = 3) -> None:
     """Tell, where an object is finalised, that it was not closed."""
-    if not sys.is_finalizing():
+    if not _has_ended:
         text = f"{said} was forgotten, and is closed now; close it yourself, or use it in `with`"
         warnings.warn(text, ResourceWarning, stacklevel=stacklevel, source=what)
 
@@ -63,9 +65,21 @@ def settle() -> bool:
     """Have everything closed that was forgotten, also in cycles; False if there was nothing."""
     gc.collect()
     under_way = list(_closing)
-    for thread in under_way:
-        thread.join(SETTLE_S / len(under_way))
+    _wait(under_way)
     return bool(under_way)
+
+
+@atexit.register
+def _end() -> None:
+    """A thread that Python stops within the state store would take the process down with it."""
+    global _has_ended  # noqa: PLW0603  (of the process, of which there is one)
+    _has_ended = True
+    _wait(list(_closing))
+
+
+def _wait(closing: list[threads.Thread]) -> None:
+    for thread in closing:
+        thread.join(SETTLE_S / len(closing))
 
 
 def weakly(method: Callable[P, R]) -> Callable[P, R | None]:

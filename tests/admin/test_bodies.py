@@ -61,6 +61,7 @@ ELSEWHERE = {
     "SubscriptionOptions": "the options of a subscription, below",
     "NewBatch": "messages, a producer and a sequence: what `publish_many` takes",
     "LetterPlace": "a place within Redriving",
+    "NewSchedule": "a message, and when: what `schedule` takes",
 }
 
 

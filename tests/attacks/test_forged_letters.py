@@ -87,10 +87,10 @@ def test_a_mended_letter_asks_for_no_answer_where_its_mender_could_not_publish(r
     letter = dead_letter(running)
     boss, root = running.peer("boss"), running.peer("root")
     with code(403, "doors/front"):
-        boss.ask(mend(letter, headers=(("reply-to", "doors/front"),)))
+        boss.ask(mend(letter, header_pairs=(("reply-to", "doors/front"),)))
     for peer in (boss, root):
         with code(422, FROM):
-            peer.ask(mend(letter, headers=((FROM, "worker/x"),)))
+            peer.ask(mend(letter, header_pairs=((FROM, "worker/x"),)))
 
 
 def test_letters_can_still_be_looked_at_and_dropped_by_who_may_subscribe(running: Running):

@@ -560,6 +560,12 @@ def has_failed(bus: Bus) -> bool:
     return bus.core.rows.failed is not None or any(root.stream.failed for root in bus.core.roots.all())
 
 
+def has_told(bus: Bus) -> bool:
+    """Whether a dead letter or a delayed message could not be published: nobody waits, and the bus tries again."""
+    words = ("is not published", "could not be published")
+    return any(event.kind == "trouble" and any(word in event.text for word in words) for event in bus.events())
+
+
 def read_all(bus: Bus) -> Found:
     """Everything that a replay finds, root by root, and the gaps: those it meets, and known ones before its start."""
     found = Found()

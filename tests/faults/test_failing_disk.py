@@ -16,7 +16,7 @@ import pytest
 
 from faults.faulty_files import Keep
 from faults.machine import FOLDER, SMALL, Machine
-from faults.oracle import Oracle, has_failed
+from faults.oracle import Oracle, has_failed, has_told
 from faults.workload import Workload
 from headwater.bus import Bus
 from headwater.errors import Conflict, DiskFull, Failed, HeadwaterError, PartlyStored, ReadOnly
@@ -106,7 +106,8 @@ def test_a_failed_sync_loses_nothing_that_was_acked(part: int) -> None:
         bus, errors = run(machine, workload)
         told = f"a failure of sync {point}"
         assert all(isinstance(error, Failed | ReadOnly) for error in errors), told
-        assert has_failed(bus) == bool(errors), told  # an index that is not synced is not missed
+        assert has_failed(bus) or not errors, told
+        assert errors or has_told(bus) or not has_failed(bus), told  # an index that is not synced is not missed
         workload.oracle.check(bus)
         check_after(machine, workload, told)
 
@@ -126,6 +127,7 @@ def test_what_is_found_after_a_failed_sync_is_durable_before_anybody_relies_on_i
                 machine.close(bus)
         else:
             machine = machine.after_kill()
+        machine.files.fail_sync_at = None  # how many there were depends on when dead letters were published
         bus = machine.open()
         machine.settle(bus)
         workload.oracle.check(bus)
@@ -308,7 +310,7 @@ def used_bytes(machine: Machine) -> int:
 def test_a_disk_that_fills_up_anywhere_refuses_publishes_and_lets_consumers_go_on(part: int) -> None:
     machine = Machine()
     run(machine, Workload(Oracle()))
-    full = used_bytes(machine)
+    full = used_bytes(machine) - machine.config.preallocate_bytes  # what is reserved ahead may be missing
     machine.stop()
     for capacity in range(6000 + part * 5001, full, 15_003):
         machine = Machine()
@@ -316,7 +318,7 @@ def test_a_disk_that_fills_up_anywhere_refuses_publishes_and_lets_consumers_go_o
         workload = Workload(Oracle())
         bus, errors = run(machine, workload)
         told = f"with room for {capacity} bytes"
-        assert errors, told
+        assert errors or has_told(bus), told
         assert all(isinstance(error, DiskFull) for error in errors), (told, errors)
         assert not has_failed(bus), told
         workload.oracle.check(bus)
