@@ -58,6 +58,11 @@ class Channel(Actor):
 
     # Coming and going
 
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return self.row.id
+
     def begin(self) -> None:
         """Find where to push to, take from the subscription, and push."""
         self._timer = None

@@ -9,7 +9,7 @@ twice; what was said of a subscription that is deleted is gone with it, in one w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -34,7 +34,7 @@ from headwater.delivery.own_topics import ABOUT, own_topic
 from headwater.delivery.retained import retained_copies
 from headwater.delivery.rows import RowCommit, SubscriptionRow
 from headwater.delivery.start import Ends, Start, floor_for
-from headwater.delivery.subscriber import Subscriber
+from headwater.delivery.subscriber import OnRetry, Subscriber
 from headwater.delivery.timers import Timers
 from headwater.errors import Conflict, NotFound
 from headwater.log.group_commit import Call
@@ -88,6 +88,8 @@ class Dispatcher:
         about one of this id before it."""
         self.on_deleted: Callable[[], None] = lambda: None
         """Called when one is gone about which somebody is told, who may not be told about the next of its id."""
+        self.on_retry: OnRetry | None = None
+        """Hears of messages that timed out, and that are handed out again; from any thread."""
         self.listeners = Listeners(config, roots.commit.run)
         self._served: dict[str, Subscriber] = {}
         self.directory = Directory(state, config, self.listeners.patterns)
@@ -273,8 +275,13 @@ class Dispatcher:
             self._shares,
             self._letterbox,
             self._lives,
+            self._tell_of_retry,
             is_read_only=self._is_read_only,
         )
+
+    def _tell_of_retry(self, event: str, subscription: str, root: str, offsets: Sequence[int], by: str) -> None:
+        if self.on_retry is not None:
+            self.on_retry(event, subscription, root, offsets, by)
 
     def use(self, id: str, work: Callable[[Subscriber], R]) -> R:
         """Look at or change a subscription, whether or not it has consumers; one without is loaded for this alone."""

@@ -84,6 +84,10 @@ class Standing(msgspec.Struct, frozen=True):
     """Messages that were not looked at yet: how many of them are among the lag is an estimate."""
 
 
+OnRetry = Callable[[str, str, str, Sequence[int], str], None]
+"""Hears of messages that are tried again: what happened, to which subscription, root and offsets, and whose."""
+
+
 class Known(NamedTuple):
     """A message that is not plainly pending or acked."""
 
@@ -118,6 +122,7 @@ class Subscriber:
         shares: DeadShares,
         letterbox: Letterbox,
         lives: Lives,
+        on_retry: OnRetry = lambda *_: None,
         *,
         is_read_only: bool = False,
     ) -> None:
@@ -158,6 +163,7 @@ class Subscriber:
         self._is_noting = False
         """Whether a thread notes some of them."""
         self._dead = DeadRows(row, state, commit, config, roots.counts, shares, letterbox, on_event)
+        self._on_retry = on_retry
         self._load(is_read_only)
         self._life = None if is_read_only else lives.of(row, self._supply.name, self._machine.failures)
         if self._life is not None:
@@ -432,7 +438,10 @@ class Subscriber:
                 ]
                 if messages:
                     found.append(Selection(self._supply.name(lane[0]), None, None, messages, lease))
-                    self._counts.retries += sum(message.attempt > 1 for message in messages)
+                    retried = [message.offset for message in messages if message.attempt > 1]
+                    if retried:
+                        self._counts.retries += len(retried)
+                        self._on_retry("redelivered", self.options.id, self._supply.name(lane[0]), retried, lease.who)
                     limit -= len(messages)
                     size += sum(len(message.payload) for message in messages)
                 if gone := [offset for offset in offsets if offset not in there]:
@@ -857,6 +866,9 @@ class Subscriber:
                 known = self._doomed(lease, now)
                 self._machine.dead_room = self._dead.room(known)
                 self._deadlines.drop_next()
+                late = lease.offsets if lease.begun is None else sorted(lease.begun)
+                if late and self._machine.is_open(lease):
+                    self._on_retry("timed-out", self.options.id, self._supply.name(lease.lane[0]), late, lease.who)
                 self._store(self._machine.expire(lease, now), known)
             self._hand_outs.renew()
             due_us = self._machine.next_due_us()

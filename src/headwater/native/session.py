@@ -7,6 +7,7 @@ answered to whoever asked and disturbs nobody else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -95,6 +96,7 @@ class NativeSession(Speech, Session):
             connection.refuse(error)
         else:
             self.sessions.counts.refuse(error.code)
+            self.note(logging.DEBUG, "request-refused", code=error.code, reason=str(error))
             connection.write(pack_error(frame.id, error))
 
     def _check(self, connection: NativeConnection, frame: Frame) -> None:
@@ -273,6 +275,7 @@ class NativeSession(Speech, Session):
             return
         if isinstance(error, HeadwaterError):
             self.sessions.counts.refuse(error.code)
+            self.note(logging.DEBUG, "request-refused", code=error.code, reason=str(error))
         else:
             log.error("request-failed", session=self.row.id, error=repr(error))
         connection.write(pack_error(id, error))

@@ -227,6 +227,8 @@ class Listener:
     def on_lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self._connections.pop(connection, None)
+        if connection.is_known:
+            log.at_will(logging.DEBUG, "disconnected", address=connection.address, user=connection.user or "-")
         self.turns.forget(connection)
         is_stranger = self._end_greeting(connection)
         self._counts.handshakes_failed += is_stranger
@@ -242,6 +244,7 @@ class Listener:
         """A connection has its session."""
         self._end_greeting(connection)
         connection.is_known = True
+        log.at_will(logging.DEBUG, "connected", address=connection.address, user=connection.user or "-")
         connection.limit_reads(self.buffer)
         if connection.share and not connection.is_closed:
             connection.hold_for(self._holdings)

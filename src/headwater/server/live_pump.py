@@ -6,13 +6,17 @@ that does not read, nothing piles up here: the subscription drops or ends as its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from headwater.delivery.live import Live
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed
+from headwater.server.log import Log
 from headwater.server.party import Party
 from headwater.server.pump import Pump
+
+log = Log("headwater.server")
 
 
 class LivePump(Pump):
@@ -55,7 +59,10 @@ class LivePump(Pump):
         else:
             self.session.hold_back(self)
         if live.dropped != self._dropped:
+            fresh = live.dropped - self._dropped
             self._note_drops()
+            told = {"session": self.session.name, "filter": self.filter}
+            log.at_will(logging.INFO, "slow-reader", **told, dropped=fresh, in_all=self._dropped)
             self.notice("dropped", count=self._dropped)
         if live.ended is not None:
             self.session.on_ended(self, Closed(live.ended))

@@ -88,6 +88,10 @@ class Party(Protocol):
         """Who keeps it."""
 
     @property
+    def name(self) -> str:
+        """What the log calls it."""
+
+    @property
     def room(self) -> int:
         """How many more messages of durable subscriptions it takes, whatever the credit of each."""
 

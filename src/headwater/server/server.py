@@ -7,6 +7,7 @@ what blocks run in threads beside it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -103,6 +104,7 @@ class Server:
         self.rechecks = self.broker.rechecks = Rechecks(loop, self.broker)
         self.broker.acl.on_change = self.rechecks.on_rules
         self.broker.clients.on_change = self.rechecks.on_clients
+        core.dispatcher.on_retry = tell_of_retry
         core.dispatcher.on_deleted = lambda: self.rechecks.on_rules((EVERYONE,))
         self.pulse = Pulse(loop)
         collector = Collector(core, serving, self.listener, self.sessions, self.pulse)
@@ -219,3 +221,10 @@ class Server:
         await self.loop.run_in_executor(None, self.sessions.lanes.close)
         await self.loop.run_in_executor(None, self.executor.shutdown)
         await self.loop.run_in_executor(None, self.readers.shutdown)
+
+
+def tell_of_retry(event: str, subscription: str, root: str, offsets: Sequence[int], consumer: str) -> None:
+    """A line in the log about messages that timed out, or are handed out again."""
+    level = logging.INFO if event == "timed-out" else logging.DEBUG
+    fields = {"subscription": subscription, "root": root, "first": min(offsets), "messages": len(offsets)}
+    log.at_will(level, event, **fields, consumer=consumer or "-")

@@ -8,6 +8,7 @@ connection never reaches another.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -119,6 +120,16 @@ class Session(Actor):
         self._is_asked = False
         """Whether one of them is worked on."""
 
+    @property
+    def name(self) -> str:
+        return self.row.id
+
+    def note(self, level: int, event: str, **fields: object) -> None:
+        """A line in the log about it."""
+        connection = self.connection
+        address = "-" if connection is None else connection.address
+        log.at_will(level, event, session=self.row.id, user=self.row.user or "-", address=address, **fields)
+
     # What its client's language says
 
     @property
@@ -166,6 +177,8 @@ class Session(Actor):
         """Be served over this connection from now on; one that was there before is told and closed."""
         old = self.connection
         if old is not None:
+            by = connection.address
+            self.note(logging.INFO, "session-taken-over", by=by, reason="another connection has resumed it")
             old.session = None
             self.connection = None
             old.say_goodbye(Conflict("another connection has taken this session over"))
@@ -218,6 +231,7 @@ class Session(Actor):
     def on_lost(self, connection: Connection) -> None:
         """The connection is gone; the session stays, for a while."""
         if connection is self.connection and not self.sessions.is_closing:
+            self.note(logging.DEBUG, "session-alone", kept_s=self.row.expire_after_s)
             self.connection = None
             self._detach_all()
             self.sessions.on_alone(self)

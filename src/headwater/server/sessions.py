@@ -9,6 +9,7 @@ while no connection serves the session.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -202,6 +203,7 @@ class Sessions:
                 connection.session = None
                 then(None, error)
             else:
+                session.note(logging.DEBUG, "session-registered", expire_after_s=row.expire_after_s)
                 then(session, None)
 
         self.note(row, stored, more)
@@ -219,12 +221,15 @@ class Sessions:
 
     def take_up(self, session: Session, connection: Connection) -> None:
         """Have a session that is there served over this connection."""
+        was_alone = session.connection is None
         self._stop_timer(session)
         owner_id = self.broker.owner_id(connection)
         if owner_id and not session.row.owner_id:
             session.row = msgspec.structs.replace(session.row, owner_id=owner_id)
             self.keep(session.row)
         session.attach(connection)
+        if was_alone:
+            session.note(logging.INFO, "session-resumed", subscriptions=len(session.subscriptions))
 
     def _resume(self, connection: Connection, request: Register, then: Then) -> None:
         session = self._sessions.get(request.session or "")
@@ -345,7 +350,14 @@ class Sessions:
 
     def _start_timer(self, session: Session) -> None:
         self._stop_timer(session)
-        self._timers[session.row.id] = self.loop.call_later(session.row.expire_after_s, self.end, session)
+        self._timers[session.row.id] = self.loop.call_later(session.row.expire_after_s, self._reclaim, session)
+
+    def _reclaim(self, session: Session) -> None:
+        """Nobody has come back for it in time."""
+        reason = f"nobody came back within {session.row.expire_after_s:g} s"
+        level = logging.INFO if session.row.expire_after_s else logging.DEBUG
+        session.note(level, "session-reclaimed", subscriptions=len(session.subscriptions), reason=reason)
+        self.end(session)
 
     def _stop_timer(self, session: Session) -> None:
         timer = self._timers.pop(session.row.id, None)
@@ -354,6 +366,7 @@ class Sessions:
 
     def end(self, session: Session) -> None:
         """A session and its own subscriptions are gone; named ones stay."""
+        session.note(logging.DEBUG, "session-ended")
         self._forget(session)
         session.end()
 
