@@ -288,6 +288,10 @@ class Core:
         self.show(item)
         return Receipt(topic, 0, self.clock.now_us())
 
+    def settle(self) -> None:
+        """Return once all that was published before is stored, also what nobody waits for."""
+        self.roots.commit.run(lambda: None)
+
     def ask(self, item: Publish, *, may_wait: bool = True) -> None:
         """Put a question to whoever hears of it; NoResponders (503) if nobody does. Where live subscriptions do, nobody
         waits for the disk; else this thread sees to it that it gets there, if it may wait."""

@@ -30,7 +30,7 @@ class Bus(headwater.bus.Bus):
             rung = threads.Event()
             self.core.timers.set(rung, self.core.clock.monotonic_us(), rung.set)
             rung.wait(SETTLED_S_MAX)
-        self.core.roots.commit.run(_nothing)  # behind all that was published before
+        self.core.settle()
         return list(self.replay(filter))
 
 
@@ -48,12 +48,8 @@ class ServedBus(headwater.client.bus.Bus):
     def published(self, filter: str = "#") -> list[Message]:
         """What was published so far, oldest first within each root; also by `send` of this client."""
         self.ends()  # the server has what this client said before
-        self.served.core.roots.commit.run(_nothing)
+        self.served.core.settle()
         return list(self.replay(filter))
-
-
-def _nothing() -> None:
-    """It is there to be waited for."""
 
 
 @contextmanager
