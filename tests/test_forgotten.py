@@ -129,6 +129,8 @@ def test_what_a_forgotten_consumer_handed_out_can_be_acked_as_long_as_nobody_els
 
 
 def test_a_consumer_that_was_closed_or_whose_bus_was_is_not_told_of(tmp_path: Path, recwarn: Any) -> None:
+    gc.collect()  # what other tests have left
+    recwarn.clear()
     with headwater.open(tmp_path / "data") as bus:
         bus.subscribe("home/#", id="s").close()
         with bus.subscribe("home/#", id="s"):
