@@ -32,8 +32,6 @@ QUIET_SHARE = 1
 
 FRAME_BYTES_PER_S = 64 * 1024
 """A frame that comes at this speed may take as long as it likes."""
-FULL_READS_MAX = 4
-"""Reads that fill the buffer until others have their turn."""
 
 EXPIRED = "the token has expired; come back with another"
 
@@ -50,7 +48,6 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_begun_bytes",
         "_begun_until_s",
-        "_full_reads",
         "_gathered",
         "_gathered_bytes",
         "_holds",
@@ -152,7 +149,6 @@ class Connection(asyncio.BufferedProtocol):
         self._publish_bytes = 0
         self._requests = 0
         self._is_full = False
-        self._full_reads = 0
         """Since others last had their turn."""
         self._unsent_bytes = 0
         self._gathered: list[bytes] | None = None
@@ -254,11 +250,8 @@ class Connection(asyncio.BufferedProtocol):
         listener.attention.on_read(self)
 
     def _on_full_read(self) -> None:
-        """There is more. The loop would read on, and others would wait for as long as this client sends: now and then
-        they have their turn."""
-        self._full_reads += 1
-        if self._full_reads >= FULL_READS_MAX and not self._holds:
-            self._full_reads = 0
+        """There is more, and the loop would read on for as long as this client sends: others have their turn first."""
+        if not self._holds:
             self.hold()
             self.listener.loop.call_soon(self.release)
 
