@@ -81,6 +81,20 @@ def test_old_garbage_goes_in_a_quiet_moment(played: Played) -> None:
     assert kept
 
 
+def test_old_garbage_goes_where_it_is_never_quiet_before_there_is_much_of_it(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "OLD_LOOKS_MAX", 2 * OLD_AFTER_LOOKS)
+    gone = old_garbage()
+    kept = [played.grow(WORTH_A_LOOK)]
+    played.look(spends_us=QUIET_US)
+    assert gone() is not None
+    kept.append(played.grow(WORTH_A_LOOK))
+    played.look(spends_us=QUIET_US)
+    assert gone() is None
+    assert kept
+
+
 def test_what_became_garbage_after_a_look_is_found_by_the_next(played: Played) -> None:
     knot = Knot()
     gone = weakref.ref(knot)

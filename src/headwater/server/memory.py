@@ -24,6 +24,9 @@ QUIET_US = 20_000
 """which it is if the process has computed for less than this."""
 OLD_AT_LATEST_LOOKS = 6 * 3600
 """It is never so quiet: after this many times, six hours, all wait for what has come since the last look."""
+OLD_LOOKS_MAX = 200
+"""So many of those looks at the latest, which is eight million objects: garbage among them is not to fill the memory of
+a server that is never quiet."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """What glibc calls its settings."""
 KEPT_BYTES_MAX = 64 * 1024 * 1024
@@ -65,12 +68,13 @@ class Collector:
         """Collect what is old, if it is time to, and quiet."""
         now_us = self._spent_us()
         is_quiet, self._before_us = now_us - self._before_us < QUIET_US, now_us
-        if gc.get_count()[2] < OLD_AFTER_LOOKS:
+        looks = gc.get_count()[2]
+        if looks < OLD_AFTER_LOOKS:
             return
         self._late += 1
         if is_quiet:
             gc.unfreeze()
-        elif self._late < OLD_AT_LATEST_LOOKS:
+        elif self._late < OLD_AT_LATEST_LOOKS and looks < OLD_LOOKS_MAX:
             return
         gc.collect()
         gc.freeze()
