@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from faults import machine as machines
 from faults.faulty_files import Keep
-from faults.machine import Machine
+from faults.machine import SMALL
 from headwater.bus import Bus
 from headwater.message import DeadLetter
 
 COUNT = 6
 KEEPS: tuple[tuple[Keep, Keep], ...] = (("none", "none"), ("all", "none"), ("none", "all"), ("random", "random"))
+
+
+class Machine(machines.Machine):
+    """One whose syncs are those of its callers: letters are published by a thread, whenever it gets to it."""
+
+    def __init__(self) -> None:
+        super().__init__(msgspec.structs.replace(SMALL, dead_topics=False))
 
 
 def mended(bus: Bus) -> list[DeadLetter]:
