@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from faults.machine import Machine
+from faults.machine import PATIENCE_S, Machine
 from headwater.bus import Bus
 from headwater.clock import SECOND_US, to_datetime
 from headwater.delivery.consumer import Consumer
@@ -561,9 +562,15 @@ def has_failed(bus: Bus) -> bool:
 
 
 def has_told(bus: Bus) -> bool:
-    """Whether a dead letter or a delayed message could not be published: nobody waits, and the bus tries again."""
+    """Whether a dead letter or a delayed message could not be published, which the bus says and tries again; it may be
+    about to say so."""
     words = ("is not published", "could not be published")
-    return any(event.kind == "trouble" and any(word in event.text for word in words) for event in bus.events())
+    until = time.monotonic() + PATIENCE_S
+    while not any(event.kind == "trouble" and any(word in event.text for word in words) for event in bus.events()):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def read_all(bus: Bus) -> Found:
