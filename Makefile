@@ -15,7 +15,7 @@ CHECK_WORKERS ?= -n 3 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check mutants bench bench-peers compiled soak screenshots fmt clean java chromium clients
+.PHONY: help demo test check docs docs-serve mutants bench bench-peers compiled soak screenshots fmt clean java chromium clients
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -29,13 +29,20 @@ test: $(INSTALLED) java chromium clients ## lint, formatting, types and tests
 	$(BIN)/mypy
 	$(BIN)/pytest $(PYTEST_WORKERS)
 
-# Without Spark, the browser, faults of the disk, wheels that are built, and what measures.
-CHECK_LEAVES_OUT := spark admin faults peers bench test_compiled.py cli/test_bench.py client/test_network.py
+# Without Spark, the browser, the pages of docs/, faults of the disk, wheels that are built, and what measures.
+CHECK_LEAVES_OUT := spark admin docs faults peers bench test_compiled.py cli/test_bench.py client/test_network.py
 check: $(INSTALLED) ## the same without what takes long: lint, types, and most tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest $(CHECK_WORKERS) $(CHECK_LEAVES_OUT:%=--ignore=tests/%)
+
+docs: $(INSTALLED) ## the pages of docs/ as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+docs-serve: $(INSTALLED) ## the same on http://127.0.0.1:8000, and anew with each change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict
 
 mutants: $(INSTALLED) ## break the code on purpose in a hundred places, and tell what no test notices: about an hour
 	PYTHONPATH=tests $(BIN)/python -m mutants
@@ -48,7 +55,7 @@ compiled: $(INSTALLED) ## .compiled: the same with its hot modules compiled, for
 	COMPILE_HEADWATER=1 $(BIN)/python -m build --wheel --no-isolation --outdir .compiled
 	$(BIN)/python -m zipfile -e .compiled/*.whl .compiled
 
-bench-peers: $(INSTALLED) ## the same beside Redis, NATS, RabbitMQ and Mosquitto; writes docs/benchmarks.md
+bench-peers: $(INSTALLED) ## the same beside Redis, NATS, RabbitMQ and Mosquitto; writes docs/contribute/benchmarks.md
 	$(BIN)/python -m bench.peers
 
 soak: $(INSTALLED) ## the tests that run for long

@@ -4,7 +4,7 @@
     PYTHONPATH=src python bench/walk.py embedded
 
 A call is a Python frame of `src/headwater`, uncompiled. What is shown is the second message of its kind, by which time
-topics, roots and caches are warm. docs/architecture.md has the figures.
+topics, roots and caches are warm. docs/contribute/architecture.md has the figures.
 """
 
 from __future__ import annotations

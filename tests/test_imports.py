@@ -1,4 +1,4 @@
-"""Imports go down the rooms of docs/architecture.md, or stay in a room: never up, and never across.
+"""Imports go down the rooms of docs/contribute/architecture.md, or stay in a room: never up, and never across.
 
 The list there is the rule, and this reads it. An import that only types need counts too: a room that names another's
 types knows of it.
@@ -29,9 +29,9 @@ class Import(NamedTuple):
 
 
 def order(text: str) -> dict[str, int]:
-    """How deep each room lies, by the list in docs/architecture.md: rooms of one line lie beside each other."""
+    """How deep each room lies, by the list in the architecture's page: rooms of one line lie beside each other."""
     found = re.search(r"^## Which way imports go$.*?^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert found, 'docs/architecture.md has no list under "Which way imports go"'
+    assert found, 'docs/contribute/architecture.md has no list under "Which way imports go"'
     lines = [line.split("  ")[0].split() for line in found[1].splitlines() if line.strip()]
     return {room.rstrip("/").removesuffix(".py"): depth for depth, rooms in enumerate(lines) for room in rooms}
 
@@ -42,7 +42,7 @@ def room_of(module: str, rooms: dict[str, int]) -> str:
     for length in range(len(parts), 0, -1):
         if (room := "/".join(parts[:length])) in rooms:
             return room
-    raise AssertionError(f"{module} is in no room; add it to the list in docs/architecture.md")
+    raise AssertionError(f"{module} is in no room; add it to the list in docs/contribute/architecture.md")
 
 
 def modules() -> dict[str, Path]:
@@ -82,7 +82,7 @@ def wrong(found: Import, rooms: dict[str, int]) -> str | None:
 
 
 def test_no_import_goes_up_or_across() -> None:
-    rooms = order((REPO / "docs" / "architecture.md").read_text())
+    rooms = order((REPO / "docs" / "contribute" / "architecture.md").read_text())
     known = modules()
     found = [
         trouble
@@ -94,7 +94,7 @@ def test_no_import_goes_up_or_across() -> None:
 
 
 def test_every_room_of_the_list_is_there() -> None:
-    rooms = order((REPO / "docs" / "architecture.md").read_text())
+    rooms = order((REPO / "docs" / "contribute" / "architecture.md").read_text())
     assert not [room for room in rooms if not (SOURCE / room).is_dir() and not (SOURCE / f"{room}.py").is_file()]
 
 
@@ -109,7 +109,7 @@ def test_every_room_of_the_list_is_there() -> None:
     ],
 )
 def test_an_import_against_the_arrows_is_named(module: str, text: str, says: str | None) -> None:
-    rooms = order((REPO / "docs" / "architecture.md").read_text())
+    rooms = order((REPO / "docs" / "contribute" / "architecture.md").read_text())
     known = set(modules())
     troubles = [wrong(one, rooms) for one in imports_of(module, ast.parse(text), known)]
     assert troubles == [None] if says is None else says in str(troubles)

@@ -1,7 +1,7 @@
 """Headwater beside Redis, NATS JetStream, RabbitMQ and Mosquitto: `make bench-peers`, or `python -m bench.peers`.
 
-The same work for all, from one load generator, by turns, on this machine; see docs/benchmarks.md, which a whole run
-writes anew. What people wrote there about what limits Headwater stays.
+The same work for all, from one load generator, by turns, on this machine; see docs/contribute/benchmarks.md, which a
+whole run writes anew. What people wrote there about what limits Headwater stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.peers.rows import ROWS
 from bench.peers.tables import show_result, show_verdicts
 from headwater.cli.bench.served.broker import raise_files_max
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "contribute"
 
 
 def arguments(given: list[str]) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The pictures of docs/benchmarks.md: bars for who reached what, lines for how it grows."""
+"""The pictures of docs/contribute/benchmarks.md: bars for who reached what, lines for how it grows."""
 
 from __future__ import annotations
 

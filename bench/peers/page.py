@@ -1,4 +1,4 @@
-"""docs/benchmarks.md with its pictures and its JSON: all of it is written anew but what people say about limits."""
+"""docs/contribute/benchmarks.md its pictures and its JSON: all is written anew but what people say about limits."""
 
 from __future__ import annotations
 

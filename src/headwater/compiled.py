@@ -1,6 +1,6 @@
 """Whether this Headwater is the compiled one: the same sources, the modules of the hot path made into machine code.
 
-Which those are stands in pyproject.toml; docs/architecture.md says how to get it.
+Which those are stands in pyproject.toml; docs/contribute/architecture.md says how to get it.
 """
 
 from __future__ import annotations

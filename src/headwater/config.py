@@ -26,7 +26,7 @@ PER_CLIENT = msgspec.Meta(extra={"limits": "a client"})
 PER_ADDRESS = msgspec.Meta(extra={"limits": "an address"})
 IN_ALL = msgspec.Meta(extra={"limits": "all"})
 SCOPES = (PER_MESSAGE, PER_SUBSCRIPTION, PER_CONNECTION, PER_CLIENT, PER_ADDRESS, PER_ROOT, IN_ALL)
-"""Of whom a limit is; docs/access.md has a table of them, which is made from here."""
+"""Of whom a limit is; docs/operate/access.md has a table of them, which is made from here."""
 
 AUTH_METHODS = ("scram", "certificate", "gatekeeper", "jwt")
 """How a client may show who it is; `auth` names one or several of them, or "none"."""

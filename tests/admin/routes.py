@@ -1,4 +1,4 @@
-"""Every route of the API, as it says itself, and as the table in docs/http.md."""
+"""Every route of the API, as it says itself, and as the table in docs/reference/http.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUTES: list[tuple[str, str, str]] = [
 
 
 def table() -> str:
-    """The table in docs/http.md."""
+    """The table in docs/reference/http.md."""
     rows = [
         f"| `{method.upper()} {path}` | {_begun(said['summary'])} | {said.get('x-role', '–')} |\n"
         for path, methods in OPENAPI["paths"].items()

@@ -101,7 +101,7 @@ def test_the_grafana_dashboard_names_only_what_is_exposed(samples: Samples) -> N
 
 
 def test_the_documents_have_a_row_for_every_metric() -> None:
-    text = (REPO / "docs" / "operations.md").read_text()
+    text = (REPO / "docs" / "operate" / "operations.md").read_text()
     rows = dict(re.findall(r"^\| `(headwater_\w+)(?:\{\w+\})?` \| ([^|]+) \|", text, flags=re.MULTILINE))
     expected = {f"{PREFIX}{name}_total": said for name, said in COUNTERS.items()}
     expected |= {PREFIX + name: said for name, said in (GAUGES | OTHERS).items()}

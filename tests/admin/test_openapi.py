@@ -74,7 +74,7 @@ def test_every_body_has_an_example_to_try_it_with():
 
 
 def test_the_document_lists_every_route():
-    document = Path(__file__).parents[2] / "docs" / "http.md"
+    document = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
     assert table() in document.read_text(encoding="utf-8"), f"its table is:\n{table()}"
 
 

@@ -1,4 +1,4 @@
-"""The way of a message stays short: no more calls than docs/architecture.md says, but for a few that timers add."""
+"""The way of a message stays short: no more calls than docs/contribute/architecture.md says, but for timers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPARE = 6
 
 def told() -> dict[str, int]:
     """The calls that the document names, by walk."""
-    text = (REPO / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (REPO / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8")
     return {name: int(calls) for name, calls in TOLD.findall(text)}
 
 

@@ -89,7 +89,7 @@ def test_one_message_is_an_event_in_binary_mode_signed_with_the_secret(running: 
 
 
 def test_the_lines_of_the_documentation_verify_a_request_and_nothing_else(running: Running, site: Site):
-    page = (Path(__file__).parents[2] / "docs" / "channels.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "channels.md").read_text(encoding="utf-8")
     (block,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def verify" in text]
     names: dict[str, Any] = {}
     exec(block, names)

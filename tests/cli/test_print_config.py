@@ -14,7 +14,7 @@ from headwater.config import Config, Serving
 from headwater.settings import Process, known, load
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-DOCS = DEPLOY.with_name("docs")
+ACCESS = DEPLOY.with_name("docs") / "operate" / "access.md"
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_the_example_in_deploy_is_what_the_code_says():
 
 def test_the_limits_in_the_docs_are_what_the_code_says():
     regenerate = "python -c 'from headwater.cli.print_config import limits; print(limits())'"
-    assert limits() in (DOCS / "access.md").read_text(encoding="utf-8"), f"{regenerate}: put it into docs/access.md"
+    assert limits() in ACCESS.read_text(encoding="utf-8"), f"{regenerate}: put it into docs/operate/access.md"
     for name in [field.name for field in msgspec.structs.fields(Serving) if "_per_address_" in field.name]:
         assert f"| an address | `{name}` |" in limits()
 
@@ -88,7 +88,7 @@ def test_every_limit_says_of_whom_it_is_and_is_in_the_table():
 
 
 def test_every_share_of_a_client_is_explained_in_the_docs():
-    shares = (DOCS / "access.md").read_text(encoding="utf-8").partition("\n### Shares\n")[2].partition("\n## ")[0]
+    shares = ACCESS.read_text(encoding="utf-8").partition("\n### Shares\n")[2].partition("\n## ")[0]
     for struct in (Config, Serving):
         for field in msgspec.structs.fields(struct):
             if "_per_client_max" in field.name:

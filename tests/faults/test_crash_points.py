@@ -1,4 +1,4 @@
-"""The table of crash points in docs/storage.md, row by row; then a whole workload with a crash at each of its syncs."""
+"""The table of crash points in docs/reference/storage.md, row by row; then a workload, with a crash at each sync."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     pip install atheris                                  # no dependency: it has wheels for some Pythons only
     python tests/fuzz/fuzz_wire.py -max_total_time=60    # any option of libFuzzer; folders hold a corpus
 
-The seeds are the vectors of docs/protocol.md, in a folder that is made for the run. `make soak` runs it for a minute
-where atheris can be imported (tests/fuzz/test_fuzz_wire.py); `make test` runs the same check with hypothesis.
+The seeds are the vectors of docs/reference/protocol.md, in a folder that is made for the run. `make soak` runs it for a
+minute where atheris can be imported (tests/fuzz/test_fuzz_wire.py); `make test` runs the same check with hypothesis.
 """
 
 from __future__ import annotations

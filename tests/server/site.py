@@ -106,7 +106,7 @@ class Posted:
         return [base64.b64decode(event.get("data_base64", "")) for event in self.events]
 
     def is_signed_with(self, secret: str) -> bool:
-        """What docs/channels.md tells receivers to do."""
+        """What docs/guide/channels.md tells receivers to do."""
         key = base64.b64decode(secret.removeprefix("whsec_"))
         signed = f"{self.headers['webhook-id']}.{self.headers['webhook-timestamp']}.".encode() + self.body
         wanted = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()

@@ -169,7 +169,7 @@ def test_whether_a_batch_retains_is_told_without_its_columns() -> None:
     assert not plain.has_retained
 
 
-# The layout of docs/storage.md, to the byte
+# The layout of docs/reference/storage.md, to the byte
 
 HEADER_HEX = (
     "48574231"  # magic "HWB1"

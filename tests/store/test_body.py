@@ -149,7 +149,7 @@ def test_messages_of_a_retained_copy_are_flagged_and_have_their_origin() -> None
     assert message.attempt == 1
 
 
-# The layout of docs/storage.md, to the byte
+# The layout of docs/reference/storage.md, to the byte
 
 EVERYTHING = [
     Given("home/a", b"21.5", key=b"k", headers=(("u", "C"), ("u", "°")), retain=True, expiry=77),

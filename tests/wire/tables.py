@@ -1,4 +1,4 @@
-"""The tables of docs/protocol.md as the code would write them, and as the page has them."""
+"""The tables of docs/reference/protocol.md as the code would write them, and as the page has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code does: its examples to the byte, its drawings, its tables."""
+"""docs/reference/protocol.md says what the code does: its examples to the byte, its drawings, its tables."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_drawings_of_the_code_are_on_the_page(name: str) -> None:
         if DRAWN.search(line):
             drawing.append(line.strip().removeprefix("#").strip())
         elif drawing:
-            assert "\n".join(drawing) in page, f"docs/protocol.md lacks this drawing of {name}"
+            assert "\n".join(drawing) in page, f"docs/reference/protocol.md lacks this drawing of {name}"
             drawing, count = [], count + 1
     assert count
 

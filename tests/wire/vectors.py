@@ -1,4 +1,4 @@
-"""The test vectors of docs/protocol.md: frames in hex, each beside what it says.
+"""The test vectors of docs/reference/protocol.md: frames in hex, each beside what it says.
 
 A vector is a fenced block that starts with three backquotes and `vector`:
 
@@ -25,7 +25,7 @@ import msgspec
 from headwater.wire import batches, channel, handshake, operations, requests
 from headwater.wire.frame import Frame, Kind, pack
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "protocol.md"
 BLOCK = re.compile(
     r"^```vector\nname: (?P<name>[^\n]+)\nframe: (?P<kind>[A-Z]+) id=(?P<id>\d+) flags=(?P<flags>\d+)\n"
     r"value: (?P<value>.*?)\nhex: (?P<hex>[0-9a-f \n]+?)\n```$",
@@ -59,7 +59,9 @@ def read_vectors() -> list[Vector]:
         )
         for m in BLOCK.finditer(text)
     ]
-    assert len(found) == text.count("```vector\n"), "a vector in docs/protocol.md is not in the form of wire/vectors.py"
+    assert len(found) == text.count("```vector\n"), (
+        "a vector in the protocol's page is not in the form of wire/vectors.py"
+    )
     return found
 
 

@@ -1,5 +1,5 @@
 /*
- * Headwater's own protocol, as docs/protocol.md has it: a frame for each batch, and with --batch 1 for each message.
+ * Headwater's own protocol, as docs/reference/protocol.md has it: a frame for each batch, and with --batch 1 for each message.
  */
 #include <inttypes.h>
 #include <stdio.h>

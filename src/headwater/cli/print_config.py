@@ -1,5 +1,5 @@
-"""`headwater serve --print-config`, the example file in deploy/, and the table of limits in docs/access.md: every
-setting, and what the code says about it."""
+"""`headwater serve --print-config`, the example file in deploy/, and the table of limits in docs/operate/access.md:
+every setting, and what the code says about it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _wrapped(text: str) -> list[str]:
     return [f"# {row}" for row in wrap(text, LINE_CHARS, break_long_words=False, break_on_hyphens=False)]
 
 
-# For docs/access.md
+# For docs/operate/access.md
 
 
 def limits() -> str:

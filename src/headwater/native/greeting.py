@@ -1,4 +1,4 @@
-"""The greeting of a native client: the handshake of docs/protocol.md, each frame of it one method.
+"""The greeting of a native client: the handshake of docs/reference/protocol.md, each frame of it one method.
 
 Promise: unknown users and wrong secrets take the same way and get the same answer.
 """

@@ -1,7 +1,7 @@
 """Frames that carry batches, and those that speak about them: binary, so that nothing is parsed message by message.
 
-All numbers are little-endian. A batch's body is the one of docs/storage.md, byte for byte: what a publisher encodes is
-what is stored, and what subscribers receive.
+All numbers are little-endian. A batch's body is the one of docs/reference/storage.md, byte for byte: what a publisher
+encodes is what is stored, and what subscribers receive.
 """
 
 from __future__ import annotations

@@ -150,9 +150,9 @@ class FrameReader:
         if not FIXED_BYTES <= length <= self.bytes_max - LENGTH_BYTES:
             self._refuse_length(length)
         if kind not in KNOWN:
-            raise Malformed(f"a frame of kind {kind} is not known here; see docs/protocol.md")
+            raise Malformed(f"a frame of kind {kind} is not known here; see docs/reference/protocol.md")
         if zero:
-            raise Malformed(f"a frame has {zero} where 0 has to be; see docs/protocol.md")
+            raise Malformed(f"a frame has {zero} where 0 has to be; see docs/reference/protocol.md")
 
     def _split(self, data: bytes, found: list[Frame]) -> None:
         at, end, needed = 0, len(data), LENGTH_BYTES
