@@ -169,3 +169,15 @@ def test_what_is_asynchronous_is_so_in_both() -> None:
 def test_an_embedded_bus_says_that_it_pushes_nothing() -> None:
     with Bus(":memory:") as bus, pytest.raises(headwater.Malformed, match="serve it"):
         bus.subscribe("a/#", destination=("127.0.0.1", 9000))
+
+
+@pytest.mark.parametrize("shell", KINDS["bus"], ids=PLACES)
+def test_handlers_take_the_options_of_subscribe(shell: Any) -> None:
+    def options(method: Any, besides: set[str]) -> dict[str, Any]:
+        found = {one.name: one for one in list(inspect.signature(method).parameters.values())[1:]}
+        assert besides <= found.keys()
+        return {name: (one.kind, one.default, one.annotation) for name, one in found.items() if name not in besides}
+
+    wanted = options(shell.subscribe, {"destination"})
+    assert options(shell.consume, {"handler", "workers"}) == wanted
+    assert options(shell.handler, {"workers"}) == wanted

@@ -348,7 +348,7 @@ def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: 
     async def make(handlers: Handlers) -> Bus:
         return Bus(await asyncio.to_thread(ThreadBus, folder, config, **doors), handlers)
 
-    return BusOpening(make)
+    return BusOpening(make, has_sessions=False)
 
 
 def connect(

@@ -155,8 +155,8 @@ B = TypeVar("B", bound=WorkingBus)
 class BusOpening(Opening[B]):
     """A bus that is still to be opened: `await` it, use it in `async with`, or register handlers and `run` it."""
 
-    def __init__(self, make: Callable[[Handlers], Awaitable[B]]) -> None:
-        self._handlers = Handlers(is_asynchronous=True)
+    def __init__(self, make: Callable[[Handlers], Awaitable[B]], *, has_sessions: bool) -> None:
+        self._handlers = Handlers(is_asynchronous=True, has_sessions=has_sessions)
         super().__init__(lambda: make(self._handlers))
 
     @like(surface.Bus.handler)

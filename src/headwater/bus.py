@@ -21,6 +21,7 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.live import Live, Policy
 from headwater.delivery.mending import write_of
 from headwater.delivery.options import (
+    NO_SESSIONS,
     Options,
     SubscriptionKind,
     check_none_of_live,
@@ -47,6 +48,7 @@ from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.topics.name import check_filter, root_of
 from headwater.values import Retained
 from headwater.work.comparison import Past
+from headwater.work.handlers import Handlers
 from headwater.work.workers import Workers
 
 if TYPE_CHECKING:
@@ -100,7 +102,8 @@ class Bus(surface.Threaded):
         self._commit = core.roots.commit
         self._check_open = core.check_open
         self._replies = Replies("embedded", core.config.requests_max)
-        self._workers = Workers(weakly(self.subscribe), core.clock, lambda: core.check_open(writes=True))
+        handlers = Handlers(is_asynchronous=False, has_sessions=False, check_open=lambda: core.check_open(writes=True))
+        self._workers = Workers(weakly(self.subscribe), core.clock, handlers)
         self._process = os.getpid()
 
     def __repr__(self) -> str:
@@ -219,7 +222,7 @@ class Bus(surface.Threaded):
         if destination is not None:
             raise Malformed("an embedded bus pushes nothing to a destination; serve it, and subscribe there")
         if kind_of(kind, id) == "session":
-            raise Malformed("an embedded bus has no sessions; subscribe with an id, or serve it")
+            raise Malformed(NO_SESSIONS)
         if id is None:
             check_none_of_live(given, start)
             return self._keeping(self.core.listen(filter, when_full, is_forgettable=True))

@@ -341,16 +341,20 @@ class Bus(Protocol):
         filter: str,
         *,
         id: str | None = None,
+        kind: SubscriptionKind | None = None,
         workers: int | None = None,
         start: Start = "latest",
         order: Order | None = None,
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
         max_attempts: int | None = None,
+        max_deliveries: int | None = None,
         expire_after_s: float | None = None,
         on_gap: OnGap | None = None,
+        on_resume: OnResume | None = None,
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
+        states: Told | None = None,
         when_full: Policy = "drop_oldest",
     ) -> Callable[[H], H]:
         """Have a function handle the messages of a subscription, while handlers are run:
@@ -362,23 +366,28 @@ class Bus(Protocol):
         handler: Function,
         *,
         id: str | None = None,
+        kind: SubscriptionKind | None = None,
         workers: int | None = None,
         start: Start = "latest",
         order: Order | None = None,
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
         max_attempts: int | None = None,
+        max_deliveries: int | None = None,
         expire_after_s: float | None = None,
         on_gap: OnGap | None = None,
+        on_resume: OnResume | None = None,
         retry_delay_s: float | None = None,
         retry_delay_s_max: float | None = None,
+        states: Told | None = None,
         when_full: Policy = "drop_oldest",
     ) -> None:
         """Have a function handle the messages of a subscription, while handlers are run: `bus.run()`.
 
-        The subscription is made then, with the options of `subscribe`; without an id it is a live one. When the
-        function returns, its message is acked. An exception nacks it with its traceback; `headwater.Reject("why")`
-        makes it a dead letter, and `headwater.Retry("why", after_s=30)` chooses the delay.
+        The subscription is made then, with the options of `subscribe`: without an id it is a live one, or served, with
+        `kind="session"`, a durable one of this session. When the function returns, its message is acked. An exception
+        nacks it with its traceback; `headwater.Reject("why")` makes it a dead letter, and `headwater.Retry("why",
+        after_s=30)` chooses the delay.
 
         At most `workers` of its messages are handled at once, as far as order allows: one with strict order, and one of
         each key with order="key". A function that cannot be called with a message, or options that cannot be right, are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 import headwater
 import headwater.aio
+from client.served import Served
 from headwater import Closed, Conflict, Malformed, ReadOnly
 from headwater.work.handlers import Handlers, handler_of
+from work.shifts import WAIT_S, running, until
 
 
 def handle(message: Any) -> None: ...
@@ -98,6 +101,13 @@ def test_with_asyncio_handlers_are_coroutine_functions(function: Any) -> None:
         {"id": ""},
         {"id": None, "order": "strict"},
         {"id": None, "when_full": "wait"},
+        {"kind": "session"},
+        {"kind": "live"},
+        {"id": None, "kind": "named"},
+        {"id": None, "kind": "weekly"},
+        {"on_resume": "forget"},
+        {"max_deliveries": -1},
+        {"states": "table"},
     ],
     ids=lambda one: getattr(one, "__name__", type(one).__name__),
 )
@@ -137,6 +147,87 @@ def test_the_same_handler_twice_is_one_and_live_ones_are_several() -> None:
         handlers.add(handler_of("a/#", handle, id="s", workers=2), headwater.Config())
         handlers.add(handler_of("a/#", handle), headwater.Config())
     assert [one.id for one in handlers.all] == ["s", None, None]
+
+
+def test_one_that_is_defined_again_takes_its_own_place_also_while_it_runs(bus: headwater.Bus) -> None:
+    heard: list[str] = []
+
+    def cell(said: str) -> None:
+        """A cell of a notebook that is run several times."""
+
+        @bus.handler("a/#", id="s", start="earliest")
+        def tell(message: headwater.Message) -> None:
+            heard.append(f"{said} {message.text}")
+
+    cell("first")
+    cell("second")
+    bus.publish("a/x", "1")
+    with running(bus) as found:
+        until(lambda: heard == ["second 1"])
+        cell("third")
+        bus.publish("a/x", "2")
+        until(lambda: heard == ["second 1", "third 2"])
+    assert [one.done for one in found.shift.handlers] == [2]
+
+
+def test_with_asyncio_too_one_that_is_defined_again_takes_its_own_place() -> None:
+    heard: list[str] = []
+
+    async def work() -> None:
+        async with headwater.aio.open(":memory:") as bus:
+
+            def cell(said: str) -> None:
+                @bus.handler("a/#", id="s", start="earliest")
+                async def tell(message: headwater.aio.Message) -> None:
+                    heard.append(said)
+                    if said == "second":
+                        bus.stop()
+                    else:
+                        cell("second")
+                        await bus.publish("a/x", "2")
+
+            cell("first")
+            await bus.publish("a/x", "1")
+            async with asyncio.timeout(WAIT_S):
+                await bus.run()
+
+    asyncio.run(work())
+    assert heard == ["first", "second"]
+
+
+def test_an_embedded_bus_says_at_once_that_it_has_no_sessions() -> None:
+    opening = headwater.aio.open(":memory:")
+    with headwater.open(":memory:") as bus:
+        for use in (
+            lambda: bus.consume("a/#", handle, kind="session"),
+            lambda: opening.consume("a/#", handle_soon, kind="session"),
+            lambda: bus.subscribe("a/#", kind="session"),
+        ):
+            with pytest.raises(Malformed, match=r"give the subscription an id.*or serve the folder"):
+                use()
+
+
+def test_a_handler_of_a_session_goes_on_after_the_process_and_is_gone_with_its_session(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def tell(message: headwater.Message) -> None:
+        heard.append(message.text)
+        if message.text == "bad" and heard.count("bad") == 1:
+            raise headwater.Reject("not today")
+
+    def work(text: str, *publishing: str) -> None:
+        with headwater.connect(served.url, session=tmp_path / "session") as bus:
+            bus.consume("a/#", tell, kind="session", start="earliest", on_resume="redrive", order="strict")
+            with pytest.raises(Conflict, match="subscribe with an id"):
+                bus.consume("a/#", handle, kind="session", start="earliest", on_resume="redrive", order="strict")
+            bus.publish_many([("a/x", one) for one in publishing])
+            with running(bus):
+                until(lambda: heard[-1:] == [text] and [one.lag for one in bus.subscriptions()] == [0])
+
+    with Served(tmp_path / "data") as served:
+        work("good", "bad", "good")
+        work("new", "new")
+        assert heard == ["bad", "good", "bad", "new"]
 
 
 def test_a_bus_that_is_closed_or_only_read_takes_no_handlers(tmp_path: Path) -> None:

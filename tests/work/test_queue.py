@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater.message import Message
-from headwater.work.handlers import Handler
+from headwater.work.handlers import handler_of
 from headwater.work.pace import GROWTH, SIZE_MAX, SLICE_US, Pace
 from headwater.work.queue import Queue
 from headwater.work.roster import Roster
@@ -27,7 +27,7 @@ def queue(found: list[Message], workers: int = 4, **options: Any) -> Queue:
         del found[:size]
         return taken
 
-    made = Queue(Handler(print, "a/#", "s", options=options), None, poll, workers)
+    made = Queue(handler_of("a/#", print, id="s", **options), None, poll, workers)
     made.pace.size = 100
     return made
 

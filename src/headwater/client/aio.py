@@ -338,4 +338,4 @@ def connect(
         await client.open()
         return Bus(client, handlers)
 
-    return BusOpening(make)
+    return BusOpening(make, has_sessions=True)

@@ -37,6 +37,7 @@ from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.values import Retained
 from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
+from headwater.work.handlers import Handlers
 from headwater.work.workers import Workers
 
 P = ParamSpec("P")
@@ -122,7 +123,8 @@ class Bus(Served, surface.Threaded):
         except BaseException:
             self._stop()
             raise
-        self._workers = Workers(weakly(self.subscribe), self._client.clock, weakly(self._check_open))
+        handlers = Handlers(is_asynchronous=False, check_open=weakly(self._check_open))
+        self._workers = Workers(weakly(self.subscribe), self._client.clock, handlers)
 
     async def _connect(self, kept: KeptSession) -> Client:
         client = Client(self.address, self.settings, kept=kept)

@@ -14,7 +14,15 @@ import msgspec
 
 from headwater import threads
 from headwater.config import Config
-from headwater.delivery.options import Options, check_none_of_live, check_not_of_channel, stated
+from headwater.delivery.options import (
+    NO_SESSIONS,
+    Options,
+    SubscriptionKind,
+    check_none_of_live,
+    check_not_of_channel,
+    kind_of,
+    stated,
+)
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Conflict, Malformed
 from headwater.topics.name import check_filter
@@ -22,6 +30,8 @@ from headwater.topics.name import check_filter
 Function = Callable[[Any], Any]
 """What handles a message: its result is not looked at, and with asyncio it is a coroutine function."""
 
+SESSIONS_OWN = "session"
+"""Stands for the id of a session's own subscription, which it gets where it is made."""
 WORKERS_MAX = 10_000
 """More at once: Malformed (422)."""
 
@@ -32,6 +42,7 @@ class Handler(msgspec.Struct, frozen=True):
     function: Function
     filter: str
     id: str | None = None
+    kind: SubscriptionKind = "live"
     workers: int | None = None
     """How many of its messages may be handled at once; None for as many as there are workers."""
     start: Start = "latest"
@@ -47,28 +58,43 @@ class Handler(msgspec.Struct, frozen=True):
         return f"{getattr(named, '__module__', '')}.{name}"
 
     @property
+    def is_durable(self) -> bool:
+        """Whether what becomes of a message is kept."""
+        return self.kind != "live"
+
+    @property
     def subscription(self) -> str:
-        """By what it is known: its id, or the filter of a live one."""
+        """By what it is known: its id, or the filter of one that has none."""
         return self.filter if self.id is None else self.id
 
     @property
     def asked(self) -> dict[str, Any]:
         """What `bus.subscribe` is asked for."""
-        if self.id is None:
+        if not self.is_durable:
             return {"filter": self.filter, "when_full": self.when_full}
-        return {"filter": self.filter, "id": self.id, "start": self.start, **self.options}
+        named = {"kind": self.kind} if self.id is None else {"id": self.id}
+        return {"filter": self.filter, **named, "start": self.start, **self.options}
+
+    def shares_with(self, other: Handler) -> bool:
+        """Whether both would take from one subscription."""
+        return self.is_durable and (self.kind, self.subscription) == (other.kind, other.subscription)
+
+    @property
+    def stated_options(self) -> Options:
+        """Those of its durable subscription, as they were stated."""
+        return Options(id=SESSIONS_OWN if self.id is None else self.id, filter=self.filter, **self.options)
 
     def check(self, config: Config, *, is_asynchronous: bool) -> None:
         """Malformed (422), or Conflict for an id that is not for users, unless all of it can be right."""
         check_filter(self.filter, config)
         check_start(self.filter, self.start)
-        if self.id is None:
+        if not self.is_durable:
             check_none_of_live(self.options, self.start)
             if self.when_full not in ("drop_oldest", "disconnect"):
                 raise Malformed(f'when_full is {self.when_full!r}; use "drop_oldest" or "disconnect"')
         else:
             check_not_of_channel(self.id)
-            Options(id=self.id, filter=self.filter, **self.options).check(config)
+            self.stated_options.check(config)
         if self.workers is not None:
             check_workers(self.workers)
         check_function(self.function, is_asynchronous=is_asynchronous)
@@ -79,13 +105,14 @@ def handler_of(
     function: Function,
     *,
     id: str | None = None,
+    kind: SubscriptionKind | None = None,
     workers: int | None = None,
     start: Start = "latest",
     when_full: str = "drop_oldest",
     **options: Any,
 ) -> Handler:
     """A handler, with those of its options that were stated."""
-    return Handler(function, filter, id, workers, start, when_full, stated(options))
+    return Handler(function, filter, id, kind_of(kind, id), workers, start, when_full, stated(options))
 
 
 def check_workers(workers: object) -> None:
@@ -121,8 +148,12 @@ def check_function(function: object, *, is_asynchronous: bool) -> None:
 class Handlers:
     """The handlers of one bus."""
 
-    def __init__(self, *, is_asynchronous: bool, check_open: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, *, is_asynchronous: bool, has_sessions: bool = True, check_open: Callable[[], None] | None = None
+    ) -> None:
         self.is_asynchronous = is_asynchronous
+        self.has_sessions = has_sessions
+        """Whether the bus is a server's: an embedded one has none."""
         self._check_open = check_open
         self._lock = threads.Lock()
         self._handlers: list[Handler] = []
@@ -150,10 +181,14 @@ class Handlers:
         if self._check_open is not None:
             self._check_open()
         handler.check(config, is_asynchronous=self.is_asynchronous)
+        if handler.kind == "session" and not self.has_sessions:
+            raise Malformed(NO_SESSIONS)
         with self._lock:
-            if self._is_known(handler):
-                return
-            self._handlers.append(handler)
+            place = self._place_of(handler)
+            if place is None:
+                self._handlers.append(handler)
+            else:
+                self._handlers[place] = handler
             on_added = self._on_added
         if on_added is not None:
             try:
@@ -163,18 +198,18 @@ class Handlers:
                     self._handlers.remove(handler)
                 raise
 
-    def _is_known(self, handler: Handler) -> bool:
-        """Whether the very same is there, as when a module is loaded twice."""
-        for known in self._handlers:
-            if handler.id is None or known.id != handler.id:
+    def _place_of(self, handler: Handler) -> int | None:
+        """Where the very same is: what was defined again, as in a cell of a notebook or a module that is loaded twice,
+        takes its place."""
+        for place, known in enumerate(self._handlers):
+            if not known.shares_with(handler):
                 continue
             if (known.name, known.asked, known.workers) == (handler.name, handler.asked, handler.workers):
-                return True
+                return place
             differs = [name for name, value in known.asked.items() if handler.asked.get(name) != value]
             differs += [name for name in handler.asked if name not in known.asked]
             differs += ["workers"] if known.workers != handler.workers else []
             what = f"with another {', '.join(differs)}" if differs else "already"
-            raise Conflict(
-                f'subscription "{handler.id}" has the handler {known.name} {what}; give {handler.name} an id of its own'
-            )
-        return False
+            advice = "subscribe with an id" if handler.id is None else f"give {handler.name} an id of its own"
+            raise Conflict(f'subscription "{handler.subscription}" has the handler {known.name} {what}; {advice}')
+        return None

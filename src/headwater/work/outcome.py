@@ -32,7 +32,8 @@ def failed(queue: Queue, message: Envelope, error: BaseException) -> Verdict:
 def unsaid(queue: Queue, message: Envelope, error: HeadwaterError) -> None:
     """Log that a nack or reject was not taken: the message comes again as if it had timed out."""
     log.warning(
-        'message %d of "%s" for "%s" could not be nacked: %s', message.offset, message.topic, queue.handler.id, error
+        'message %d of "%s" for "%s" could not be nacked: %s',
+        *(message.offset, message.topic, queue.handler.subscription, error),
     )
 
 
@@ -41,7 +42,7 @@ def recalled(queue: Queue, messages: Sequence[Envelope], error: HeadwaterError) 
     queue.count(recalled=len(messages))
     log.warning(
         '%d messages for "%s" were handled but not acked, from message %d of "%s" on: %s',
-        *(len(messages), queue.handler.id, messages[0].offset, messages[0].topic, error),
+        *(len(messages), queue.handler.subscription, messages[0].offset, messages[0].topic, error),
     )
 
 

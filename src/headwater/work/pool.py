@@ -116,7 +116,11 @@ class Pool:
     # Begin and end
 
     def add(self, handler: Handler) -> None:
-        """Subscribe for a handler, and have its messages handled."""
+        """Subscribe for a handler, and have its messages handled; one that was defined again goes on with them."""
+        known = self._roster.of(handler)
+        if known is not None:
+            known.handler = handler
+            return
         reader = self._subscribe(**handler.asked)
         queue = Queue(handler, reader, lambda size: reader.batch(size, 0), self._size)
         with self._lock:

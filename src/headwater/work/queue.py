@@ -70,7 +70,7 @@ class Queue:
         self._poll = poll
         self.tally = Tally(handler.name, handler.subscription)
         self.pace = Pace()
-        self.is_durable = handler.id is not None
+        self.is_durable = handler.is_durable
         options = options_of(handler, reader)
         self.order = "none" if options is None else options.order
         self.timeout_us = 0 if options is None else round(options.ack_timeout_s * SECOND_US)
@@ -256,10 +256,10 @@ class Queue:
 
 def options_of(handler: Handler, reader: Any) -> Options | None:
     """Those of a durable subscription; what nobody has stated is as for a new one, where it cannot be told."""
-    if handler.id is None:
+    if not handler.is_durable:
         return None
     stored: Options | None = getattr(reader, "options", None)
-    return stored or Options(id=handler.id, filter=handler.filter, **handler.options)
+    return stored or handler.stated_options
 
 
 def key_of(message: Envelope) -> bytes | str:

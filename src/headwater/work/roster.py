@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from headwater.work.handlers import Handler
 from headwater.work.queue import Queue
 
 
@@ -21,6 +22,10 @@ class Roster:
     def add(self, queue: Queue) -> None:
         """One more."""
         self.queues.append(queue)
+
+    def of(self, handler: Handler) -> Queue | None:
+        """The one that has the handler's subscription."""
+        return next((one for one in self.queues if one.handler.shares_with(handler) and not one.is_over), None)
 
     @property
     def is_over(self) -> bool:

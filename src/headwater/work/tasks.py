@@ -59,7 +59,11 @@ class TaskPool:
     # Begin and end
 
     async def add(self, handler: Handler) -> None:
-        """Subscribe for a handler, and have its messages handled."""
+        """Subscribe for a handler, and have its messages handled; one that was defined again goes on with them."""
+        known = self._roster.of(handler)
+        if known is not None:
+            known.handler = handler
+            return
         reader = await self._subscribe(**handler.asked)
         queue = Queue(handler, reader, reader.poll, self._size)
         self._roster.add(queue)

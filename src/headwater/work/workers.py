@@ -20,8 +20,8 @@ WORKERS = 8
 class Workers:
     """Runs the handlers of one bus in threads."""
 
-    def __init__(self, subscribe: Callable[..., Any], clock: Clock, check_open: Callable[[], None]) -> None:
-        self.handlers = Handlers(is_asynchronous=False, check_open=check_open)
+    def __init__(self, subscribe: Callable[..., Any], clock: Clock, handlers: Handlers) -> None:
+        self.handlers = handlers
         self._subscribe = subscribe
         self.clock = clock
         self._lock = threads.Lock()
