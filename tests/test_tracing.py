@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import importlib
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -195,9 +205,132 @@ def test_a_request_is_answered_within_its_trace(bus: Any, exported: InMemorySpan
 
         thread = threading.Thread(target=answer)
         thread.start()
-        assert bus.request("jobs/sum", b"1+2", timeout_s=WAIT_S).payload == b"3"
+        answered = bus.request("jobs/sum", b"1+2", timeout_s=WAIT_S)
         thread.join(WAIT_S)
+    assert answered.payload == b"3"
     assert is_child(one(exported, "process jobs/sum"), one(exported, "request jobs/sum"))
+    assert named_in(answered, one(exported, "process jobs/sum"))
+
+
+def test_an_answer_with_asyncio_carries_the_trace_and_one_outside_of_it_none(
+    url: str | None, exported: InMemorySpanExporter
+) -> None:
+    async def work() -> list[headwater.aio.Message]:
+        async with asyncio.timeout(WAIT_S), opening(url) as bus, bus.subscribe("jobs/sum") as live:
+
+            async def answer() -> None:
+                with tracing.processing(await live.next()) as _:
+                    pass
+                message = await live.next()
+                with tracing.processing(message):
+                    await message.reply(b"3")
+                await (await live.next()).reply(b"4")
+
+            answering = asyncio.create_task(answer())
+            await bus.send("jobs/sum", b"")
+            found = [await bus.request("jobs/sum", b"1+2"), await bus.request("jobs/sum", b"2+2")]
+            await answering
+            return found
+
+    inside, outside = asyncio.run(work())
+    spans = [span for span in exported.get_finished_spans() if span.name == "process jobs/sum"]
+    assert named_in(inside, spans[1])
+    assert "traceparent" not in outside.headers
+
+
+def test_delayed_and_recurring_messages_carry_the_trace_in_which_they_were_made(
+    exported: InMemorySpanExporter,
+) -> None:
+    clock = headwater.ManualClock()
+    with tracing.instrument(headwater.open(":memory:", clock=clock)) as bus, bus.subscribe("home/#") as live:
+        bus.publish("home/later", b"", deliver_at=bus.now + timedelta(seconds=30))
+        info = bus.schedule("home/nightly", b"", cron="* * * * *", headers={"unit": "C"})
+        assert (info.id, dict(info.headers)["unit"]) == ("home/nightly", "C")
+        clock.advance(120)
+        found: dict[str, Any] = {}
+        while len(found) < 2:
+            message = live.next(WAIT_S)
+            assert message is not None
+            found[message.topic] = message
+    assert named_in(found["home/later"], one(exported, "publish home/later"))
+    made = one(exported, "schedule home/nightly")
+    assert named_in(found["home/nightly"], made)
+    assert (made.attributes or {})["messaging.operation.type"] == "create"
+    assert "scheduled-for" in found["home/nightly"].headers
+
+
+def test_a_schedule_with_asyncio_carries_its_span(url: str | None, exported: InMemorySpanExporter) -> None:
+    async def work() -> headwater.ScheduleInfo:
+        async with asyncio.timeout(WAIT_S), opening(url) as plain:
+            found: headwater.ScheduleInfo = await tracing.instrument(plain).schedule("jobs/x", b"", cron="0 3 * * *")
+            return found
+
+    info = asyncio.run(work())
+    assert named_in(SimpleNamespace(headers=dict(info.headers)), one(exported, "schedule jobs/x"))
+
+
+class Collector:
+    """The receiver of an OpenTelemetry collector: OTLP over HTTP, on a free port."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, Any] = {}
+        """By name, as they came over the wire."""
+        collected = self.spans
+
+        class Post(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if self.headers.get("content-encoding") == "gzip":
+                    body = gzip.decompress(body)
+                asked = ExportTraceServiceRequest.FromString(body)
+                for resource in asked.resource_spans:
+                    for scope in resource.scope_spans:
+                        collected.update((span.name, (scope.scope.name, span)) for span in scope.spans)
+                answer = ExportTraceServiceResponse().SerializeToString()
+                self.send_response(200 if self.path == "/v1/traces" else 404)
+                self.send_header("content-type", "application/x-protobuf")
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = HTTPServer(("127.0.0.1", 0), Post)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> Collector:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join(WAIT_S)
+        self._server.server_close()
+
+
+def test_a_collector_receives_the_trace_over_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = TracerProvider(resource=Resource({"service.name": "heating"}), shutdown_on_exit=False)
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    with Collector() as collector:
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=collector.url)))
+        with tracing.instrument(headwater.open(":memory:")) as bus:
+
+            @bus.handler("home/+/temp", id="thermostat", start="earliest")
+            def on_temp(message: headwater.Message) -> None:
+                bus.stop()
+                raise ValueError("too hot")
+
+            bus.publish(TOPIC, b"95")
+            bus.run()
+        provider.shutdown()  # which exports what is left
+    (scope, published), (_, handled) = (collector.spans[f"{verb} {TOPIC}"] for verb in ("publish", "process"))
+    assert scope == "headwater"
+    assert (handled.trace_id, handled.parent_span_id) == (published.trace_id, published.span_id)
+    told = {one.key: one.value.string_value or one.value.int_value for one in handled.attributes}
+    assert (told["messaging.destination.name"], told["messaging.message.body.size"]) == (TOPIC, 2)
+    assert (handled.kind, published.kind) == (handled.SPAN_KIND_CONSUMER, handled.SPAN_KIND_PRODUCER)
+    assert (handled.status.code, handled.status.message) == (handled.status.STATUS_CODE_ERROR, "ValueError: too hot")
 
 
 def test_a_handler_that_fails_ends_its_span_as_an_error(bus: headwater.Bus, exported: InMemorySpanExporter) -> None:

@@ -8,7 +8,8 @@ answered with a message that is stored first.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from headwater import threads
@@ -22,6 +23,8 @@ REPLY_BY = "reply-by"
 """Header of a question that says how its answer is to go:"""
 SEND = "send"
 """at most once, and nobody waits for it."""
+carried: ContextVar[Callable[[], Headers] | None] = ContextVar("carried", default=None)
+"""Gives more headers for answers, while a message is processed that is traced."""
 
 
 class Replies:
@@ -114,7 +117,9 @@ def answer_headers(message: Message) -> tuple[str, Headers, bool]:
     asked = dict(message.headers)
     correlation, topic = asked.get(CORRELATION), asked[REPLY_TO]
     is_sent = asked.get(REPLY_BY) == SEND and topic.startswith(f"{REPLY_ROOT}/")
-    return topic, ((CORRELATION, correlation),) if correlation else (), is_sent
+    more = carried.get()
+    headers = ((CORRELATION, correlation),) if correlation else ()
+    return topic, headers if more is None else (*headers, *more()), is_sent
 
 
 def nobody_hears(topic: str) -> NoResponders:

@@ -30,10 +30,10 @@ import msgspec
 from headwater import surface
 from headwater.awaitables import BusOpening
 from headwater.errors import Malformed
-from headwater.message import Envelope, Outgoing
+from headwater.message import Envelope, Outgoing, ScheduleInfo
 from headwater.payload import Payload
 from headwater.receipt import Receipt, Receipts
-from headwater.requests import pairs_of
+from headwater.requests import carried, pairs_of
 from headwater.surface import GivenHeaders, Messages, like
 from headwater.version import __version__
 from headwater.work.handlers import Function, check_function
@@ -73,7 +73,7 @@ def instrument(bus: B) -> B:
 @contextmanager
 def processing(message: Envelope, *, subscription: str | None = None) -> Iterator[Span]:
     """A consumer's span, for as long as a message is handled: the child of what its headers name, and an error if one
-    leaves the block."""
+    leaves the block. Its answer, `message.reply(…)`, carries it on."""
     attributes = {
         **_attributes("process", "process", (message.topic,)),
         "messaging.message.id": _id(message),
@@ -83,11 +83,13 @@ def processing(message: Envelope, *, subscription: str | None = None) -> Iterato
     if subscription is not None:
         attributes["messaging.destination.subscription.name"] = subscription
     token = context.attach(propagate.extract(dict(message.headers)))
+    answering = carried.set(lambda: _carrying(()))
     try:
         with _span(f"process {message.topic}", SpanKind.CONSUMER, attributes) as span:
             yield span
             span.end()
     finally:
+        carried.reset(answering)
         context.detach(token)
 
 
@@ -134,6 +136,12 @@ def _traced_threads(kind: Any) -> Any:
                 super().send(topic, payload, headers=_carrying(headers), **options)
                 span.end()
 
+        @like(surface.Bus.schedule)
+        def schedule(self, topic: str, payload: Payload, *, headers: GivenHeaders = (), **options: Any) -> ScheduleInfo:
+            with _publishing("schedule", (topic,), kind="create") as span:
+                info: ScheduleInfo = super().schedule(topic, payload, headers=_carrying(headers), **options)
+                return _finish(span, info)
+
         @like(surface.Bus.request)
         def request(self, topic: str, payload: Payload, *, headers: GivenHeaders = (), **options: Any) -> Any:
             with _publishing("request", (topic,)) as span:
@@ -171,6 +179,14 @@ def _traced_tasks(kind: Any) -> Any:
             with _publishing("send", (topic,)) as span:
                 await super().send(topic, payload, headers=_carrying(headers), **options)
                 span.end()
+
+        @like(surface.Bus.schedule)
+        async def schedule(
+            self, topic: str, payload: Payload, *, headers: GivenHeaders = (), **options: Any
+        ) -> ScheduleInfo:
+            with _publishing("schedule", (topic,), kind="create") as span:
+                info: ScheduleInfo = await super().schedule(topic, payload, headers=_carrying(headers), **options)
+                return _finish(span, info)
 
         @like(surface.Bus.request)
         async def request(self, topic: str, payload: Payload, *, headers: GivenHeaders = (), **options: Any) -> Any:
@@ -241,20 +257,22 @@ def _span(name: str, kind: SpanKind, attributes: dict[str, Any]) -> Iterator[Spa
         raise
 
 
-def _publishing(operation: str, topics: Sequence[str], **more: Any) -> Any:
-    attributes = {**_attributes(operation, "send", topics), **more}
+def _publishing(operation: str, topics: Sequence[str], *, kind: str = "send", count: int | None = None) -> Any:
+    attributes = _attributes(operation, kind, topics)
+    if count is not None:
+        attributes["messaging.batch.message_count"] = count
     topic = attributes.get("messaging.destination.name")
     return _span(operation if topic is None else f"{operation} {topic}", SpanKind.PRODUCER, attributes)
 
 
 def _publishing_many(messages: Any) -> Any:
     topics = [one.topic for one in messages if isinstance(one, Outgoing)] if isinstance(messages, list) else []
-    return _publishing("publish", topics, **{"messaging.batch.message_count": len(topics)})
+    return _publishing("publish", topics, count=len(topics))
 
 
 def _attributes(operation: str, kind: str, topics: Sequence[str]) -> dict[str, Any]:
     """What the conventions say of each span; a batch of several topics has no single destination."""
-    attributes = {
+    attributes: dict[str, Any] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,

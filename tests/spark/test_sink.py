@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 import headwater
+from headwater import tracing
 from headwater.client.bus import Bus
 from headwater.errors import Failed, Malformed, NotFound
 from headwater.spark import sink
@@ -246,6 +249,24 @@ def test_a_micro_batch_that_spark_runs_again_is_not_doubled(spark, tmp_path):
         again = numbered(spark, source).repartition(2)
         start(again, server.url, checkpoint).awaitTermination()
         assert server.payloads("#") == found
+
+
+def test_a_trace_travels_from_publish_through_a_stream_into_what_the_sink_publishes(
+    spark, server, tmp_path, monkeypatch
+):
+    provider = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    with tracing.instrument(headwater.connect(server.url)) as bus:
+        bus.publish_many([("traced/in", b"1"), ("traced/in", b"2")])
+        bus.publish("traced/in", b"3", headers={"unit": "C"})
+    rows = spark.readStream.format("headwater").option("url", server.url).option("topics", "traced/in").load()
+    start(rows.selectExpr("'onward/out' topic", "payload", "headers"), server.url, tmp_path / "c").awaitTermination()
+    read, written = (messages_of(server, filter) for filter in ("traced/in", "onward/out"))
+    assert [one.payload for one in written] == [b"1", b"2", b"3"]
+    assert [one.headers["traceparent"] for one in written] == [one.headers["traceparent"] for one in read]
+    assert len({one.headers["traceparent"] for one in read}) == 2  # one span for each call
+    with tracing.processing(written[-1]) as span:
+        assert f"{span.get_span_context().trace_id:032x}" == read[-1].headers["traceparent"].split("-")[1]
 
 
 def test_a_stream_has_no_write_id(spark, server, tmp_path):
