@@ -532,6 +532,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # How it is doing
     figures_max: Annotated[int, IN_ALL] = 100
     """Roots and subscriptions whose own figures are told, the largest and those furthest behind; sums count all."""
+    history_series_max: Annotated[int, IN_ALL] = 200
+    """Roots, and as many durable subscriptions, of which the last 24 hours are kept: the largest, and those furthest
+    behind. Another takes the place of one that had nothing to tell for an hour; 0: the broker's own alone."""
     sys_every_s: float = 10.0
     """How often figures are published on `$sys/…`; 0: never."""
     loop_lag_s_max: float = 1.0

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -109,3 +110,12 @@ def test_the_documents_have_a_row_for_every_metric() -> None:
     expected |= {f"{PREFIX}root_{name}": said for name, said in ROOTS.items()}
     expected |= {f"{PREFIX}subscription_{name}": said for name, said in SUBSCRIPTIONS.items()}
     assert rows == {name: said.removesuffix(".") for name, said in expected.items()}
+
+
+def test_the_last_day_is_told_as_intervals(http: httpx.Client) -> None:
+    for _ in range(2):  # it is sampled every ten seconds, and a new server has not been yet
+        found = http.get("/v1/history", params={"points": 100})
+        assert found.status_code == 200
+        assert found.json()["every_s"] == 870
+    assert http.get("/v1/history?kind=root&name=nobody").status_code == 404
+    assert http.get("/v1/history?kind=nothing").status_code == 422

@@ -17,6 +17,7 @@ NAMED: list[tuple[Any, str]] = [
     (request.Micros, "µs"),
     (request.Seconds, "s"),
     (administration.Page, f"u32, 1 to {administration.PAGE_MAX}"),
+    (administration.Points, f"u32, 1 to {administration.HISTORY_POINTS_MAX}"),
     (Any, "any"),
 ]
 PLAIN = {str: "str", bytes: "bin", int: "int", float: "float", bool: "bool", type(None): "nil"}

@@ -64,6 +64,7 @@ ANSWERS = (
     administration.RootFigures,
     administration.SubscriptionFigures,
     administration.SlowConsumer,
+    administration.HistoryLines,
     administration.Health,
     administration.HealthCheck,
     administration.Setting,

@@ -20,6 +20,7 @@ from headwater.config import Connecting
 from headwater.wire import administration as wire
 from headwater.wire.request import Change, Option, Request
 
+Kind = Literal["broker", "root", "subscription"]
 Start = Literal["earliest", "latest"] | int | datetime
 
 
@@ -65,6 +66,13 @@ class Admin:
     def metrics(self) -> Any:
         """Figures of the broker, as they are now: `.counters .gauges .histograms .roots .subscriptions .slow`."""
         return self.ask(wire.Metrics())
+
+    def history(
+        self, kind: Kind = "broker", name: str = "", *, since: datetime | None = None, points: int = 600
+    ) -> Any:
+        """What the server sampled in the last day: `.times_us .lines .values`."""
+        since_us = 0 if since is None else from_datetime(since)
+        return self.ask(wire.ReadHistory(kind=kind, name=name, since_us=since_us, points=points))
 
     def health(self) -> Any:
         """Whether the broker can do its work: `.ok .checks`."""

@@ -22,6 +22,7 @@ from headwater.mqtt.wills import WillRow
 from headwater.mqtt.window import Sent
 from headwater.schedules import ScheduleRow
 from headwater.server.session_row import SessionRow, SubscriptionOf
+from headwater.server.watch.history import Block
 from headwater.staging import CommittedRow, StagedRow
 from headwater.store import state as rows
 from headwater.store.state_verify import Decode
@@ -97,6 +98,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.TOKEN: _row(TokenRow, name_at=1),
     rows.DECOY: _plain(1, 64, key_bytes=1),
     rows.CHANNEL: _row(ChannelRow, name_at=1),
+    rows.HISTORY: _row(Block, key_bytes=9),
     rows.IDENTITY: _plain(1, 64, key_bytes=1),
 }
 """By kind; the state's own are known to `store.state_verify`."""

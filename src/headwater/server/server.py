@@ -37,8 +37,10 @@ from headwater.server.sessions import Sessions
 from headwater.server.tls import Tls, open_tls
 from headwater.server.watch.figures import Collector
 from headwater.server.watch.health import Health
+from headwater.server.watch.history import BROKER_S
 from headwater.server.watch.overview import Overview
 from headwater.server.watch.pulse import Pulse
+from headwater.server.watch.recurring import Recurring
 from headwater.server.watch.sys_topics import Telling
 from headwater.settings import Loaded, given
 from headwater.store.files import DiskFiles
@@ -110,7 +112,12 @@ class Server:
         collector = Collector(core, serving, self.listener, self.sessions, self.pulse)
         health = Health(core, serving, self.pulse)
         self.broker.overview = Overview(self.broker, collector, health, self._settings)
-        self.telling = Telling(loop, self.executor, core, collector.figures, serving.sys_every_s)
+        self.telling = Telling(core, collector.figures)
+        self.history = self.broker.overview.history
+        self._recurring = [
+            Recurring(loop, self.executor, self.telling.tell, serving.sys_every_s, "figures-untold"),
+            Recurring(loop, self.executor, self.history.sample, BROKER_S, "history-unsampled"),
+        ]
         self.broker.extensions = [make(self) for make in self._extensions]
         self.sessions.recover()
         if self.issuer is not None:
@@ -119,8 +126,7 @@ class Server:
             for extension in self.broker.extensions:
                 await extension.start()
         except OSError as error:
-            self.telling.stop()
-            self.pulse.stop()
+            self._watch_no_more()
             self.listener.close()
             self.proofs.close()
             if self.issuer is not None:
@@ -210,8 +216,7 @@ class Server:
         self.sessions.is_closing = True
         for extension in reversed(self.broker.extensions):
             await extension.close()
-        self.telling.stop()
-        self.pulse.stop()
+        self._watch_no_more()
         await self.sessions.close()
         self.listener.close()
         await self._emptied()  # those that came in the last moment, too
@@ -221,6 +226,12 @@ class Server:
         await self.loop.run_in_executor(None, self.sessions.lanes.close)
         await self.loop.run_in_executor(None, self.executor.shutdown)
         await self.loop.run_in_executor(None, self.readers.shutdown)
+        await self.loop.run_in_executor(None, self.history.close)
+
+    def _watch_no_more(self) -> None:
+        for one in self._recurring:
+            one.stop()
+        self.pulse.stop()
 
 
 def tell_of_retry(event: str, subscription: str, root: str, offsets: Sequence[int], consumer: str) -> None:

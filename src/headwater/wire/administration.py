@@ -23,6 +23,8 @@ CHANNELS_MAX = 1_000
 Role = Literal["reader", "operator", "admin"]
 """reader: may read. operator: may publish, and manage what is there. admin: may do everything."""
 
+HISTORY_POINTS_MAX = 10_000
+Points = Annotated[int, msgspec.Meta(ge=1, le=HISTORY_POINTS_MAX)]
 Page = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 
 
@@ -439,6 +441,30 @@ class SlowConsumer(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     waiting_bytes: int
     dropped: int
+
+
+class HistoryLines(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sampled, by interval; one that nobody sampled is left out."""
+
+    every_s: float
+    """The length of an interval."""
+    lines: tuple[str, ...]
+    """What there is of each: rates a second (`in_s`), latencies (`commit_p99_s`), and numbers (`lag`)."""
+    times_us: tuple[int, ...]
+    """When each began."""
+    values: tuple[tuple[float | None, ...], ...]
+    """Of each, by line; None for what did not happen."""
+
+
+class ReadHistory(Request[HistoryLines], frozen=True, kw_only=True):
+    """What the server sampled in the last 24 hours: of itself, of a root, or of a durable subscription."""
+
+    kind: Literal["broker", "root", "subscription"] = "broker"
+    name: str = ""
+    since_us: Micros = 0
+    until_us: Micros | None = None
+    points: Points = 600
+    """Intervals at most; several are put together: the mean of rates, the most of others."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

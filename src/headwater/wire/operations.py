@@ -148,6 +148,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(admin.TryChannel, ADMIN, "pushing.try_channel", AGAIN | LONG, CHANNELS),
         Operation(admin.ListLevels, SEEN, "answers.list_levels", AGAIN),
         Operation(admin.Metrics, ADMIN, "overview.figures", AGAIN, WATCH),
+        Operation(admin.ReadHistory, ADMIN, "overview.history.read", AGAIN, WATCH),
         Operation(admin.CheckHealth, ADMIN, "overview.health", AGAIN | PROBE, WATCH),
         Operation(admin.ListSettings, ADMIN, "overview.settings", AGAIN, WATCH),
         Operation(admin.ListPipelines, ADMIN, "overview.pipelines", AGAIN, WATCH),

@@ -28,7 +28,7 @@ def _no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tell(running: Running) -> dict[str, bytes]:
     """Have the figures told now; what is retained then."""
-    running.server.telling._tell()
+    running.server.telling.tell()
     return {one.topic.removeprefix("$sys/"): one.payload for one in running.bus.retained("$sys/#").values()}
 
 
@@ -124,7 +124,7 @@ def test_what_the_broker_tells_is_not_counted_as_what_users_publish():
 
 def test_zero_seconds_turn_it_off():
     with Running(sys_every_s=0.0) as running:
-        assert running.server.telling._timer is None
+        assert [one for one in running.server._recurring if one.is_on] == [running.server._recurring[1]]
 
 
 def _stage(peer: Peer) -> None:

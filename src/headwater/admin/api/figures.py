@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Broker, needs
+from headwater.admin.api.dependencies import Broker, Moment, needs
 from headwater.admin.metrics import CONTENT_TYPE_LATEST, exposition
+from headwater.clock import to_datetime
+from headwater.wire.administration import HISTORY_POINTS_MAX, HistoryLines
 
 router = APIRouter(tags=["figures"])
 
@@ -43,3 +45,31 @@ async def metrics(broker: Broker) -> Response:
 async def figures(broker: Broker) -> Figures:
     """As they are now; a rate is the difference of two."""
     return Figures(**msgspec.to_builtins(await broker.metrics()))
+
+
+class History(BaseModel):
+    """What the server sampled in the last 24 hours; an interval that nobody sampled is left out."""
+
+    every_s: float = Field(description="The length of an interval.")
+    intervals: list[dict[str, Any]] = Field(
+        description="`time`, and a value for each line; null for what did not happen."
+    )
+
+
+@router.get("/v1/history", summary="Show rates, latencies and lags of the last 24 hours", **needs("reader"))
+async def history(
+    broker: Broker,
+    kind: Annotated[Literal["broker", "root", "subscription"], Query(description="What it is of.")] = "broker",
+    name: Annotated[str, Query(description="Of the root, or the subscription: channel:ID for a channel.")] = "",
+    since: Annotated[Moment | None, Query(description="24 hours ago, if it is not given.")] = None,
+    points: Annotated[int, Query(ge=1, le=HISTORY_POINTS_MAX, description="Intervals at most.")] = 600,
+) -> History:
+    """The broker's own every 10 s, those of roots and subscriptions every minute, or several put together."""
+    found: HistoryLines = await broker.history(kind, name, since=since, points=points)
+    return History(
+        every_s=found.every_s,
+        intervals=[
+            {"time": to_datetime(time_us), **dict(zip(found.lines, values, strict=True))}
+            for time_us, values in zip(found.times_us, found.values, strict=True)
+        ],
+    )

@@ -8,8 +8,8 @@ from collections import deque
 import msgspec
 
 from headwater.admin.client import Admin
-from headwater.admin.rates import Rates
 from headwater.errors import HeadwaterError
+from headwater.server.watch.rates import Rates
 from headwater.wire.administration import Figures, Health
 
 INTERVAL_S = 1.0

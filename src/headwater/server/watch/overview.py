@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headwater.server.watch.figures import INTERNAL, Collector
 from headwater.server.watch.health import Health
+from headwater.server.watch.history import History
 from headwater.server.watch.levels import Levels
 from headwater.settings import Loaded
 from headwater.wire import administration as wire
@@ -24,6 +25,9 @@ class Overview:
         self._core = broker.core
         self.figures = collector.figures
         self.health = health.check
+        self.history = History(
+            broker.core.state, broker.core.clock, collector.figures, broker.serving.history_series_max
+        )
         self.levels = Levels(broker.core)
         self._settings = settings
 

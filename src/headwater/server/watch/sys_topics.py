@@ -9,9 +9,8 @@ it is kept as long as the audit is.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from urllib.parse import quote
 
 import msgspec
@@ -19,7 +18,6 @@ import msgspec
 from headwater.core import Core
 from headwater.log.root import SYS
 from headwater.message import Outgoing
-from headwater.server.log import Log
 from headwater.version import __version__
 from headwater.wire.administration import Figures
 
@@ -28,8 +26,6 @@ IDLE_S = 60.0
 UNNOTED = frozenset(("bytes_out", "commits", "disk_free_bytes", "messages_out", "stream_bytes", "uptime_seconds"))
 """Figures that change by themselves, or by being told."""
 SUBSCRIPTIONS = f"{SYS}/subscriptions"
-
-log = Log("headwater.server")
 
 
 def publish_own(core: Core, messages: Sequence[Outgoing]) -> Future[object]:
@@ -41,47 +37,18 @@ def publish_own(core: Core, messages: Sequence[Outgoing]) -> Future[object]:
 
 
 class Telling:
-    """Tells the figures, every few seconds."""
+    """Tells the figures, as often as it is asked to."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        executor: Executor,
-        core: Core,
-        figures: Callable[[], Figures],
-        every_s: float,
-    ) -> None:
-        self._loop = loop
-        self._executor = executor
+    def __init__(self, core: Core, figures: Callable[[], Figures]) -> None:
         self._core = core
         self._figures = figures
-        self._every_s = every_s
         self._told: dict[str, bytes] | None = None
         """What is retained of single values, by topic."""
         self._noted: dict[str, float] = {}
         self._told_us = 0
-        self._is_stopped = False
-        self._timer = loop.call_later(every_s, self._begin) if every_s else None
 
-    def stop(self) -> None:
-        """Tell no more."""
-        self._is_stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _begin(self) -> None:
-        self._loop.run_in_executor(self._executor, self._tell).add_done_callback(self._done)
-
-    def _done(self, told: asyncio.Future[None]) -> None:
-        if told.cancelled() or self._is_stopped:
-            return
-        error = told.exception()
-        if error is not None:
-            log.warning("figures-untold", error=repr(error))
-        self._timer = self._loop.call_later(self._every_s, self._begin)
-
-    def _tell(self) -> None:
-        """In a thread."""
+    def tell(self) -> None:
+        """Publish what has changed; in a thread."""
         figures = self._figures()
         if not self._is_news(figures):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.admin.rates import Rates, quantile_s
+from headwater.server.watch.rates import Rates, quantile_s
 from headwater.wire.administration import Figures, Histogram, RootFigures
 
 BOUNDS = (1.0, 2.0, 4.0)
