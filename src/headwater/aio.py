@@ -40,8 +40,8 @@ from headwater.message import Message as ThreadMessage
 from headwater.message import Receipt, Receipts
 from headwater.payload import Payload
 from headwater.surface import Messages, documented, like
-from headwater.work.comparison import Past
 from headwater.work.handlers import Handlers
+from headwater.work.past import Past
 from headwater.work.tasks import TaskWorkers
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from headwater.surface import Durable, H, documented, like
 from headwater.values import Retained as ThreadRetained
 from headwater.values import Values
 from headwater.values import Watch as ThreadWatch
-from headwater.work.comparison import Comparison, Past
+from headwater.work.comparison import Comparison
 from headwater.work.handlers import Function, Handlers, handler_of
+from headwater.work.past import Past
 from headwater.work.rehearsal import rehearse_async
 from headwater.work.shadow import MESSAGES_MAX, Shadow
 from headwater.work.shift import Shift

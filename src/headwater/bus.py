@@ -29,6 +29,7 @@ from headwater.delivery.options import (
     kind_of,
     stated,
 )
+from headwater.delivery.own_topics import STATES, own_topic
 from headwater.delivery.reader import Reader
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import Start, check_start
@@ -47,8 +48,8 @@ from headwater.store.rocks import RocksReader
 from headwater.surface import GivenHeaders, Messages, documented, like
 from headwater.topics.name import check_filter, root_of
 from headwater.values import Retained
-from headwater.work.comparison import Past
 from headwater.work.handlers import Handlers
+from headwater.work.past import Past
 from headwater.work.workers import Workers
 
 if TYPE_CHECKING:
@@ -248,7 +249,10 @@ class Bus(surface.Threaded):
     def _past(self, id: str) -> Past:
         core = self.core
         self._check_open()
-        past = Past(core.durables.info(id), core.durables.options(id))
+        info, options, told_on = core.durables.info(id), core.durables.options(id), own_topic(STATES, id, self.config)
+        if not self.is_read_only:
+            core.lives.write()
+        past = Past(info, options, told_on, is_told=self.config.states == "stream" or bool(self.topics(told_on)))
         past.add_states(self.states(id))
         place: tuple[str, int] | None = None
         while letters := core.dead_letters.all(id, place, LETTERS):

@@ -52,8 +52,9 @@ from headwater.message import (
 from headwater.payload import Payload
 from headwater.receipt import Receipt, Receipts
 from headwater.values import Retained
-from headwater.work.comparison import Comparison, Past
+from headwater.work.comparison import Comparison
 from headwater.work.handlers import Function, handler_of
+from headwater.work.past import Past
 from headwater.work.rehearsal import rehearse
 from headwater.work.shadow import MESSAGES_MAX, Shadow
 from headwater.work.shift import Shift

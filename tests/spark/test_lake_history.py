@@ -598,3 +598,38 @@ def test_mqtt_clients_are_served_while_the_lake_is_read_and_may_leave(
     blocked.go_on.set()
     assert peer.payloads(100) == [one[2] for one in whole]
     other.quiet()
+
+
+# What if
+
+
+def test_a_what_if_has_each_message_of_lake_and_log_once_with_what_became_of_it(
+    bus: headwater.bus.Bus, lake: Path
+) -> None:
+    filled(bus, lake, archived=0, forgotten=0)
+    options: dict[str, Any] = {"order": "none", "max_in_flight": 100, "states": "stream"}
+    with bus.subscribe("home/#", id="s", start="earliest", **options) as sub:
+        messages = sub.batch(100, WAIT_S)
+        messages[9].reject("the tenth")
+        sub.ack(messages[:9] + messages[10:])
+    bus.drop_dead_letters("s")
+    bus.core.lives.write()
+    roll(bus)
+    for root, archived, forgotten in (("home", 60, 40), ("$sys", bus.ends()["$sys"], bus.ends()["$sys"])):
+        lakes.archive(lake, bus, root, archived)  # 41 to 60 are in both, and what was told in the lake alone
+        forget(bus, root, forgotten)
+    assert [one.first for one in bus.extents("$sys/#")] == [bus.ends()["$sys"] + 1]
+    seen: list[int] = []
+
+    def better(message: Message) -> None:
+        seen.append(message.offset)
+        bus.publish("noted/x", message.payload)
+
+    found = bus.what_if("s", better)
+    assert seen == [one.offset for one in found.trials] == list(range(1, 101))
+    assert [one.before.error for one in found.trials if one.before.end == "dead"] == ["the tenth"]
+    assert (found.counts["succeeds"], found.ends) == (1, {"acked → acked": 99, "dead → acked": 1})
+    assert found.notes == ()
+    with headwater.open(bus.folder, read_only=True) as beside:  # which is not told of a lake
+        (note,) = beside.what_if("s", lambda _: None, after=0).notes
+        assert "1 to 40" in note

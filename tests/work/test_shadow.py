@@ -94,6 +94,54 @@ def test_the_code_that_ran_would_do_the_same_again(bus: Any):
     assert (found.messages, found.changed, found.notes) == (6, [], ())
 
 
+def test_where_it_is_told_what_became_of_messages_the_whole_truth_is_compared_with(bus: Any):
+    bus.publish_many([("home/x", payload) for payload in (b"1", b"2", b"3")])
+    tried: list[bytes] = []
+
+    def old(message: Any) -> None:
+        tried.append(message.payload)
+        if message.payload == b"2" and tried.count(b"2") < 3:
+            raise ValueError("not yet")
+        if message.payload == b"3":
+            raise headwater.Reject("never")
+
+    bus.consume("home/#", old, id="s", start="earliest", max_attempts=5, retry_delay_s=0, states="stream")
+    with running(bus):
+        until(lambda: [one.lag for one in bus.subscriptions()] == [0])
+        until(lambda: any(b'"dead"' in one.payload for one in bus.replay("$sys/states/s")))
+    bus.drop_dead_letters("s")
+
+    def new(message: Any) -> None:
+        if message.payload == b"1" and message.attempt < 2:
+            raise ValueError("once more")
+
+    found = bus.what_if("s", new)
+    first, second, third = found.trials
+    assert [(one.before.end, one.before.attempts, one.after.attempts) for one in found.trials] == [
+        *(("acked", 1, 2), ("acked", 3, 1), ("dead", 1, 1)),
+    ]
+    assert [one.changes for one in found.trials] == [("retries",), (), ("succeeds",)]
+    assert (second.before.error or "").startswith("ValueError: not yet")
+    assert third.before.error == "never"
+    assert all(one.before.took_us is not None for one in (first, second, third))
+    assert found.notes == ()
+
+
+def test_entries_that_are_missing_there_are_noted():
+    with headwater.open(":memory:", headwater.Config(states="stream", states_waiting_max=10)) as bus:
+        bus.publish_many([("home/x", b"") for _ in range(50)])
+        with bus.subscribe("home/#", id="s", start="earliest") as sub:
+            for message in sub.batch(50):
+                message.ack()
+            bus.publish("home/x", b"")  # what is told next says what is missing
+            bus.core.lives.write()
+            sub.batch(1)[0].ack()
+        found = bus.what_if("s", lambda _: None)
+        assert [one.before.end for one in found.trials] == ["acked"] * 51
+        (note,) = found.notes
+        assert "entries of what became of messages are missing" in note
+
+
 def test_with_other_code_it_is_known_what_that_publishes_and_how_long_it_takes():
     clock = ManualClock()
     with headwater.open(":memory:", clock=clock) as bus:

@@ -223,7 +223,8 @@ COLUMNS: Columns[Trial] = {
 def _shown(outcome: Outcome) -> str:
     published = [f"→ {one.topic}" for one in outcome.published or ()]
     error = (outcome.error or "").partition("\n")[0]
-    return safe("; ".join(part for part in (outcome.end, error, *published) if part))
+    tried = f"{outcome.attempts} attempts" if (outcome.attempts or 1) > 1 else ""
+    return safe("; ".join(part for part in (outcome.end, tried, error, *published) if part))
 
 
 def _trial_object(trial: Trial) -> dict[str, Any]:

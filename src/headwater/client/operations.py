@@ -22,6 +22,7 @@ from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.mending import check_letter, mended_twice, write_of
+from headwater.delivery.own_topics import STATES, own_topic
 from headwater.delivery.start import Start, check_start
 from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.log.checks import Checks
@@ -33,7 +34,7 @@ from headwater.topics.name import root_of
 from headwater.wire import administration
 from headwater.wire import requests as wire
 from headwater.wire.request import PAGE_MAX, A, Request
-from headwater.work.comparison import Past
+from headwater.work.past import Past
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -176,7 +177,8 @@ class Operations(Served):
     async def _past(self, id: str) -> Past:
         """What is known of the messages of a durable subscription."""
         shown = await self.ask(administration.ShowSubscription(id=id))
-        past = Past(shown.info, shown.options)
+        told_on = own_topic(STATES, id, self.config)
+        past = Past(shown.info, shown.options, told_on, is_told=bool(await self.topics(told_on)))
         past.add_states(await self.states(id))
         place: tuple[str, int] | None = None
         while letters := await self.ask(wire.DeadLetters(id=id, after=place, limit=PAGE_MAX)):

@@ -1,19 +1,14 @@
-"""What new code would do with recorded messages, beside what happened to them. Values alone, no I/O.
-
-What happened is known of messages that failed, from the subscription's rows and its dead letters. Of those below the
-floor that are not dead it is known that they were acked, and not how often they were tried or how long that took.
-"""
+"""What new code would do with recorded messages, beside what happened to them. Values alone, no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from headwater.delivery.options import Options
-from headwater.message import DeadLetter, Envelope, StateInfo, SubscriptionInfo
+from headwater.message import Envelope
 from headwater.topics.name import root_of
 
 End = Literal["acked", "retry", "dead", "waiting"]
@@ -36,8 +31,6 @@ TEXT_CHARS_MAX = 1000
 """Of a payload or an error that is kept to be shown."""
 LOOKED_AHEAD = 128
 """How far what was published is looked for, where it is not the next."""
-ATTEMPTS_MAX = 10
-"""How often a message is tried of a subscription that has no limit."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -68,7 +61,7 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str | None = None
     """Of the last attempt that failed."""
     took_us: int | None = None
-    """What the first attempt took; None if that is not known."""
+    """What the first attempt took, or of what happened, how long its consumer had it; None if that is not known."""
     published: tuple[Published, ...] | None = None
     """By all attempts; None if that is not known."""
 
@@ -82,43 +75,6 @@ class Trial(msgspec.Struct, frozen=True):
     before: Outcome
     after: Outcome
     changes: tuple[Change, ...] = ()
-
-
-class Past:
-    """What happened to the messages of a subscription."""
-
-    def __init__(self, info: SubscriptionInfo, options: Mapping[str, Any]) -> None:
-        given = {name: value for name, value in options.items() if name in Options.__struct_fields__}
-        self.options = Options(id=info.id, filter=info.filter, **{**given, "order": info.order})
-        self._floors = info.floors
-        self._known: dict[tuple[str, int], Outcome] = {}
-
-    @property
-    def attempts_max(self) -> int:
-        """How often a message is tried."""
-        return min(self.options.max_attempts or ATTEMPTS_MAX, ATTEMPTS_MAX)
-
-    def add_states(self, states: Iterable[StateInfo]) -> None:
-        """What is known of messages above the floor."""
-        for one in states:
-            end: End = "acked" if one.state == "acked" else "dead" if one.state == "dead" else "waiting"
-            if one.attempts and end == "waiting":
-                end = "retry"
-            attempts = one.attempts if end in ("retry", "dead") else None
-            self._known[one.root, one.offset] = Outcome(end, attempts, _cut(one.error))
-
-    def add_letters(self, letters: Iterable[DeadLetter]) -> None:
-        """Messages that were given up on."""
-        for one in letters:
-            error = _cut(one.errors[-1]) if one.errors else None
-            self._known[root_of(one.topic), one.offset] = Outcome("dead", one.attempts, error)
-
-    def of(self, message: Envelope) -> Outcome:
-        """What became of a message."""
-        known = self._known.get((message.root, message.offset))
-        if known is not None:
-            return known
-        return Outcome("acked" if message.offset <= self._floors.get(message.root, 0) else "waiting")
 
 
 class Recorded:
@@ -284,9 +240,9 @@ def _names(outcome: Outcome) -> list[tuple[str, bytes]]:
 
 
 def _is_longer(before_us: int | None, after_us: int, limit_us: int) -> bool:
-    if before_us is None:
-        return bool(limit_us) and after_us > limit_us
-    return after_us > LONGER_SHARE * before_us and after_us - before_us >= LONGER_US_MIN
+    if 0 < limit_us < after_us and (before_us is None or before_us <= limit_us):
+        return True
+    return before_us is not None and after_us > LONGER_SHARE * before_us and after_us - before_us >= LONGER_US_MIN
 
 
 def digest_of(payload: bytes) -> bytes:
@@ -297,7 +253,3 @@ def digest_of(payload: bytes) -> bytes:
 def published_of(verb: str, topic: str, payload: bytes, key: bytes | None = None) -> Published:
     """A message that would be published."""
     return Published(topic, payload[:TEXT_CHARS_MAX], len(payload), key, verb, digest_of(payload))
-
-
-def _cut(text: str | None) -> str | None:
-    return None if text is None else text[:TEXT_CHARS_MAX]

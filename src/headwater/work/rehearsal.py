@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from headwater.clock import to_datetime
 from headwater.delivery.replay import After
 from headwater.errors import Gap, HeadwaterError
 from headwater.message import Message
@@ -25,12 +24,12 @@ def rehearse(bus: Any, shadow: Shadow, after: After, since: datetime | None) -> 
             if not shadow.wants():
                 break
             shadow.note(message, [_outcome(code, shadow.tries(message)) for code in shadow.codes])
-    for wanted, first_us in shadow.to_look_for:
+    for search in shadow.searches:
         try:
-            for message in _read(bus.replay(wanted, since=to_datetime(first_us)), shadow):
-                shadow.record(message)
+            for message in _read(bus.replay(search.filter, since=search.since), shadow):
+                search.take(message)
         except HeadwaterError as error:
-            shadow.miss(f'what was published to "{wanted}" could not be read: {error}')
+            shadow.miss(f'{search.what}, on "{search.filter}", could not be read: {error}')
     return shadow.comparison()
 
 
@@ -71,12 +70,12 @@ async def rehearse_async(
             if not shadow.wants():
                 break
             shadow.note(message, [await _awaited(code, shadow.tries(message), awaitable) for code in shadow.codes])
-    for wanted, first_us in shadow.to_look_for:
+    for search in shadow.searches:
         try:
-            async for message in _read_async(bus.replay(wanted, since=to_datetime(first_us)), shadow):
-                shadow.record(message)
+            async for message in _read_async(bus.replay(search.filter, since=search.since), shadow):
+                search.take(message)
         except HeadwaterError as error:
-            shadow.miss(f'what was published to "{wanted}" could not be read: {error}')
+            shadow.miss(f'{search.what}, on "{search.filter}", could not be read: {error}')
     return shadow.comparison()
 
 

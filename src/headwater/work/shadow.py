@@ -16,23 +16,25 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headwater import threads
-from headwater.clock import SECOND_US, Clock
+from headwater.clock import SECOND_US, Clock, to_datetime
+from headwater.delivery.life import Entry
 from headwater.errors import Conflict, Malformed, TimedOut
 from headwater.log.checks import Checks
 from headwater.message import Envelope, Outgoing, Receipt, Verdict, error_text, verdict_of
 from headwater.message import Message as ThreadMessage
 from headwater.receipt import Receipts
 from headwater.requests import answer_headers
+from headwater.topics.name import root_of
 from headwater.work.comparison import (
     TEXT_CHARS_MAX,
     Comparison,
     Outcome,
-    Past,
     Published,
     Recorded,
     Trial,
@@ -40,6 +42,7 @@ from headwater.work.comparison import (
     published_of,
 )
 from headwater.work.handlers import Function, Handler, check_function
+from headwater.work.past import Past
 
 MESSAGES_MAX = 100_000
 """Messages that are tried, unless more are asked for."""
@@ -122,6 +125,15 @@ class Hearing:
         (part,) = self._checks.one(topic, payload, **options).parts
         self.published.append(published_of(verb, topic, part.payloads[0], part.keys[0] if part.keys else None))
         return Receipt(topic, 0, self._clock.now_us())
+
+
+class Search(NamedTuple):
+    """Something that is to be read of what is recorded."""
+
+    filter: str
+    since: datetime
+    take: Callable[[ThreadMessage], None]
+    what: str
 
 
 def _done(value: Any) -> Future[Any]:
@@ -269,30 +281,45 @@ class Shadow:
 
     def note(self, message: ThreadMessage, outcomes: Sequence[Outcome]) -> None:
         """What became of a message, by each code."""
-        after = outcomes[-1]
-        before = self.past.of(message) if self._against is None else outcomes[0]
+        before, after = outcomes[0], outcomes[-1]
         self._trials.append(Trial(message.topic, message.offset, message.time_us, before, after))
-        self._recorded.expect(after.published or ())
+        if self._against is None:
+            self.past.ask(message.root, message.offset)
+            self._recorded.expect(after.published or ())
 
-    # What was published
+    # What happened
 
     @property
-    def to_look_for(self) -> list[tuple[str, int]]:
-        """Where what the code would publish may be recorded, and from which moment on."""
+    def searches(self) -> list[Search]:
+        """What is to be read once all messages are tried: what became of them, and where what the code would publish
+        may be recorded."""
         if self._against is not None or not self._trials:
             return []
-        first_us = min(trial.time_us for trial in self._trials)
-        return [(wanted, first_us) for wanted in self._recorded.filters]
+        first = to_datetime(min(trial.time_us for trial in self._trials))
+        found = [Search(wanted, first, self._recorded.add, "what was published") for wanted in self._recorded.filters]
+        if self.past.told_on is not None:
+            found.append(Search(self.past.told_on, first, self._tell, "what became of each message"))
+        return found
 
-    def record(self, message: ThreadMessage) -> None:
-        """Something that is there."""
-        self._recorded.add(message)
+    def _tell(self, message: Envelope) -> None:
+        self.past.tell(message.json(Entry))
+
+    def _as_it_happened(self, trial: Trial) -> Trial:
+        return msgspec.structs.replace(trial, before=self.past.of(root_of(trial.topic), trial.offset))
 
     def comparison(self) -> Comparison:
         """All of it."""
         options, other = self.past.options, self._against
         limit_us = round(options.ack_timeout_s * SECOND_US)
-        trials = compared(self._trials, None if other is not None else self._recorded, limit_us)
+        if other is None:
+            trials = compared(list(map(self._as_it_happened, self._trials)), self._recorded, limit_us)
+        else:
+            trials = compared(self._trials, None, limit_us)
+        if self.past.lost:
+            self.miss(
+                f"{self.past.lost:,} entries of what became of messages are missing, so that not all attempts and "
+                "errors are known"
+            )
         ends = Counter(f"{trial.before.end} → {trial.after.end}" for trial in trials)
         counts = Counter(change for trial in trials for change in trial.changes)
         return Comparison(
