@@ -203,6 +203,12 @@ class Bus(surface.Threaded):
     schedules = done_by(surface.Bus.schedules, lambda core: core.schedules.all)
     unschedule = done_by(surface.Bus.unschedule, lambda core: core.schedules.remove, writes=True)
 
+    # Schemas
+
+    schema = done_by(surface.Bus.schema, lambda core: core.schemas.add, writes=True)
+    schemas = done_by(surface.Bus.schemas, lambda core: core.schemas.all)
+    remove_schema = done_by(surface.Bus.remove_schema, lambda core: core.schemas.remove, writes=True)
+
     # Subscribing
 
     def _subscribe(

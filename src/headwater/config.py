@@ -246,6 +246,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schedule_bytes_max: Annotated[int, PER_MESSAGE] = 64 * KIB
     """A schedule whose payload, key and headers have more together: TooLarge (413)."""
 
+    # Schemas
+    schemas_max: Annotated[int, IN_ALL] = 1_000
+    """One more schema: QuotaExceeded (429)."""
+    schema_bytes_max: Annotated[int, PER_MESSAGE] = 64 * KIB
+    """A longer schema, as it is given or as it is stored: TooLarge (413)."""
+    schema_depth_max: Annotated[int, PER_MESSAGE] = 64
+    """A schema that is nested deeper: Malformed (422)."""
+    schema_payload_bytes_max: Annotated[int, PER_MESSAGE] = 1 * MIB
+    """A longer payload for a topic that has a schema: TooLarge (413); to be checked it is decoded at once."""
+    schema_recent_messages: int = 10_000
+    """Messages that are looked at when a schema is made with check="recent": so many of the newest, and of the retained
+    ones, of all roots together."""
+
     # Staged messages
     stage_age_s: float = 86_400.0
     """What was staged and not committed by then is dropped."""

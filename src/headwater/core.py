@@ -64,6 +64,7 @@ from headwater.message import (
 from headwater.payload import Payload
 from headwater.requests import REPLY_ROOT, Replies, answer_headers, nobody_hears
 from headwater.schedules import Schedules
+from headwater.schemas import Schemas
 from headwater.staging import Staging
 from headwater.store import folder as folders
 from headwater.store.batch import Batch
@@ -174,6 +175,9 @@ class Core:
         self.dead_letters = DeadLetters(self.dispatcher, state, roots, self.audit)
         self.mending = Mending(
             self.dispatcher, roots, state, self.rows, config, clock, self.checks.contents, self.audit
+        )
+        self.schemas = Schemas(
+            *(state, roots, self.checks, config, clock, events, self.audit), read_only=self.is_read_only
         )
         self.schedules = Schedules(
             *(state, roots.commit, self.checks, self.timers, config, clock, events, self.audit, self._check_release),
@@ -460,12 +464,12 @@ class Core:
             self.dispatcher.listeners.leave(reader)
 
     def _detach(self, subscriber: Subscriber, ticket: Ticket) -> None:
-        subscriber.waiters.set(ticket, None)
+        subscriber.set_waker(ticket, None)
         if self._consumers.pop(ticket, None) is not None and not self._closed:
             self.dispatcher.detach(subscriber, ticket)
 
     def _retire(self, subscriber: Subscriber, ticket: Ticket) -> None:
-        subscriber.waiters.set(ticket, None)
+        subscriber.set_waker(ticket, None)
         if self._consumers.pop(ticket, None) is not None and not self._closed:
             self.dispatcher.retire(subscriber, ticket)
 

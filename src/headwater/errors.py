@@ -2,7 +2,8 @@
 
 HeadwaterError
 ├── Malformed      422  a name, filter, option or file that cannot be right
-│   └── NewerFormat     the folder was written by a newer Headwater
+│   ├── NewerFormat     the folder was written by a newer Headwater
+│   └── SchemaMismatch  a payload is not what the schema of its topic says
 ├── Unauthenticated 401  who it is was not shown: a wrong name, secret or server
 ├── NotAllowed     403  no rule grants it
 ├── NotFound       404  no such subscription, dead letter, folder
@@ -62,6 +63,10 @@ class Malformed(HeadwaterError, code=422):
 
 class NewerFormat(Malformed):
     """The folder was written by a newer Headwater."""
+
+
+class SchemaMismatch(Malformed):
+    """A payload is not what the schema of its topic says."""
 
 
 class Unauthenticated(HeadwaterError, code=401):

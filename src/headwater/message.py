@@ -373,6 +373,26 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
         return to_datetime(self.last_us) if self.last_us else None
 
 
+class SchemaInfo(msgspec.Struct, frozen=True):
+    """What the payloads of topics have to be, as `bus.schemas()` lists it."""
+
+    filter: str
+    text: str
+    """A JSON Schema, in the form in which it is stored."""
+    changed_us: int
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """The same, decoded."""
+        found: dict[str, object] = msgspec.json.decode(self.text)
+        return found
+
+    @property
+    def changed_at(self) -> datetime:
+        """When it was made, or last changed, UTC."""
+        return to_datetime(self.changed_us)
+
+
 class DeadLetter(msgspec.Struct, frozen=True):
     """A message that a subscription gave up on: a copy of it, with what was tried."""
 

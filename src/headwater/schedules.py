@@ -22,7 +22,16 @@ from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
 from headwater.cron import Cron
 from headwater.delivery.timers import Timers
-from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded, TooLarge
+from headwater.errors import (
+    Conflict,
+    HeadwaterError,
+    Malformed,
+    NotAllowed,
+    NotFound,
+    QuotaExceeded,
+    SchemaMismatch,
+    TooLarge,
+)
 from headwater.events import Events
 from headwater.log.checks import Checks, GivenHeaders
 from headwater.log.group_commit import GroupCommit
@@ -295,12 +304,12 @@ class Schedules:
         return len(moved) == len(due)
 
     def _submitted(self, row: ScheduleRow) -> Publish | None:
-        """Its message on its way; None if its client may not publish it any more."""
-        item = self._checks.scheduled(row.info, row.producer, row.share)
+        """Its message on its way; None if its client may not publish it any more, or it fits no schema any more."""
         try:
+            item = self._checks.scheduled(row.info, row.producer, row.share)
             if row.by and not self._check_release(row.by, item.parts[0]):
                 raise _Later
-        except NotAllowed as error:
+        except (NotAllowed, SchemaMismatch, TooLarge) as error:
             self._events.trouble(f'schedule "{row.info.id}" is passed over this time: {error}')
             return None
         self._commit.submit(item)

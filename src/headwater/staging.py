@@ -211,7 +211,7 @@ class Staging:
     ) -> None:
         """Keep a body until its epoch is committed; staging a part of a root again replaces it."""
         self._check(producer, epoch, part)
-        self._checks.body(root, count, crc, body)
+        _check_fit(self._checks.body(root, count, crc, body))
         known = self._row(producer)
         if epoch <= known.last:
             return  # it is committed, and staging it once more changes nothing
@@ -277,7 +277,10 @@ class Staging:
     ) -> None:
         """The same for messages of any roots."""
         self._check(producer, epoch, part)
-        for one in self._checks.many(messages).parts:
+        parts = self._checks.many(messages).parts
+        for one in parts:
+            _check_fit(one)
+        for one in parts:
             assert one.body is not None
             self.stage(producer, epoch, part, one.root, len(one.topics), one.crc, one.body)
 
@@ -311,7 +314,7 @@ class Staging:
         allow: Callable[[Part], None] | None = None,
     ) -> dict[str, Span]:
         """Make these parts of an epoch visible, once; answers the first and last offset in each root. `allow` raises
-        what keeps its client from publishing what it staged; what is decided stays so."""
+        what keeps its client from publishing what it staged; what is decided stays so, whatever schema comes then."""
         if isinstance(parts, str):
             raise Malformed(f"parts is {parts!r}; use a list of names")
         self._check(producer, epoch, *parts)
@@ -331,9 +334,10 @@ class Staging:
                 self._check_staged(producer, epoch, chosen, owner)
             items = self._items(producer, epoch, chosen)
             if row.under_way is None:
-                if allow is not None:
-                    for _, item in items:
+                for _, item in items:
+                    if allow is not None:
                         allow(item.parts[0])
+                    _check_fit(item.parts[0])
                 self._roots.commit.run(lambda: self._roots.limits.check_all([item for _, item in items]))
                 under_way = msgspec.structs.replace(row, under_way=(epoch, chosen))
                 self._commit.write({self._committed_key(producer): rows.pack(under_way)})
@@ -500,6 +504,12 @@ class Staging:
             if _place(key)[1] > epoch:
                 return  # they come in the order of their epochs
             yield key
+
+
+def _check_fit(part: Part) -> None:
+    """SchemaMismatch (422) unless its payloads are what the schemas of their topics say."""
+    if part.misfit is not None:
+        raise part.misfit
 
 
 def _place(key: bytes) -> tuple[str, int, str, str]:

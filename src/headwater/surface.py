@@ -45,12 +45,14 @@ from headwater.message import (
     Message,
     Outgoing,
     ScheduleInfo,
+    SchemaInfo,
     StateInfo,
     SubscriptionInfo,
     TopicInfo,
 )
 from headwater.payload import Payload
 from headwater.receipt import Receipt, Receipts
+from headwater.schemas import Depth
 from headwater.values import Retained
 from headwater.work.comparison import Comparison
 from headwater.work.handlers import Function, handler_of
@@ -275,6 +277,28 @@ class Bus(Protocol):
 
     def unschedule(self, id: str) -> None:
         """Publish it no more; NotFound (404) if there is no such schedule."""
+
+    # Schemas
+
+    def schema(self, filter: str, schema: object, *, check: Depth = "recent") -> SchemaInfo:
+        """Say what the payloads of topics have to be: `bus.schema("home/+/temp", Reading)`.
+
+        A dataclass, msgspec.Struct, TypedDict, pydantic model, other type that JSON has, or a JSON Schema as a dict or
+        text. From then on, whoever publishes what does not fit gets SchemaMismatch (422), which says where; over
+        restarts, and for messages of other programs, who need no such class. A message has to fit every schema whose
+        filter matches its topic.
+
+        To say the same again changes nothing; another one takes the place of what this filter had. The newest stored
+        messages are looked at before (`check="all"`: all of them, "none": none), and if one of them does not fit, it is
+        Conflict (409) and nothing is changed. Of a server, administrators may.
+        """
+
+    def schemas(self, *, after: str | None = None, limit: int | None = None) -> list[SchemaInfo]:
+        """What payloads have to be, by filter; with a limit a page of them, after a filter. Of a server, those of
+        filters that this client may subscribe to."""
+
+    def remove_schema(self, filter: str) -> None:
+        """Let everything be published to these topics again; NotFound (404) if there is no such schema."""
 
     # Subscribing
 

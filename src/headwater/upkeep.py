@@ -19,7 +19,16 @@ from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.own_topics import ABOUT, own_topic
 from headwater.delivery.rows import RowCommit
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, NotAllowed, NotFound
+from headwater.errors import (
+    Closed,
+    Conflict,
+    HeadwaterError,
+    Malformed,
+    NotAllowed,
+    NotFound,
+    SchemaMismatch,
+    TooLarge,
+)
 from headwater.events import Events
 from headwater.log import delays
 from headwater.log.checks import Checks
@@ -207,13 +216,13 @@ class Upkeep:
             return None
         message = found.body.messages(found.first_offset, [offset - found.first_offset])[0]
         topic, headers, due_us, ttl_s, retain = delays.unwrap(message)
-        item = self._checks.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
         author = delays.author_of(message)
         try:
+            item = self._checks.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
             if not author or self._check_release(author, item.parts[0]):
                 return item
             self._is_release_held = True
-        except NotAllowed as error:
+        except (NotAllowed, SchemaMismatch, TooLarge) as error:
             self._events.trouble(f'a delayed message for "{topic}" is dropped: {error}')
             self._state.write({key: None})
         return None

@@ -16,7 +16,16 @@ from headwater.config import Config, Serving
 from headwater.delivery.options import Options
 from headwater.errors import HeadwaterError
 from headwater.events import Event
-from headwater.message import ConsumerInfo, DeadLetter, Extent, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.message import (
+    ConsumerInfo,
+    DeadLetter,
+    Extent,
+    ScheduleInfo,
+    SchemaInfo,
+    StateInfo,
+    SubscriptionInfo,
+    TopicInfo,
+)
 from headwater.store.batch import checksum
 from headwater.store.body import Body
 from headwater.wire import administration, batches, handshake, requests
@@ -50,6 +59,7 @@ ANSWERS = (
     administration.Registration,
     administration.Client,
     administration.Rule,
+    SchemaInfo,
     administration.NewToken,
     administration.Token,
     administration.SessionInfo,

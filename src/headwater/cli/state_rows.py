@@ -17,6 +17,7 @@ from headwater.delivery.rows import DeadRow, KeptRow, SubscriptionRow, decode_wa
 from headwater.log.producers import Producer
 from headwater.log.retained import RetainedRow
 from headwater.log.root import RootRow
+from headwater.message import SchemaInfo
 from headwater.mqtt.receiving import ReceivedRow
 from headwater.mqtt.wills import WillRow
 from headwater.mqtt.window import Sent
@@ -90,6 +91,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.RECEIVED: _row(ReceivedRow, name_at=1),
     rows.WILL: _row(WillRow, name_at=1),
     rows.SCHEDULE: _row(ScheduleRow, name_at=1),
+    rows.SCHEMA: _row(SchemaInfo, name_at=1),
     rows.STAGED: _row(StagedRow),
     rows.COMMITTED: _row(CommittedRow, name_at=1),
     rows.COUNTERS: _plain(4, 4, None),

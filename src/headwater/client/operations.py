@@ -27,8 +27,19 @@ from headwater.delivery.start import Start, check_start
 from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish
-from headwater.message import DeadLetter, Extent, Message, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.message import (
+    DeadLetter,
+    Extent,
+    Message,
+    ScheduleInfo,
+    SchemaInfo,
+    StateInfo,
+    SubscriptionInfo,
+    TopicInfo,
+)
 from headwater.payload import Payload
+from headwater.schema.document import read
+from headwater.schemas import Depth
 from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import administration
@@ -160,6 +171,21 @@ class Operations(Served):
 
     async def unschedule(self, id: str) -> None:
         await self.ask(wire.Unschedule(id=id))
+
+    async def schema(self, filter: str, schema: object, *, check: Depth = "recent") -> SchemaInfo:
+        text = read(schema, self._client.config).text
+        return await self.ask(administration.SetSchema(filter=filter, schema=text, check=check))
+
+    async def schemas(self, *, after: str | None = None, limit: int | None = None) -> list[SchemaInfo]:
+        return await all_pages(
+            lambda last, some: self.ask(
+                administration.ListSchemas(after=after if last is None else last.filter, limit=some)
+            ),
+            limit,
+        )
+
+    async def remove_schema(self, filter: str) -> None:
+        await self.ask(administration.RemoveSchema(filter=filter))
 
     async def unsubscribe(self, id: str) -> None:
         await self._client.unsubscribe(id)

@@ -77,7 +77,7 @@ class Mending:
         commit: RowCommit,
         config: Config,
         clock: Clock,
-        check: Callable[[bytes, bytes | None, Headers], Contents],
+        check: Callable[[str, bytes, bytes | None, Headers], Contents],
         audit: Audit,
     ) -> None:
         self._dispatcher = dispatcher
@@ -110,7 +110,7 @@ class Mending:
         _check_names(write, part)
         for letter in letters:
             check_letter(letter, id)
-        contents = [self._check(letter.payload, letter.key, letter.header_pairs) for letter in letters]
+        contents = [self._check(letter.topic, letter.payload, letter.key, letter.header_pairs) for letter in letters]
 
         def work(subscriber: Subscriber) -> None:
             number = subscriber.number

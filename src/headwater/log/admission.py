@@ -84,6 +84,8 @@ class Admission:
         refusals = []
         for part in parts:
             try:
+                if part.misfit is not None:
+                    raise part.misfit
                 self._admit_parts(item, [part], self._familiar(item, (part,)), group)
             except HeadwaterError as error:
                 refusals.append((part, error))
@@ -130,7 +132,7 @@ class Admission:
         roots = []
         for part in parts:
             root = self._roots.get(part.root)
-            if root is None or root.stream.failed is not None or part.retain is not None:
+            if root is None or root.stream.failed is not None or part.retain is not None or part.misfit is not None:
                 return None
             if not root.knows_all(part.names):
                 return None

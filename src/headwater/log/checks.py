@@ -22,6 +22,7 @@ from headwater.log import delays
 from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_root
 from headwater.log.root import LETTERS, MQTT_SYS, SYS
 from headwater.log.roots import STAGED
+from headwater.log.schemas import Standing
 from headwater.message import FROM, SCHEDULED_FOR, Headers, Outgoing, ScheduleInfo
 from headwater.payload import PLAIN, Payload, encode, encoded
 from headwater.store.batch import checksum
@@ -64,6 +65,8 @@ class Checks:
         """By the topics of a call that went to several roots."""
         self._led: set[str] = set()
         """The first topic of each of these calls: others need not be looked for."""
+        self.standing: Standing | None = None
+        """What payloads have to be; None as long as there is no schema."""
 
     def one(
         self,
@@ -88,6 +91,8 @@ class Checks:
             raise self._too_large(len(payload))
         if type(retain) is not bool:
             raise Malformed(f"retain is {retain!r}; use True or False")
+        if self.standing is not None:
+            self.check_fit(topic, payload, retain)
         key = self._key(key) if key is not None else None
         pairs = self._given(headers) if headers else ()
         number = self.sequence(producer, sequence) if producer is not None or sequence is not None else 0
@@ -117,6 +122,8 @@ class Checks:
             payload = encode(payload)[0]
         if len(payload) > self._config.message_bytes_max:
             raise self._too_large(len(payload))
+        if self.standing is not None:
+            self.check_fit(topic, payload)
         return root
 
     def singles(
@@ -129,7 +136,8 @@ class Checks:
         headers: Headers = (),
         expires_us: int = 0,
     ) -> Part:
-        """Messages that came one by one for one root, alike but for topic and payload; they go as one batch."""
+        """Messages that came one by one for one root, alike but for topic and payload; they go as one batch. Whether
+        they fit is noted in it, for whoever knows that their client may publish them."""
         known = self._seen.get(root)
         if known is None or not known.issuperset(topics):
             self._root_by_topic(topics)
@@ -152,7 +160,7 @@ class Checks:
         )
         if count > 1 and part.weight > config.batch_bytes_max:
             raise TooLarge("these are more than go into one batch; publish them one by one")
-        return part
+        return part if self.standing is None else self.standing.noted(part)
 
     def many(
         self,
@@ -186,12 +194,15 @@ class Checks:
         else:
             shares = shares or self._share(topics)
             parts = [Part(share.root, share.topics, share.pick(payloads), share.places) for share in shares]
+        if self.standing is not None:
+            self._check_fits(parts)
         return self._encoded(parts, topics, weight, producer, number)
 
     def body(self, root: str, count: int, crc: int, data: bytes, may_join: bool = False) -> Part:
         """Messages of one root that were encoded elsewhere; whatever can be wrong with them is found here. With
-        `may_join`, a single one may be stored in one batch with others that come one by one."""
-        config = self._config
+        `may_join`, a single one may be stored in one batch with others that come one by one. Whether they fit is noted
+        in it, for whoever knows that their client may publish them."""
+        config, standing = self._config, self.standing
         if len(data) > config.batch_bytes_max:
             raise TooLarge(
                 f'{len(data)} bytes for root "{root}" are over batch_bytes_max ({config.batch_bytes_max}); '
@@ -203,7 +214,8 @@ class Checks:
             one = one_of(data)  # one without options is read at a glance
             if one is not None and self._checked.get(one[0]) == root and 0 <= one[2] <= self._time_us_max:
                 topic, payload, time_us = one
-                return Part(root, (topic,), (payload,), ONLY, None, None, None, None, data, crc, None, time_us)
+                part = Part(root, (topic,), (payload,), ONLY, None, None, None, None, data, crc, None, time_us)
+                return part if standing is None else standing.noted(part)
         try:
             body = Body(data)
         except (ValueError, struct.error) as error:
@@ -217,11 +229,13 @@ class Checks:
         self._check_columns(body)
         if may_join and count == 1 and not body.columns:
             time_us = body.time_span()[0]
-            return Part(root, body.names, (body.payload(0),), ONLY, None, None, None, None, data, crc, body, time_us)
+            part = Part(root, body.names, (body.payload(0),), ONLY, None, None, None, None, data, crc, body, time_us)
+            return part if standing is None else standing.noted(part)
         retain = None if body.retain is None else list(map(bool, body.retain))
         topics = body.topics
         few = tuple(dict.fromkeys(topics)) if count >= FEW_MESSAGES_MIN and len(body.names) > 1 else None
-        return Part(root, topics, (), range(count), retain, None, None, None, data, crc, body, few=few)
+        part = Part(root, topics, (), range(count), retain, None, None, None, data, crc, body, few=few)
+        return part if standing is None else standing.noted(part)
 
     def _check_columns(self, body: Body) -> None:
         low_us, high_us = body.time_span()
@@ -325,7 +339,24 @@ class Checks:
             )
             for root, places in parts_by_root(topics, self._root_by_topic(topics)).items()
         ]
+        if self.standing is not None:
+            self._check_fits(parts)
         return self._encoded(parts, topics, weight, producer, number)
+
+    # Schemas
+
+    def check_fit(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        """SchemaMismatch (422) unless a message is what its topic's schemas say."""
+        error = None if self.standing is None else self.standing.misfit(topic, payload, retain)
+        if error is not None:
+            raise error
+
+    def _check_fits(self, parts: Sequence[Part]) -> None:
+        """The same of each root's messages; if those of others fit, it is noted for whoever lets these in."""
+        assert self.standing is not None
+        errors = [error for part in parts if (error := self.standing.noted(part).misfit) is not None]
+        if len(errors) == len(parts):
+            raise errors[0]
 
     def _delayed(
         self,
@@ -356,11 +387,12 @@ class Checks:
         return item
 
     def contents(
-        self, payload: Payload, key: bytes | None, headers: GivenHeaders
+        self, topic: str, payload: Payload, key: bytes | None, headers: GivenHeaders
     ) -> tuple[bytes, bytes | None, Headers]:
         """What a message says, checked."""
         payload, headers = encoded(payload, headers)
         self._check_lengths((payload,))
+        self.check_fit(topic, payload)
         return payload, None if key is None else self._key(key), self._headers(headers)
 
     def released(
@@ -374,7 +406,8 @@ class Checks:
         due_us: int,
         offset: int,
     ) -> Publish:
-        """A delayed message that is due, on its way to its topic."""
+        """A delayed message that is due, on its way to its topic; SchemaMismatch (422) if it fits no more."""
+        self.check_fit(topic, payload, retain)
         part = Part(
             topic.partition("/")[0],
             (topic,),
@@ -388,7 +421,9 @@ class Checks:
         return Publish((topic,), [part], len(payload), f"{delays.ROOT}/{due_us}", offset, is_one=True)
 
     def scheduled(self, one: ScheduleInfo, producer: str, owner: str) -> Publish:
-        """A schedule's message that is due, on its way to its topic: once for each time that it is for."""
+        """A schedule's message that is due, on its way to its topic: once for each time that it is for. SchemaMismatch
+        (422) if it fits no more."""
+        self.check_fit(one.topic, one.payload, one.retain)
         due = (SCHEDULED_FOR, to_datetime(one.next_us).isoformat())
         part = Part(
             one.topic.partition("/")[0],

@@ -44,6 +44,8 @@ class Part(msgspec.Struct, eq=False, gc=False):
     """How many bytes its topics retain after it, once somebody has asked."""
     few: Sequence[str] | None = None
     """Its topics, each once, if there are so many messages that somebody has looked."""
+    misfit: HeadwaterError | None = None
+    """Why it is refused by a schema: told to nobody who may not publish it."""
 
     @property
     def is_plain(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headwater.errors import Failed, HeadwaterError, Malformed, NotAllowed, TimedOut
+from headwater.errors import Failed, HeadwaterError, Malformed, NotAllowed, SchemaMismatch, TimedOut
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.decoding import Limits
 from headwater.mqtt.encoding import acks_bytes, encode
@@ -299,7 +299,7 @@ class MqttConnection(Connection):
     def _refusal(self, kind: Kind, number: int, error: HeadwaterError) -> bytes:
         """What tells a client of MQTT 5 that a message was not stored."""
         reason = reason_of(error, Reason.UNSPECIFIED_ERROR)
-        if isinstance(error, Malformed) and not isinstance(error, MqttError):
+        if isinstance(error, Malformed) and not isinstance(error, (MqttError, SchemaMismatch)):
             reason = Reason.TOPIC_NAME_INVALID
         elif reason is Reason.PACKET_TOO_LARGE:
             reason = Reason.QUOTA_EXCEEDED  # the other may not stand there

@@ -15,7 +15,8 @@ from headwater.access.jwt import Bearer
 from headwater.access.name import check_name
 from headwater.access.oauthbearer import Said
 from headwater.access.scram import REFUSED
-from headwater.errors import Conflict, HeadwaterError, Malformed, Unauthenticated
+from headwater.errors import Conflict, HeadwaterError, Malformed, SchemaMismatch, Unauthenticated
+from headwater.log.publish import Part
 from headwater.mqtt import bearer
 from headwater.mqtt.aliases import Aliases
 from headwater.mqtt.authentication import Authentication, answer
@@ -31,7 +32,7 @@ from headwater.requests import REPLY_ROOT
 from headwater.server.listener import is_local
 from headwater.server.session_row import SessionRow
 from headwater.server.tls import peer_name
-from headwater.topics.name import check_topic
+from headwater.topics.name import check_topic, root_of
 
 if TYPE_CHECKING:
     from headwater.mqtt.protocol import MqttProtocol
@@ -207,7 +208,12 @@ class Greeter:
             check_topic(topic, core.config)
         except Malformed as error:
             raise MqttError(str(error), Reason.TOPIC_NAME_INVALID) from None
-        part = item_of(will, core.checks, self._broker, (connection.user, "")).parts[0]
+        try:
+            part = item_of(will, core.checks, self._broker, (connection.user, "")).parts[0]
+        except SchemaMismatch:  # which only those are told of who may publish there
+            named = Part(root_of(topic), (topic,), (), ())
+            self._broker.check_publish(connection.user, "", named, connection.grant)
+            raise
         self._broker.check_publish(connection.user, "", part, connection.grant)
 
     def _take_will(self, connection: MqttConnection, connect: Connect, row: SessionRow) -> None:

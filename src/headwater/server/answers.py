@@ -256,6 +256,10 @@ class Answers:
         eyes = broker.eyes(session.row.user, session.row.id)
         return lambda: page(request.parent, request.after, request.limit, partial(self._sees, session), eyes)
 
+    def list_schemas(self, session: Session, request: administration.ListSchemas) -> Work:
+        schemas, sees = self._broker.core.schemas, partial(self._sees, session)
+        return lambda: page_of(schemas.each(request.after, sees), request.limit)
+
     def _allow(self, session: Session) -> Allow:
         """What is asked about letters that are handed out again."""
         return partial(self._broker.check_letter, session.row.user, session.row.id)

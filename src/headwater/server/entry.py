@@ -153,8 +153,10 @@ class Entry:
         `hearing` says who waits for it: if that is a durable subscription, it is not to wait for company.
 
         QuotaExceeded (429), and nothing has happened, if it would go over a limit as of a moment ago: who brings one
-        publish after another can stop there. Whoever commits decides.
+        publish after another can stop there. Whoever commits decides. SchemaMismatch (422) if it does not fit.
         """
+        if part.misfit is not None:
+            raise part.misfit
         # Asked for by identity: a look into a flag takes as long as all else that is asked here.
         if flags & QUIET and producer is None and hearing is not Hearing.STORED and self._showed(connection, part):
             if hearing is not Hearing.LIVE:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headwater.clock import to_datetime
-from headwater.message import SubscriptionInfo
+from headwater.message import SchemaInfo, SubscriptionInfo
 from headwater.wire.request import U32, U64, Change, Micros, Option, Options, Request, check_options
 
 PAGE_MAX = 10_000
@@ -106,6 +106,32 @@ class Rule(msgspec.Struct, frozen=True):
 
 class ListRules(Request[list[Rule]], frozen=True, kw_only=True):
     """Every rule."""
+
+
+# Schemas
+
+
+class SetSchema(Change[SchemaInfo], frozen=True, kw_only=True):
+    """Say what the payloads of a filter's topics have to be; in place of what it had."""
+
+    filter: str
+    schema: str
+    """A JSON Schema."""
+    check: Literal["recent", "all", "none"] = "recent"
+    """Which stored messages are looked at before."""
+
+
+class RemoveSchema(Change[None], frozen=True, kw_only=True):
+    """Let everything be published to a filter's topics again."""
+
+    filter: str
+
+
+class ListSchemas(Request[list[SchemaInfo]], frozen=True, kw_only=True):
+    """What payloads have to be, by filter; with a limit a page of them, after a filter."""
+
+    after: str | None = None
+    limit: U32 | None = None
 
 
 # Tokens, which open the HTTP API

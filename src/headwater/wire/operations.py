@@ -85,6 +85,7 @@ OWN, SEEN, ADMIN = Right.OWN, Right.SEEN, Right.ADMIN
 NONE, AGAIN, LONG, CARRIES = Trait.NONE, Trait.AGAIN, Trait.LONG, Trait.CARRIES
 PROBE, NAMES = Trait.PROBE, Trait.NAMES
 CHANNELS, TOKENS, ACCESS = "look after channels", "look after tokens", "look after clients and rules"
+SCHEMAS = "look after schemas"
 WATCH = "see how the server is doing"
 
 OPERATIONS: dict[type[Request[Any]], Operation] = {
@@ -130,6 +131,9 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(admin.ListClients, ADMIN, "clients.list", AGAIN, ACCESS),
         Operation(admin.ChangeRule, ADMIN, "answers.change_rule", AGAIN, ACCESS),
         Operation(admin.ListRules, ADMIN, "acl.list", AGAIN, ACCESS),
+        Operation(admin.SetSchema, ADMIN, "core.schemas.add", AGAIN | LONG, SCHEMAS),
+        Operation(admin.RemoveSchema, ADMIN, "core.schemas.remove", NONE, SCHEMAS),
+        Operation(admin.ListSchemas, SEEN, "answers.list_schemas", AGAIN),
         Operation(admin.AddToken, ADMIN, "tokens.add", NONE, TOKENS),
         Operation(admin.RemoveToken, ADMIN, "tokens.remove", NONE, TOKENS),
         Operation(admin.ListTokens, ADMIN, "tokens.list", AGAIN, TOKENS),

@@ -64,10 +64,10 @@ class Change(Request[A], Generic[A], frozen=True, kw_only=True):
 
 
 def carried(one: object) -> int:
-    """Bytes that a row of a listing carries, as pages count them: payload, key, headers and errors."""
+    """Bytes that a row of a listing carries, as pages count them: payload, key, headers, errors and a schema's text."""
     headers: Iterable[tuple[str, str]] = getattr(one, "header_pairs", ())
     errors: Iterable[str] = getattr(one, "errors", ())
-    size = len(getattr(one, "payload", b"")) + len(getattr(one, "key", b"") or b"")
+    size = len(getattr(one, "payload", b"")) + len(getattr(one, "key", b"") or b"") + len(getattr(one, "text", ""))
     return size + sum(len(name) + len(value) for name, value in headers) + sum(map(len, errors))
 
 

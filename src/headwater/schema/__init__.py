@@ -1,0 +1,1 @@
+"""Schemas: what the payloads of topics have to be, in one form that needs no Python class."""
